@@ -211,10 +211,13 @@ STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "staticfiles": {"BACKEND": "portal.static_files.BundleStorage"},
 }
 # Straight from the sources, so that neither a start, a test nor an image needs collectstatic.
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_IMMUTABLE_FILE_TEST = (
+    r"/dist/.*-[0-9A-Z]{8}\.(?:js|css|svg|woff2)(?:\.map)?$"  # the hash in its name
+)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; uploads of code stream to disk and have their own bound
 
 # --- transport ----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, WebSocketRoute, expect
@@ -388,19 +387,3 @@ def test_a_page_works_without_scripts(browser: Browser, showcase: Platform, path
     assert answer.status == 200
     assert page.get_by_role("heading", level=1).is_visible()
     context.close()
-
-
-BUDGETS = {"app.js": 40_000, "new-job.js": 215_000, "app.css": 20_000}
-"""Bytes after gzip, portal.md C.10; new-job.js together with app.js."""
-
-
-def test_bundles_keep_their_budgets() -> None:
-    import gzip
-
-    dist = ROOT / "static" / "dist"
-    names = (*BUDGETS, "admin.css", "job.css", "new-job.css")
-    sizes = {name: len(gzip.compress(Path(dist / name).read_bytes())) for name in names}
-    assert sizes["app.js"] <= BUDGETS["app.js"], sizes
-    assert sizes["app.js"] + sizes["new-job.js"] <= BUDGETS["new-job.js"], sizes
-    for name in ("admin.css", "job.css", "new-job.css"):  # a page loads one of them
-        assert sizes["app.css"] + sizes[name] <= BUDGETS["app.css"], sizes

@@ -1,5 +1,9 @@
-// The job page: live header and cards, actions without a reload, log viewer, charts.
+// The job page: live header and cards, actions without a reload; log viewer and charts where the page has them.
+import { loadElements } from "../ts/elements";
 import "../ts/job-page";
-import "../ts/log/x-log";
-import "../ts/chart/x-chart";
-import "../ts/chart/x-chart-tools";
+
+loadElements({
+  "x-log": () => import("../ts/log/x-log"),
+  "x-chart": () => import("../ts/chart/x-chart"),
+  "x-chart-tools": () => import("../ts/chart/x-chart-tools"),
+});

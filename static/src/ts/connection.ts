@@ -1,10 +1,10 @@
 // How the page shows that it is live, or no longer is: the pill, the banner, and marks on regions that are out of date.
 import { timeOfDay } from "./format";
 import { live, type Status } from "./live";
-import { signInAgain } from "./session";
 import { texts } from "./texts";
 
 const words = texts.connection;
+const signInAgain = async (): Promise<void> => (await import("./session")).signInAgain();
 const BUTTONS: Partial<Record<Status, [string, () => void]>> = {
   stale: [words.retryNow, () => live.retryNow()],
   ended: [words.signIn, () => void signInAgain()],

@@ -1,9 +1,11 @@
 // The one way by which a part of a page is renewed: fetch what the server renders, and morph parts of this page into it,
 // so that templates are the only source of markup.
-import { Idiomorph } from "idiomorph";
+import type { Idiomorph as Morphing } from "idiomorph";
 import { csrfToken } from "./api";
 
 const REFUSED = 422; // a form with errors, rendered with what is wrong
+
+let Idiomorph: typeof Morphing; // loaded with the first page that is fetched; nothing is morphed before
 
 /** What the server renders at an address of this site. null: it refuses, it cannot be reached, the fetch was aborted, or it
  * redirects, as to the login page once a session has ended, which must not become a part of another page. */
@@ -14,6 +16,7 @@ export async function fetchPage(address: string, { body, signal }: { body?: Form
     if (answer.redirected || !(answer.ok || answer.status === REFUSED)) return null;
     const template = document.createElement("template"); // it takes pages as well as rows of a table
     template.innerHTML = await answer.text();
+    ({ Idiomorph } = await import("idiomorph"));
     return template.content;
   } catch {
     return null;

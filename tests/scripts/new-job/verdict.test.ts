@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Verdict } from "../../../static/src/ts/new-job/check";
+import { texts } from "../../../static/src/ts/new-job/texts";
 import { details, headline, kindOf, oneLine, quotaCells, when, where } from "../../../static/src/ts/new-job/verdict";
-import { texts } from "../../../static/src/ts/texts";
 
 const NONE = { from: null, to: null, message: "" };
 const now = { starts: false, nodes: [], code: "quota", actor: "wait" as const, message: "The quota is used up.", numbers: {}, estimate: NONE };
@@ -73,6 +73,6 @@ test("a large quota has few cells", () => {
 });
 
 test("a message that is a sentence follows a colon, one that is not follows the name", () => {
-  assert.equal(texts.newJob.problem("Memory each", "Unknown unit “GB”. Did you mean 4Gi?"), "Memory each: Unknown unit “GB”. Did you mean 4Gi?");
-  assert.equal(texts.newJob.problem("Name", "is required"), "Name is required");
+  assert.equal(texts.problem("Memory each", "Unknown unit “GB”. Did you mean 4Gi?"), "Memory each: Unknown unit “GB”. Did you mean 4Gi?");
+  assert.equal(texts.problem("Name", "is required"), "Name is required");
 });

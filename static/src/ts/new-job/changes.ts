@@ -1,7 +1,7 @@
 // What a clone changes of the job that it comes from: one line for each value, the old one struck out.
-import { texts } from "../texts";
 import { diff, excerpt, type Change } from "./diff";
 import { Spec } from "./spec";
+import { texts } from "./texts";
 
 const SHOWN = 60; // characters of a value
 
@@ -13,7 +13,7 @@ export function showChanges(page: HTMLElement, text: string): void {
   const changes = diff(new Spec(JSON.parse(parent) as string).toJSON(), spec.toJSON());
   const [words, list] = [box.querySelector("p"), box.querySelector("ul")];
   // data-checkpoint-step: the step of the checkpoint that the clone begins with
-  if (words) words.textContent = changes.length ? texts.newJob.changes(changes.length) : texts.newJob.unchanged(box.dataset.checkpointStep);
+  if (words) words.textContent = changes.length ? texts.changes(changes.length) : texts.unchanged(box.dataset.checkpointStep);
   list?.replaceChildren(...changes.map(row));
 }
 

@@ -1,6 +1,6 @@
 // Have the server validate the spec shortly after the last keystroke; only the newest answer counts.
 import { api, ApiError, Yaml } from "../api";
-import { texts } from "../texts";
+import { texts } from "./texts";
 
 export interface Finding {
   path: string;
@@ -72,7 +72,7 @@ async function validate(tenant: string, text: string, signal: AbortSignal): Prom
     const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), signal);
     return { ...answer, errors: answer.errors ?? [], warnings: answer.warnings ?? [] };
   } catch (error) {
-    if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: texts.newJob.unreachable };
+    if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: texts.unreachable };
     const { errors, detail, title } = error.problem;
     return errors.length ? { errors, warnings: [] } : { errors: [], warnings: [], problem: detail || title };
   }

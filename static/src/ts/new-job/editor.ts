@@ -7,7 +7,7 @@ import { type Diagnostic, lintGutter, setDiagnostics } from "@codemirror/lint";
 import { EditorState, type Extension } from "@codemirror/state";
 import { EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { texts } from "../texts";
+import { texts } from "./texts";
 
 export interface Mark {
   line: number;
@@ -76,7 +76,7 @@ export class SpecEditor {
       state: EditorState.create({
         doc: field.value,
         extensions: [
-          ...common(texts.newJob.editor),
+          ...common(texts.editor),
           lintGutter(),
           yaml(),
           indentUnit.of("  "),
@@ -93,13 +93,8 @@ export class SpecEditor {
     field.after(this.view.dom);
   }
 
-  get text(): string {
-    return this.view.state.doc.toString();
-  }
-
   /** Replace the text from outside, without calling back; the cursor stays where it can. */
   show(text: string): void {
-    if (text === this.text) return;
     this.quiet = true;
     const head = Math.min(this.view.state.selection.main.head, text.length);
     this.view.dispatch({
@@ -118,6 +113,11 @@ export class SpecEditor {
       return { from, to: line.to, severity: mark.severity, message: mark.message };
     });
     this.view.dispatch(setDiagnostics(this.view.state, diagnostics));
+  }
+
+  focusAt(at: number): void {
+    this.view.dispatch({ selection: { anchor: at } });
+    this.view.focus();
   }
 
   focusLine(line: number, column = 1): void {

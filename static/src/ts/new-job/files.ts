@@ -1,10 +1,12 @@
 // The code files of the spec: each opens in an editor of its own, so that Python need not be written inside YAML.
 import { button } from "../button";
 import { icon } from "../icon";
-import { texts } from "../texts";
-import { type Plain, plainEditor } from "./editor";
+import { toast } from "../toast";
+import type { Plain } from "./editor";
 import type { Write } from "./rows";
 import type { Spec } from "./spec";
+import { loadEditor } from "./spec-text";
+import { texts } from "./texts";
 
 type Code = { files?: Record<string, unknown>; upload?: string } | undefined;
 
@@ -53,14 +55,14 @@ export class Files {
     const label = document.createElement("input");
     label.className = "file-name mono fine-print";
     label.value = name;
-    label.setAttribute("aria-label", texts.newJob.fileName(name));
+    label.setAttribute("aria-label", texts.fileName(name));
     label.spellcheck = false;
     label.addEventListener("change", () => this.rename(name, label.value.trim()));
     const isOpen = this.open?.name === name;
-    const edit = button(isOpen ? "chevron-down" : "pencil", isOpen ? texts.newJob.close(name) : texts.newJob.edit(name));
+    const edit = button(isOpen ? "chevron-down" : "pencil", isOpen ? texts.close(name) : texts.edit(name));
     edit.setAttribute("aria-expanded", String(isOpen));
-    edit.addEventListener("click", () => this.toggle(name));
-    const remove = button("x", texts.newJob.removeFile(name));
+    edit.addEventListener("click", () => void this.toggle(name));
+    const remove = button("x", texts.removeFile(name));
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "files", name], undefined)));
     row.append(label, note(bytes(text)), edit, remove);
     return row;
@@ -70,20 +72,22 @@ export class Files {
     const row = line(icon("archive-x"));
     const label = document.createElement("span");
     label.className = "mono fine-print";
-    label.textContent = texts.newJob.upload(upload);
-    const remove = button("x", texts.newJob.removeArchive);
+    label.textContent = texts.upload(upload);
+    const remove = button("x", texts.removeArchive);
     remove.addEventListener("click", () => this.write((spec) => spec.set(["code", "upload"], undefined)));
-    row.append(label, note(texts.newJob.archive), remove);
+    row.append(label, note(texts.archive), remove);
     return row;
   }
 
-  private toggle(name: string): void {
+  private async toggle(name: string): Promise<void> {
+    const module = await loadEditor().catch(() => null);
+    if (!module) return toast(texts.noEditor, "error");
     const wasOpen = this.open?.name === name;
     this.close();
     this.write((spec) => {
       if (wasOpen) return;
       const text = String(spec.get(["code", "files", name]) ?? "");
-      const editor = plainEditor(text, texts.newJob.fileEditor(name), name.endsWith(".py"), (changed) =>
+      const editor = module.plainEditor(text, texts.fileEditor(name), name.endsWith(".py"), (changed) =>
         this.write((now) => now.put(["code", "files", this.open?.name ?? name], changed)),
       );
       const holder = document.createElement("li");
@@ -122,11 +126,11 @@ export class Files {
       spec.set(["code", "upload"], undefined);
       spec.put(["code", "files", name], "");
     });
-    if (name) this.toggle(name);
+    if (name) void this.toggle(name);
   }
 }
 
-const bytes = (text: string): string => texts.newJob.bytes(new Blob([text]).size);
+const bytes = (text: string): string => texts.bytes(new Blob([text]).size);
 
 function line(...parts: Element[]): HTMLLIElement {
   const row = document.createElement("li");

@@ -1,9 +1,9 @@
 // What the server found in a spec: the list above the editor, the marks in it, and the ways to each place.
-import { texts } from "../texts";
 import { toast } from "../toast";
 import type { Finding, Verdict } from "./check";
 import type { Mark } from "./editor";
 import { pathOf, Spec } from "./spec";
+import { texts } from "./texts";
 
 export function showFindings(list: HTMLElement, { errors, warnings }: Verdict): void {
   list.replaceChildren(...errors.map((finding) => row(finding, "no")), ...warnings.map((finding) => row(finding, "warn")));
@@ -30,7 +30,7 @@ export function wayToFirst([first]: Finding[]): Node[] {
   if (!first) return [];
   const link = wayTo(first);
   link.className = "underlined";
-  link.textContent = first.path || (first.line ? texts.newJob.line(first.line) : texts.newJob.spec);
+  link.textContent = first.path || (first.line ? texts.line(first.line) : texts.spec);
   return [document.createTextNode(": "), link];
 }
 
@@ -45,20 +45,20 @@ function row(finding: Finding, kind: string): HTMLLIElement {
   const item = document.createElement("li");
   item.className = kind;
   const link = wayTo(finding);
-  link.textContent = finding.path || texts.newJob.spec;
+  link.textContent = finding.path || texts.spec;
   const text = document.createElement("span");
   text.textContent = finding.message;
   if (finding.line) {
     const place = document.createElement("small");
-    place.textContent = texts.newJob.place(finding.line, finding.column ?? 1);
+    place.textContent = texts.place(finding.line, finding.column ?? 1);
     text.append(" ", place);
   }
   if (finding.near) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "button small";
-    button.textContent = texts.newJob.replace;
-    button.setAttribute("aria-label", texts.newJob.replaceWith(finding.path, finding.near));
+    button.textContent = texts.replace;
+    button.setAttribute("aria-label", texts.replaceWith(finding.path, finding.near));
     Object.assign(button.dataset, { near: finding.near, wrong: finding.path, code: finding.code });
     text.append(" ", button);
   }
@@ -71,7 +71,7 @@ export function replace(spec: Spec, { near = "", wrong = "", code = "" }: DOMStr
   const path = pathOf(wrong);
   if (code !== "unknown_field") return spec.set(path, near);
   const meant = [...path.slice(0, -1), ...pathOf(near)];
-  if (spec.get(meant) !== undefined) return toast(texts.newJob.bothSet(near, wrong), "error");
+  if (spec.get(meant) !== undefined) return toast(texts.bothSet(near, wrong), "error");
   if (meant.length === path.length) return spec.rename(path, near);
   const value = spec.get(path);
   spec.set(path, undefined);

@@ -1,9 +1,9 @@
 // The form beside the editor: each control names its value in the spec (data-path) and how to read it (data-kind).
-import { texts } from "../texts";
 import type { Finding } from "./check";
 import { Files } from "./files";
 import { Rows, type Write } from "./rows";
 import { pathOf, type Spec } from "./spec";
+import { texts } from "./texts";
 
 type Control = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
 
@@ -100,7 +100,7 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
   const line = document.createElement("span");
   const name = control.type === "radio" ? control.closest("[role=radiogroup]")?.ariaLabel : control.labels?.[0]?.textContent;
   line.id = `wrong-${path}`;
-  line.textContent = texts.newJob.problem(name ?? path, message);
+  line.textContent = texts.problem(name ?? path, message);
   return line;
 }
 

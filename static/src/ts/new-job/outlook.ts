@@ -1,7 +1,7 @@
 // What would happen to the job if it were submitted now: the box below the resources, and the list of checks.
 import { icon } from "../icon";
-import { texts } from "../texts";
 import type { Check, Quota, Verdict } from "./check";
+import { texts } from "./texts";
 import { details, headline, quotaCells, type Cell, type Kind } from "./verdict";
 
 const MOST_CELLS = 24;
@@ -25,7 +25,7 @@ export function showChecks(page: HTMLElement, { checks = [] }: Verdict): void {
       title.textContent = name.charAt(0).toUpperCase() + name.slice(1);
       const state = document.createElement("span");
       state.className = "visually-hidden";
-      state.textContent = `${texts.newJob.results[result]}: `;
+      state.textContent = `${texts.results[result]}: `;
       const text = document.createElement("span");
       text.append(state, message);
       if (result === "failed") text.classList.add(color);
@@ -58,10 +58,10 @@ function showQuota(box: HTMLElement, quota: Quota): void {
   if (!holder || !cells || !kind || !sum || !small) return;
   holder.hidden = false;
   kind.textContent = slot_type;
-  sum.textContent = texts.newJob.sum(used + asked, limit);
+  sum.textContent = texts.sum(used + asked, limit);
   sum.classList.toggle("amber-text", used + asked > limit);
-  small.textContent = texts.newJob.shares(used, asked);
-  cells.setAttribute("aria-label", texts.newJob.quota(slot_type, small.textContent, limit));
+  small.textContent = texts.shares(used, asked);
+  cells.setAttribute("aria-label", texts.quota(slot_type, small.textContent, limit));
   cells.replaceChildren(
     ...quotaCells(quota, MOST_CELLS).map((cell) => {
       const made = document.createElement(cell === "limit" ? "b" : "i");

@@ -1,15 +1,15 @@
 // The new-job page: form and YAML synced, checked by the server while a person types, drafts kept in this browser.
 import { api, ApiError } from "../api";
-import { texts } from "../texts";
 import { toast } from "../toast";
-import { Checker, type Verdict } from "./check";
 import { showChanges } from "./changes";
+import { Checker, type Verdict } from "./check";
 import { DraftStore, offerStartOver } from "./draft";
-import { SpecEditor } from "./editor";
 import { lineOf, marksOf, replace, showFindings, wayToFirst } from "./findings";
 import { SpecForm } from "./form";
 import { showChecks, showOutlook } from "./outlook";
 import { Spec } from "./spec";
+import { SpecText } from "./spec-text";
+import { texts } from "./texts";
 import { kindOf, oneLine } from "./verdict";
 
 export function startNewJob(): void {
@@ -25,7 +25,6 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   const given = field.value;
   const draft = fresh ? drafts.read() : null;
   if (draft) field.value = draft.text;
-  document.documentElement.classList.add("scripted");
 
   let last: Verdict = { errors: [], warnings: [] };
   let refused = page.dataset.source === "refused"; // the server sent this text back: begin at the first error
@@ -54,7 +53,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     form.lock(!spec.readable);
     if (spec.readable) form.show(spec);
   };
-  const editor = new SpecEditor(field, () => {
+  const editor = new SpecText(field, () => {
     read();
     settled();
   });
@@ -69,6 +68,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   const form = new SpecForm(page, write);
 
   read();
+  page.dataset.ready = "";
   showChanges(page, editor.text);
   void checker.now(editor.text);
   if (draft && draft.text !== given) {
@@ -91,12 +91,12 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   });
   page.querySelector("[data-validate]")?.addEventListener("click", () => void checker.now(editor.text));
   page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
-    void navigator.clipboard.writeText(editor.text).then(() => toast(texts.newJob.copied, "success"));
+    void navigator.clipboard.writeText(editor.text).then(() => toast(texts.copied, "success"));
   });
   page.querySelector("form")?.addEventListener("submit", (event) => {
     if (last.errors.length && checked === editor.text) {
       event.preventDefault();
-      toast(texts.newJob.fixFirst(last.errors.length), "error");
+      toast(texts.fixFirst(last.errors.length), "error");
       return toFirst();
     }
     drafts.remove();
@@ -119,7 +119,7 @@ function showUnreadable(page: HTMLElement, spec: Spec): void {
   note.hidden = !problem;
   const link = note.querySelector("a");
   if (!problem || !link) return;
-  link.textContent = texts.newJob.place(problem.line, problem.column);
+  link.textContent = texts.place(problem.line, problem.column);
   Object.assign(link.dataset, { goLine: String(problem.line), goColumn: String(problem.column) });
   const why = note.querySelector("[data-why]");
   if (why) why.textContent = problem.message;
@@ -130,10 +130,10 @@ async function sendArchive(tenant: string, file: File): Promise<string | null> {
   body.append("archive", file);
   try {
     const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
-    toast(texts.newJob.uploaded(file.name, answer.files), "success");
+    toast(texts.uploaded(file.name, answer.files), "success");
     return answer.id;
   } catch (error) {
-    toast(error instanceof ApiError ? error.message : texts.newJob.uploadFailed, "error");
+    toast(error instanceof ApiError ? error.message : texts.uploadFailed, "error");
     return null;
   }
 }
@@ -150,6 +150,6 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const badge = page.querySelector<HTMLElement>("[data-count]");
   if (badge) [badge.textContent, badge.hidden] = [String(errors.length), !errors.length];
   line.dataset.kind = kind;
-  if (errors.length && !verdict.problem) line.replaceChildren(texts.newJob.errors(errors.length), ...wayToFirst(errors));
+  if (errors.length && !verdict.problem) line.replaceChildren(texts.errors(errors.length), ...wayToFirst(errors));
   else line.textContent = oneLine(verdict);
 }

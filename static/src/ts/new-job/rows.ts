@@ -1,8 +1,8 @@
 // Parts of the spec that are lists or maps (environment, data, metric rules): a row for each entry, one to add. A row
 // without a name yet is in the form only, so that it is no error in the YAML.
 import { icon } from "../icon";
-import { texts } from "../texts";
 import type { Path, Spec } from "./spec";
+import { texts } from "./texts";
 
 export type Write = (change: (spec: Spec) => void) => void;
 
@@ -85,7 +85,7 @@ export class Rows {
       input.className = "input block mono";
       input.dataset.key = column.key;
       input.placeholder = column.title;
-      input.setAttribute("aria-label", texts.newJob.field(this.holder.dataset.title ?? "", column.title));
+      input.setAttribute("aria-label", texts.field(this.holder.dataset.title ?? "", column.title));
       input.autocomplete = "off";
       input.spellcheck = false;
       row.append(input);
@@ -93,7 +93,7 @@ export class Rows {
     const remove = document.createElement("button");
     remove.type = "button";
     remove.className = "button ghost small icon-only";
-    remove.setAttribute("aria-label", texts.newJob.remove(this.holder.dataset.one ?? ""));
+    remove.setAttribute("aria-label", texts.remove(this.holder.dataset.one ?? ""));
     remove.append(icon("x"));
     remove.addEventListener("click", () => this.remove(row));
     const problem = document.createElement("span");
@@ -130,7 +130,7 @@ export class Rows {
     if (!name.trim() && at === undefined) return; // a value that has no name yet
     this.write((spec) => {
       const taken = name !== at && this.keys(spec).includes(name);
-      problem.textContent = taken ? texts.newJob.nameTaken : name.trim() ? "" : texts.newJob.nameRequired;
+      problem.textContent = taken ? texts.nameTaken : name.trim() ? "" : texts.nameRequired;
       if (taken || !name.trim()) return;
       row.dataset.at = name;
       if (at !== undefined && at !== name) spec.rename([this.path, at], name);

@@ -1,6 +1,6 @@
 // The job spec as one YAML document: the form writes single values into it, so that comments and order stay. Pure.
 import { type Document, isCollection, isMap, isNode, isScalar, isSeq, parseDocument, Scalar } from "yaml";
-import { texts } from "../texts";
+import { texts } from "./texts";
 
 export type Path = (string | number)[];
 
@@ -27,7 +27,7 @@ export class Spec {
       const { line = 1, col = 1 } = error.linePos?.[0] ?? {};
       return { line, column: col, message: error.message.split(/ at line \d/)[0] ?? "" };
     }
-    return this.readable ? null : { line: 1, column: 1, message: texts.newJob.notYaml };
+    return this.readable ? null : { line: 1, column: 1, message: texts.notYaml };
   }
 
   get(path: Path): unknown {

@@ -1,7 +1,7 @@
 // What the server's answer to a spec means, in words: whether the job could start now, on which nodes, or when. Pure.
 import { span } from "../format";
-import { texts } from "../texts";
 import type { Estimate, Quota, Verdict } from "./check";
+import { texts } from "./texts";
 
 /** good: it could start; wait: it would have to wait; bad: it needs a change. */
 export type Kind = "good" | "wait" | "bad";
@@ -14,9 +14,9 @@ export function kindOf({ problem, errors, now }: Verdict): Kind {
 
 /** When it would start, or why there is no estimate; now: milliseconds since 1970. */
 export function when({ from, to, message }: Estimate, now = Date.now()): string {
-  if (!from || !to) return message && texts.newJob.noEstimate(message.replace(/^[A-Z](?![A-Z])/, (first) => first.toLowerCase()));
+  if (!from || !to) return message && texts.noEstimate(message.replace(/^[A-Z](?![A-Z])/, (first) => first.toLowerCase()));
   const [low = 0, high = 0] = [from, to].map((at) => (Date.parse(at) - now) / 1000);
-  return texts.newJob.startsIn(span(low, high));
+  return texts.startsIn(span(low, high));
 }
 
 export const nodesOf = (nodes: string[]): string => [...new Set(nodes)].join(", ");
@@ -24,11 +24,11 @@ export const nodesOf = (nodes: string[]): string => [...new Set(nodes)].join(", 
 export function headline(verdict: Verdict, kind: Kind): string {
   const { problem, errors, now } = verdict;
   if (problem) return problem;
-  if (errors.length) return texts.newJob.notChecked;
-  if (!now) return texts.newJob.valid;
-  if (now.starts) return texts.newJob.starts(nodesOf(now.nodes));
-  if (kind === "bad") return texts.newJob.cannotStart;
-  return now.estimate.from ? when(now.estimate).replace(/\.$/, "") : texts.newJob.waits;
+  if (errors.length) return texts.notChecked;
+  if (!now) return texts.valid;
+  if (now.starts) return texts.starts(nodesOf(now.nodes));
+  if (kind === "bad") return texts.cannotStart;
+  return now.estimate.from ? when(now.estimate).replace(/\.$/, "") : texts.waits;
 }
 
 /** What the box says below its headline. */
@@ -42,15 +42,15 @@ export function where(nodes: string[]): string {
   const each = new Map<string, number>();
   for (const node of nodes) each.set(node, (each.get(node) ?? 0) + 1);
   if (!nodes.length) return "";
-  if (each.size === 1) return texts.newJob.allOn(nodes.length, nodes[0] ?? "");
-  return texts.newJob.spread(nodes.length, [...each].map(([node, count]) => `${node} ${count}`).join(", "));
+  if (each.size === 1) return texts.allOn(nodes.length, nodes[0] ?? "");
+  return texts.spread(nodes.length, [...each].map(([node, count]) => `${node} ${count}`).join(", "));
 }
 
 /** The line beside the submit button, where there are no errors to list. */
 export function oneLine({ problem, now }: Verdict): string {
   if (problem) return problem;
-  if (!now) return texts.newJob.valid;
-  return now.starts ? texts.newJob.starts(nodesOf(now.nodes)) : `${now.message} ${when(now.estimate)}`.trim();
+  if (!now) return texts.valid;
+  return now.starts ? texts.starts(nodesOf(now.nodes)) : `${now.message} ${when(now.estimate)}`.trim();
 }
 
 export type Cell = "used" | "own" | "free" | "limit" | "over";
