@@ -8,6 +8,7 @@ from django.http.response import HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages.errors import NUL, error_page
+from portal.pages.form_responses import FORM_HEADER, by_fetch
 from portal.problem_details import PROGRAMS
 
 POLICY = "; ".join(
@@ -46,6 +47,26 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
         if response.get("Content-Type", "").startswith("text/html"):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
+        return response
+
+
+class FetchedFormMiddleware(MiddlewareMixin):
+    """Forms that a script submits: where to go next comes as 204 with Location, which a script can read and follow.
+
+    After the user is known: a page must not act for another user who signed in with the same browser meanwhile.
+    """
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponse | None:
+        owner = request.headers.get(FORM_HEADER)
+        name = request.user.get_username() if owner else ""
+        if not name or name == owner:
+            return None
+        text = f"You are now signed in as {name}. Sign in as {owner} to submit this form."
+        return HttpResponse(text, status=409, content_type="text/plain")
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        if by_fetch(request) and response.status_code in (301, 302, 303):
+            response.status_code = 204
         return response
 
 

@@ -11,6 +11,9 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from tenants.errors import AdminOnly, NotAllowed, NotFound, ServiceError
 
+FORM_HEADER = "X-Luthier-Form"
+"""Set by a script that submits a form: the name of the user whose page it is, empty on the login page."""
+
 
 def problems_of(error: ServiceError) -> list[str]:
     """Every wrong field in a sentence of its own, else the error's."""
@@ -24,7 +27,7 @@ def act_and_redirect(
     """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again.
 
     level: of what is said when it is done; a warning where a thing is worse off now.
-    What the caller may not do answers 403, what is not there 404, as everywhere.
+    What the caller may not do answers 403, what is not there 404, as everywhere. A script gets 422 and what was wrong.
     """
     try:
         act()
@@ -33,11 +36,18 @@ def act_and_redirect(
     except NotFound as error:
         raise Http404 from error
     except ServiceError as error:
+        if by_fetch(request):
+            return HttpResponse("\n".join(problems_of(error)), status=422, content_type="text/plain")
         for line in problems_of(error):
             messages.error(request, line)
     else:
         messages.add_message(request, level, done)
     return HttpResponseRedirect(to)
+
+
+def by_fetch(request: HttpRequest) -> bool:
+    """Whether a script submits the form (static/src/ts/submit.ts), which keeps its fields if something is wrong."""
+    return FORM_HEADER in request.headers
 
 
 def sentence(text: str) -> str:

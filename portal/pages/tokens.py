@@ -1,13 +1,18 @@
-"""API tokens of the caller and, for managers, of the tenant's service accounts. A secret is shown once, by the POST."""
+"""API tokens of the caller and, for managers, of the tenant's service accounts.
+
+A secret is shown once: the POST that made it puts it into a cookie of the browser that asked, and leads to the list,
+which shows it and removes the cookie. So a reload makes no second token, and no server keeps the secret.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -29,10 +34,21 @@ LAST_PART = 5
 """A token ends soon in the last fifth of its time at most: one made for a week is not late on its first day."""
 
 
+MADE = "made-token"
+MADE_S = 300
+
+
 @require_GET
 @in_tenant
+@never_cache
 def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    return _page(request, tenant)
+    """The tokens, and the secret of the one that this browser has just made."""
+    made = _made(request)
+    if made is None:
+        return _page(request, tenant)
+    answer = _page(request, tenant, made=made)
+    answer.delete_cookie(MADE, path=_base(tenant))
+    return answer
 
 
 @require_http_methods(["GET", "POST"])
@@ -70,7 +86,27 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     except TenantError as error:
         whole = {"": " ".join(problems_of(error))}
         return _page(request, tenant, form=True, account=account, problems=whole, values=values, status=422)
-    return _page(request, tenant, made={"token": token, "secret": secret, "account": account})
+    answer = HttpResponseRedirect(_base(tenant))
+    answer.set_signed_cookie(
+        MADE,
+        signing.dumps(
+            {
+                "name": token.name,
+                "role": token.role_ceiling,
+                "expiry": token.expiry.isoformat() if token.expiry else "",
+                "secret": secret,
+                "account": account,
+            },
+            compress=True,
+        ),
+        salt=_salt(request),
+        max_age=MADE_S,
+        path=_base(tenant),
+        httponly=True,
+        secure=settings.SESSION_COOKIE_SECURE,
+        samesite="Strict",
+    )
+    return answer
 
 
 @require_POST
@@ -111,6 +147,25 @@ def account_close(request: HttpRequest, tenant: Tenant, name: str) -> HttpRespon
         to=f"/t/{tenant.slug}/tokens#accounts",
         done=f"{name} is closed and its tokens are revoked. Its jobs stay.",
     )
+
+
+def _base(tenant: Tenant) -> str:
+    return f"/t/{tenant.slug}/tokens"
+
+
+def _salt(request: HttpRequest) -> str:
+    """Only the user who made a token sees it, also if another one signs in with the same browser."""
+    return f"{MADE}:{request.user.pk}"
+
+
+def _made(request: HttpRequest) -> dict[str, Any] | None:
+    """The token that this browser has just made; None if there is none, it is too old, or it is another user's."""
+    try:
+        text = request.get_signed_cookie(MADE, salt=_salt(request), max_age=MADE_S)
+        made: dict[str, Any] = signing.loads(text)
+    except (KeyError, signing.BadSignature):
+        return None
+    return made | {"expiry": datetime.fromisoformat(made["expiry"]) if made["expiry"] else None}
 
 
 def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:

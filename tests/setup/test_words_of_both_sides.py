@@ -50,10 +50,11 @@ async function load(path) {
 }
 const { metric, duration } = await load("format.ts");
 const { texts } = await load("texts.ts");
+const { texts: newJob } = await load("new-job/texts.ts");
 const { CloseCode } = await load("close-codes.ts");
 const found = { metrics: METRICS.map(metric), times: SECONDS.map(duration), speeds: SPEEDS.map(texts.job.speed),
   percents: PERCENTS.map(texts.job.percent), codes: Object.entries(CloseCode),
-  outlook: [texts.newJob.starts("node-a"), texts.newJob.waits, texts.newJob.cannotStart] };
+  outlook: [newJob.starts("node-a"), newJob.waits, newJob.cannotStart] };
 console.log(JSON.stringify(found));
 """
 

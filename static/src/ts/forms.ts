@@ -19,7 +19,8 @@ async function copy(button: HTMLElement): Promise<void> {
   button.focus();
 }
 
-export function startForms(): void {
+/** Show what works with scripts only, and focus the first error: once, and after each form that the server refused. */
+export function prepare(): void {
   for (const button of document.querySelectorAll<HTMLElement>(COPIES)) button.hidden = false;
   for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
   // With scripts a changed select submits its form, so the button beside it is only for pages without.
@@ -27,6 +28,10 @@ export function startForms(): void {
   // The page may name another field than the first: of a name and a password, the password is typed again.
   const wrong = document.querySelector<HTMLElement>("[aria-invalid=true][autofocus]") ?? document.querySelector<HTMLElement>("[aria-invalid=true]");
   (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
+}
+
+export function startForms(): void {
+  prepare();
   document.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLElement>(COPIES);
     if (button) void copy(button);

@@ -174,8 +174,7 @@ class JobPage extends HTMLElement {
     if (!verb || event.defaultPrevented) return;
     event.preventDefault();
     const button = form.querySelector<HTMLButtonElement>("button:not([data-close])");
-    if (!button || button.disabled) return;
-    button.disabled = true;
+    if (!button || button.disabled || button.ariaBusy) return;
     button.setAttribute("aria-busy", "true");
     void this.act(verb, form, button);
   };
@@ -191,7 +190,6 @@ class JobPage extends HTMLElement {
       const text = error instanceof ApiError ? error.message : texts.job.unreachable;
       toast(text, "error");
     } finally {
-      button.disabled = false;
       button.removeAttribute("aria-busy");
       await this.refresh();
     }

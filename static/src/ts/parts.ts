@@ -7,6 +7,10 @@ const REFUSED = 422; // a form with errors, rendered with what is wrong
 
 let Idiomorph: typeof Morphing; // loaded with the first page that is fetched; nothing is morphed before
 
+export async function loadMorphing(): Promise<void> {
+  ({ Idiomorph } = await import("idiomorph"));
+}
+
 /** What the server renders at an address of this site. null: it refuses, it cannot be reached, the fetch was aborted, or it
  * redirects, as to the login page once a session has ended, which must not become a part of another page. */
 export async function fetchPage(address: string, { body, signal }: { body?: FormData; signal?: AbortSignal } = {}): Promise<DocumentFragment | null> {
@@ -16,7 +20,7 @@ export async function fetchPage(address: string, { body, signal }: { body?: Form
     if (answer.redirected || !(answer.ok || answer.status === REFUSED)) return null;
     const template = document.createElement("template"); // it takes pages as well as rows of a table
     template.innerHTML = await answer.text();
-    ({ Idiomorph } = await import("idiomorph"));
+    await loadMorphing();
     return template.content;
   } catch {
     return null;
@@ -30,7 +34,7 @@ export function morph(element: Element, fetched: Element): void {
     morphStyle: "outerHTML",
     ignoreActiveValue: true,
     callbacks: {
-      beforeNodeMorphed: (node) => !(node instanceof HTMLElement && isKept(node)),
+      beforeNodeMorphed: (node, fresh) => !(node instanceof HTMLElement && isKept(node) && keep(node, fresh)),
       beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement),
     },
   });
@@ -54,6 +58,16 @@ export function morphParts(root: Element, fetched: DocumentFragment, { additions
   }
   if (!additions) return;
   for (const part of fetched.querySelectorAll<HTMLElement>("[data-part]")) if (!document.getElementById(part.id)) insert(root, part, fetched);
+}
+
+/** What was typed stays; what the server says about the field comes in. */
+function keep(element: HTMLElement, fresh: Node): true {
+  for (const name of ["aria-invalid", "aria-describedby"]) {
+    const said = element instanceof HTMLInputElement && fresh instanceof HTMLInputElement ? fresh.getAttribute(name) : element.getAttribute(name);
+    if (said === null) element.removeAttribute(name);
+    else element.setAttribute(name, said);
+  }
+  return true;
 }
 
 function isKept(element: HTMLElement): boolean {

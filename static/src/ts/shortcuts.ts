@@ -1,27 +1,99 @@
-// Single-key shortcuts. Off in text fields, while a modifier is held, and if turned off in the settings.
+// Every key of the portal, and the sheet that lists them (`?`): one table is the source of both. Keys with `press` are single
+// keys of the page: off in text fields, while a modifier is held, and if turned off in the settings. Those without are
+// handled where they work, and are listed here.
+import { texts } from "./texts";
 
+const words = texts.keys;
 const GO_MS = 1200;
-const PLACES: Record<string, string> = { o: "", j: "jobs", u: "usage", m: "members", k: "tokens" };
-let prefix = 0;
+const PLACES: Record<string, string> = { o: "", j: "jobs", c: "/cluster", u: "usage", m: "members", k: "tokens" };
 
-function tenant(): string {
-  return document.querySelector<HTMLElement>(".app")?.dataset.tenant ?? "";
+interface Binding {
+  /** As KeyboardEvent.key has them; "g o" is one key after the other, "Control+f" a key with a modifier. */
+  keys: string[];
+  text: string;
+  /** Returns whether it did something. */
+  press?: (key: string) => boolean;
 }
+
+interface Scope {
+  title: string;
+  /** Whether its single keys work on this page; they come before those of every page. */
+  works?: () => boolean;
+  bindings: Binding[];
+}
+
+export const SCOPES: Scope[] = [
+  {
+    title: words.job,
+    works: () => document.querySelector("x-job") !== null,
+    bindings: [
+      { keys: ["1", "2", "3", "4", "5", "6", "7"], text: words.sections, press: (key) => click(`x-job .tabs a:nth-child(${key})`) },
+      { keys: ["h", "r", "d"], text: words.actions, press: (key) => click(ACTIONS[key] ?? "") },
+      { keys: ["e"], text: words.firstError, press: firstError },
+      { keys: ["y"], text: words.copyId, press: () => click("x-job .id[data-copy]") },
+    ],
+  },
+  {
+    title: words.anywhere,
+    bindings: [
+      { keys: Object.keys(PLACES).map((key) => `g ${key}`), text: words.go, press: go },
+      { keys: ["n"], text: words.newJob, press: () => click("a[href$='/jobs/new']") },
+      { keys: ["/"], text: words.search, press: () => click("#q,[type=search]") },
+      { keys: ["t"], text: words.theme, press: () => click("[data-theme-toggle]") },
+      { keys: ["?"], text: words.sheet, press: toggleSheet },
+    ],
+  },
+  {
+    title: words.lists,
+    bindings: [
+      { keys: ["j", "k"], text: words.move, press: (key) => move(key === "j" ? 1 : -1) },
+      { keys: ["x"], text: words.select, press: select },
+      { keys: ["."], text: words.showNew, press: () => click("#new-jobs") },
+    ],
+  },
+  {
+    title: words.log,
+    bindings: [
+      { keys: ["f"], text: words.follow },
+      { keys: ["g", "G", "Home", "End"], text: words.ends },
+      { keys: ["ArrowUp", "ArrowDown", "PageUp", "PageDown"], text: words.scroll },
+      { keys: ["/", "Control+f", "n", "N"], text: words.find },
+      { keys: ["e"], text: words.firstError },
+      { keys: ["w", "m", "z"], text: words.view },
+      { keys: ["y"], text: words.copyLines },
+    ],
+  },
+  {
+    title: words.editor,
+    bindings: [
+      { keys: ["Control+Enter"], text: words.submit },
+      { keys: ["Tab", "Escape"], text: words.indent },
+    ],
+  },
+  {
+    title: words.quotas,
+    bindings: [
+      { keys: ["ArrowUp", "ArrowDown"], text: words.quotaMove },
+      { keys: ["+", "-"], text: words.quotaStep },
+      { keys: ["Enter", "Escape"], text: words.quotaUndo },
+    ],
+  },
+];
+
+const ACTIONS: Record<string, string> = {
+  h: "#halt-ask, #job-actions form[data-action='halt'] button",
+  r: "#job-actions form[data-action='resume'] button",
+  d: "#job-actions a[href*='/jobs/new?from=']",
+};
+const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", Control: "Ctrl", Escape: "Esc" };
 
 function typing(target: EventTarget | null): boolean {
   const element = target as HTMLElement | null;
   return !!element?.closest("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable=true],.cm-editor");
 }
 
-function move(step: number): void {
-  const rows = [...document.querySelectorAll<HTMLTableRowElement>("tr[data-job]")];
-  if (!rows.length) return;
-  const at = rows.findIndex((row) => row.contains(document.activeElement));
-  const next = rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
-  next?.querySelector<HTMLElement>("a.name")?.focus();
-}
-
-function press(selector: string): boolean {
+/** Focus a field, click anything else; false if the page has none that can be used. */
+function click(selector: string): boolean {
   const element = document.querySelector<HTMLElement>(selector);
   if (!element || element.hidden || element.matches(":disabled")) return false;
   if (element.matches("input,select")) element.focus();
@@ -29,83 +101,85 @@ function press(selector: string): boolean {
   return true;
 }
 
-/** On a job's page: digits open its tabs, letters are its actions. */
-function onJob(key: string): boolean {
-  if (!document.querySelector("x-job")) return false;
-  if (/^[1-9]$/.test(key)) return press(`x-job .tabs a:nth-child(${key})`);
-  switch (key) {
-    case "h":
-      return press("#halt-ask, #job-actions form[data-action='halt'] button");
-    case "r":
-      return press("#job-actions form[data-action='resume'] button");
-    case "d":
-      return press("#job-actions a[href*='/jobs/new?from=']");
-    case "y":
-      return press("x-job .id[data-copy]");
-    case "e":
-      return firstError();
-    default:
-      return false;
-  }
+function go(keys: string): boolean {
+  const place = PLACES[keys.slice(2)] ?? "";
+  const tenant = document.querySelector<HTMLElement>(".app")?.dataset.tenant;
+  if (!place.startsWith("/") && !tenant) return false;
+  location.assign(place.startsWith("/") ? place : `/t/${tenant}/${place}`);
+  return true;
+}
+
+function move(step: number): boolean {
+  const rows = [...document.querySelectorAll<HTMLTableRowElement>("tr[data-job]")];
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
+  next?.querySelector<HTMLElement>("a.name")?.focus();
+  return next !== undefined;
+}
+
+function select(): boolean {
+  const row = document.activeElement?.closest<HTMLElement>("tr[data-job]");
+  row?.querySelector<HTMLInputElement>("input[name=job]:not(:disabled)")?.click();
+  return row !== null && row !== undefined;
 }
 
 /** In the log tab; from another tab, the log is opened where the job failed, else at the first error. */
 function firstError(): boolean {
-  if (press("x-log [data-tool='error']")) return true;
+  if (click("x-log [data-tool='error']")) return true;
   const failed = document.querySelector<HTMLAnchorElement>("[data-first-error]");
   location.assign(failed?.href ?? `${document.querySelector<HTMLElement>("x-job")?.dataset.base}/logs?level=error`);
   return true;
 }
 
-function act(key: string): boolean {
-  if (onJob(key)) return true;
-  const row = document.activeElement?.closest<HTMLElement>("tr[data-job]");
-  switch (key) {
-    case "g":
-      prefix = Date.now();
-      return true;
-    case "n":
-      return press("a[href$='/jobs/new']");
-    case "/":
-      return press("#q,[type=search]");
-    case "t":
-      return press("[data-theme-toggle]");
-    case ".":
-      return press("#new-jobs");
-    case "?":
-      (document.getElementById("keys") as HTMLElement | null)?.togglePopover();
-      return true;
-    case "j":
-      move(1);
-      return true;
-    case "k":
-      move(-1);
-      return true;
-    case "x":
-      row?.querySelector<HTMLInputElement>("input[name=job]:not(:disabled)")?.click();
-      return !!row;
-    default:
-      return false;
-  }
-}
-
-function go(key: string): boolean {
-  prefix = 0;
-  if (key === "c") {
-    location.assign("/cluster");
-    return true;
-  }
-  const place = PLACES[key];
-  if (place === undefined || !tenant()) return false;
-  location.assign(`/t/${tenant()}/${place}`);
+function toggleSheet(): boolean {
+  document.getElementById("keys")?.togglePopover();
   return true;
 }
 
+/** What does something with these keys, in the order in which scopes come. */
+function act(keys: string): boolean {
+  return SCOPES.filter((scope) => scope.works?.() ?? true).some(({ bindings }) => bindings.some((one) => one.keys.includes(keys) && one.press?.(keys)));
+}
+
+function drawSheet(): void {
+  const list = document.querySelector("#keys dl");
+  list?.replaceChildren(...SCOPES.flatMap((scope) => [heading(scope.title), ...scope.bindings.map(row)]));
+}
+
+function heading(title: string): HTMLElement {
+  const made = document.createElement("div");
+  made.className = "key-scope";
+  const term = document.createElement("dt");
+  term.textContent = title;
+  made.append(term, document.createElement("dd"));
+  return made;
+}
+
+function row({ keys, text }: Binding): HTMLElement {
+  const made = document.createElement("div");
+  const [term, words] = [document.createElement("dt"), document.createElement("dd")];
+  // "g o", "g j" are shown as g and then o, j.
+  const shown = [...new Set(keys.flatMap((key) => key.split(" ")))];
+  term.append(...shown.flatMap((key) => [cap(key), " "]));
+  words.textContent = text;
+  made.append(term, words);
+  return made;
+}
+
+function cap(key: string): HTMLElement {
+  const made = document.createElement("kbd");
+  made.textContent = key.split("+").map((part) => SIGNS[part] ?? part).join("+") || key;
+  return made;
+}
+
 export function startShortcuts(): void {
+  drawSheet();
   if (document.documentElement.dataset.shortcuts === "off") return;
+  let prefix = 0;
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || document.querySelector("dialog:modal") || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     const waiting = prefix > 0 && Date.now() - prefix < GO_MS;
-    if (waiting ? go(event.key) : act(event.key)) event.preventDefault();
+    prefix = !waiting && event.key === "g" ? Date.now() : 0;
+    if (prefix || act(waiting ? `g ${event.key}` : event.key)) event.preventDefault();
   });
 }

@@ -59,17 +59,40 @@ def test_a_researcher_sees_members_but_no_forms(signed_in: SignIn, alice: User, 
 
 def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alice: User) -> None:
     client = signed_in(alice)
-    made = client.post(
+    answer = client.post(
         "/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30", "bound": "yes"}
     )
+    assert answer.status_code == 302, "a reload of what it leads to makes no second token"
+    cookie = answer.cookies["made-token"]
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (
+        True,
+        "Strict",
+        "/t/vision-lab/tokens",
+    )
+    made = client.get(answer.headers["Location"])
     secret = made.context["made"]["secret"]
     assert secret.startswith("lut_")
     assert secret in markup(made)
+    assert "no-store" in made.headers["Cache-Control"]
     listed = markup(client.get("/t/vision-lab/tokens"))
     assert secret not in listed
     assert f"{secret[:8]}…</td>" in listed
     me = Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"})
     assert "alice" in markup(me)
+
+
+def test_the_secret_of_a_token_is_shown_to_no_other_user_of_the_browser(
+    signed_in: SignIn, alice: User, dave: User
+) -> None:
+    client = signed_in(alice)
+    client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"})
+    kept = client.cookies["made-token"].value
+    client.force_login(dave)
+    client.cookies["made-token"] = kept
+    assert "made" not in client.get("/t/vision-lab/tokens").context
+    client.force_login(alice)
+    client.cookies["made-token"] = f"{kept[:-4]}AAAA"
+    assert "made" not in client.get("/t/vision-lab/tokens").context
 
 
 def test_a_token_without_a_name_is_refused_and_the_rest_is_kept(signed_in: SignIn, alice: User) -> None:
@@ -105,9 +128,11 @@ def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alic
 def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, dave: User) -> None:
     client = signed_in(dave)
     client.post("/t/vision-lab/tokens/accounts", {"name": "ci", "role": "researcher"})
-    made = client.post("/t/vision-lab/tokens/new", {"name": "runner", "account": "ci", "days": "30"})
-    assert made.context["made"]["token"].user.is_service_account
-    assert "ci" in markup(client.get("/t/vision-lab/tokens"))
+    made = client.post(
+        "/t/vision-lab/tokens/new", {"name": "runner", "account": "ci", "days": "30"}, follow=True
+    )
+    assert Token.objects.get(name="runner").user.is_service_account
+    assert made.context["made"]["account"] == "ci"
     client.post("/t/vision-lab/tokens/accounts/ci/close")
     assert not Token.objects.exists()
 

@@ -25,15 +25,33 @@ const colors = HighlightStyle.define([
   { tag: tags.comment, color: "var(--text-3)" },
 ]);
 
-/** What every editor of the page has. Tab indents; Escape, then Tab, leaves it. */
+function submit(view: EditorView): boolean {
+  view.dom.closest("form")?.requestSubmit();
+  return true;
+}
+
+/** After Escape Tab leaves the editor, however slowly it is pressed, until something is typed or the focus comes back. */
+function escape(view: EditorView): boolean {
+  view.setTabFocusMode(true);
+  return false;
+}
+
+const leaving: Extension = [
+  EditorView.domEventHandlers({ blur: (_event, view) => view.setTabFocusMode(false) }),
+  EditorView.updateListener.of(({ docChanged, view }) => docChanged && view.setTabFocusMode(false)),
+];
+
+/** What every editor of the page has; its keys are in the hint that #editor-keys shows. */
 const common = (label: string): Extension[] => [
   EditorView.cspNonce.of(document.querySelector<HTMLMetaElement>("meta[name=style-nonce]")?.content ?? ""),
   lineNumbers(),
   history(),
   highlightActiveLine(),
   syntaxHighlighting(colors),
-  keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
-  EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true", tabindex: "0" }),
+  // Before the default keys, of which one takes Ctrl+Enter for a blank line.
+  keymap.of([{ key: "Mod-Enter", run: submit }, { key: "Escape", run: escape }, ...defaultKeymap, ...historyKeymap, indentWithTab]),
+  leaving,
+  EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys", "aria-multiline": "true", tabindex: "0" }),
 ];
 
 /** An editor of one code file. */

@@ -93,16 +93,22 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
     void navigator.clipboard.writeText(editor.text).then(() => toast(texts.copied, "success"));
   });
-  page.querySelector("form")?.addEventListener("submit", (event) => {
-    if (last.errors.length && checked === editor.text) {
-      event.preventDefault();
-      toast(texts.fixFirst(last.errors.length), "error");
-      return toFirst();
-    }
-    drafts.remove();
+  const sent = page.querySelector("form");
+  sent?.addEventListener("submit", (event) => {
+    if (!last.errors.length || checked !== editor.text) return;
+    event.preventDefault();
+    toast(texts.fixFirst(last.errors.length), "error");
+    toFirst();
+  });
+  sent?.addEventListener("submitted", () => drafts.remove());
+  sent?.addEventListener("refused", (event) => {
+    event.preventDefault(); // the page keeps its text; what is wrong comes from the check
+    document.title = (event as CustomEvent<Document>).detail.title;
+    refused = true;
+    void checker.now(editor.text);
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) page.querySelector("form")?.requestSubmit();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) sent?.requestSubmit();
   });
   const upload = page.querySelector<HTMLInputElement>("[data-upload]");
   upload?.addEventListener("change", () => {
