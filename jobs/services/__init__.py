@@ -7,10 +7,11 @@ from jobs.services.clone import job_clone, job_clone_as
 from jobs.services.edit import job_delete, job_edit
 from jobs.services.idempotency import answer_once
 from jobs.services.intents import job_cancel, job_halt, job_resume
-from jobs.services.submit import job_check, job_submit, require_submit
+from jobs.services.submit import job_accept, job_check, job_submit, require_submit
 
 __all__ = [
     "answer_once",
+    "job_accept",
     "job_cancel",
     "job_check",
     "job_clone",

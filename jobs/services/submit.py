@@ -83,9 +83,16 @@ def job_check(
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)), asked)
 
 
-@retry_on_serialization_failure
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
+    return job_accept(user=user, tenant=tenant, source=source, content_type=content_type)[0]
+
+
+@retry_on_serialization_failure
+def job_accept(
+    *, user: User, tenant: Tenant, source: Source, content_type: str | None = None
+) -> tuple[Job, tuple[Problem, ...]]:
+    """As job_submit, with the warnings that `jobs:validate` would have given."""
     checked = job_check(user=user, tenant=tenant, source=source, content_type=content_type)
     spec, asked = checked.spec, list(checked.requirements)
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
@@ -94,7 +101,7 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
         job = create_job(user=user, tenant=tenant, spec=spec, code=code, requirements=asked, source=source)
         wake.cycle()
         fp("submit.before_commit")
-    return job
+    return job, checked.findings.warnings
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:

@@ -7,7 +7,7 @@ from jobs.spec.context import Context, Findings, TypeCapacity, check
 from jobs.spec.definition import API_VERSION, json_schema
 from jobs.spec.model import CheckpointRules, Code, Mount, ResourceRequest, Spec
 from jobs.spec.parsing import parse
-from jobs.spec.printing import to_yaml
+from jobs.spec.printing import in_order, to_yaml
 from jobs.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "SpecError",
     "TypeCapacity",
     "check",
+    "in_order",
     "json_schema",
     "parse",
     "to_yaml",

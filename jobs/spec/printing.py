@@ -26,8 +26,12 @@ def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def in_order(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The same spec with its keys as the format lists them: a database column forgets the order."""
+    return dict(_in_order(spec, json_schema()))
+
+
 def _in_order(value: Any, schema: Mapping[str, Any]) -> Any:
-    """The same value with the keys of each object as the format lists them: a database column forgets the order."""
     if not isinstance(value, Mapping):
         return value
     known = schema.get("properties", {})
@@ -38,6 +42,4 @@ def _in_order(value: Any, schema: Mapping[str, Any]) -> Any:
 def to_yaml(spec: Spec | Mapping[str, Any]) -> str:
     """Return YAML which parses to an equal spec; keys stay in the order of the format."""
     value = spec.normalized if isinstance(spec, Spec) else dict(spec)
-    return yaml.dump(
-        _in_order(value, json_schema()), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110
-    )
+    return yaml.dump(in_order(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -113,7 +113,9 @@ class Walk:
         if len(value) > schema.get("maxLength", len(value)):
             allowed = f"at most {schema['maxLength']} characters"
             code = schema.get("x-code", "too_long")
-            return self.problem(path, code, f"has {len(value)} characters", value, allowed)
+            return self.problem(
+                path, code, f"{_item(value, path)}has {len(value)} characters", value, allowed
+            )
         if len(value) < schema.get("minLength", 0):
             return self.problem(path, "too_short", "is empty", value, schema.get("x-help"))
         if "x-unit" in schema:
@@ -126,7 +128,8 @@ class Walk:
         if "pattern" in schema and not _compiled(schema["pattern"]).search(value):
             help_text = schema.get("x-help", "a value that is not blank")
             code = schema.get("x-code", "bad_format")
-            return self.problem(path, code, f"is not valid: write {help_text}", value, help_text)
+            message = f"{_item(value, path)}is not valid: write {help_text}"
+            return self.problem(path, code, message, value, help_text)
         return None
 
     def _range_fault(self, value: float, schema: Schema, path: Path) -> Problem | None:
@@ -178,7 +181,9 @@ class Walk:
             yield from self.faults(part, schema.get("items", {}), (*path, index))
             if schema.get("uniqueItems") and isinstance(part, str):
                 if part in seen:
-                    yield self.problem((*path, index), "duplicate", "is given twice", part)
+                    yield self.problem(
+                        (*path, index), "duplicate", f"`{printable(part)}` is given twice", part
+                    )
                 seen.add(part)
 
     def _size_fault(self, value: Any, schema: Schema, path: Path) -> Iterator[Problem]:
@@ -209,6 +214,11 @@ class Walk:
                 return
         words = " or ".join(_TYPE_WORDS[choice["type"]] for choice in choices)
         yield self.problem(path, "wrong_type", f"must be {words}, not {_kind(value)}", _got(value), words)
+
+
+def _item(value: str, path: Path) -> str:
+    """The entry of a list itself: a form shows all of them in one field, so its number alone finds nothing."""
+    return f"`{printable(value)}` " if path and isinstance(path[-1], int) else ""
 
 
 def _unit_fault(text: str, schema: Schema) -> str | None:

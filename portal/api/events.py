@@ -12,7 +12,7 @@ from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.selectors.redaction import needs_redaction, redact_event
 from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField, json_bytes
-from jobs.spec import to_yaml
+from jobs.spec import in_order, to_yaml
 from jobs.states import Phase
 from portal.api import paging, permissions
 from portal.api.errors import NoSuchAttempt
@@ -144,6 +144,6 @@ def spec_read(call: Call, job_id: str) -> HttpResponse:
     if call.query.get("form", "yaml" if wants_yaml else "json") == "yaml":
         response = HttpResponse(to_yaml(job.spec), content_type="application/yaml; charset=utf-8")
     else:
-        response = HttpResponse(json_bytes(job.spec), content_type="application/json")
+        response = HttpResponse(json_bytes(in_order(job.spec)), content_type="application/json")
     response["Vary"] = "Accept"
     return response

@@ -13,7 +13,7 @@ from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer, ReasonSerializer
 from jobs.serialization import ReadSerializer
-from jobs.services import job_check, job_delete, job_edit, job_submit
+from jobs.services import job_accept, job_check, job_delete, job_edit
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
@@ -124,8 +124,16 @@ def job_remove(call: Call, job_id: str) -> None:
     job_delete(user=call.user, job_id=job_id, if_match=call.if_match)
 
 
+class AcceptedSerializer(JobSerializer):
+    """The new job, and what its author may want to change."""
+
+    warnings = FieldErrorSerializer(
+        many=True, required=False, help_text="as of jobs:validate; left out where there are none"
+    )
+
+
 @operation(
-    Out=JobSerializer,
+    Out=AcceptedSerializer,
     authorize=permissions.into_tenant(Permission.SUBMIT),
     status=201,
     kinds=SPEC_KINDS,
@@ -136,12 +144,14 @@ def job_remove(call: Call, job_id: str) -> None:
 def job_create(call: Call, t: str) -> dict[str, Any]:
     """Submit a job; for researchers and managers. The body is a job spec, as JSON or as YAML (application/yaml).
 
-    When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec.
+    When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec; the job of a spec
+    with warnings is accepted, and the response lists them.
     """
-    made = job_submit(
+    made, warnings = job_accept(
         user=call.user, tenant=call.found, source=call.body, content_type=bodies.media_type(call.request)
     )
-    return JobSerializer.render(made)
+    shown = {"warnings": [warning.as_dict() for warning in warnings]} if warnings else {}
+    return JobSerializer.render(made) | shown
 
 
 class OutlookSerializer(ReasonSerializer):

@@ -23,7 +23,7 @@ from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.results import result_summary
 from jobs.selectors.serializers import JobSerializer
-from jobs.spec import to_yaml
+from jobs.spec import in_order, to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
 from portal.pages import (
     job_cards,
@@ -376,7 +376,7 @@ def _spec_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
     return {
         "submitted": job.spec_text,
         "as_yaml": to_yaml(job.spec),
-        "as_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
+        "as_json": json.dumps(in_order(job.spec), indent=2, ensure_ascii=False),
         "origin": request.build_absolute_uri("/").rstrip("/"),
     }
 

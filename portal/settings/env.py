@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 from portal.settings import values
 
 PREFIX = "LUTHIER_"
-READ_ELSEWHERE = re.compile("LUTHIER_(TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
+READ_ELSEWHERE = re.compile("LUTHIER_(URL|TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
 """Variables of REST clients, of processes that `up` starts, and of the tests."""
 BASE_DIR = Path(__file__).resolve().parents[2]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
+import manage
 from portal.health.diagnosis import variables
 from portal.settings import values
 from portal.settings.embedded import layout
@@ -211,6 +212,7 @@ def test_a_variable_without_effect_is_named_with_the_nearest_known_one() -> None
         "LUTHIER_EMPTY": "",
         "LUTHIER_LEASE_S": "10",
         "LUTHIER_TOKEN": "lut_1",
+        "LUTHIER_URL": "http://127.0.0.1:8000",
         "PATH": "/bin",
     }
     assert ineffective_variables(environment) == [
@@ -342,3 +344,25 @@ def test_production_settings_pass_djangos_deployment_checks(tmp_path: Path) -> N
         command, cwd=ROOT, env=kept | production, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left", "folder"),
+    [
+        (["demo", "--data", "/data", "--json"], ["demo", "--json"], "/data"),
+        (["--data=/data", "doctor"], ["doctor"], "/data"),
+        (["doctor"], ["doctor"], "unchanged"),
+    ],
+)
+def test_every_command_takes_the_data_folder_as_an_option(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], left: list[str], folder: str
+) -> None:
+    monkeypatch.setenv("LUTHIER_DATA", "unchanged")
+    assert manage.use_data_folder(["manage.py", *arguments]) == ["manage.py", *left]
+    assert os.environ["LUTHIER_DATA"] == folder
+
+
+def test_an_empty_data_folder_is_refused_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        manage.use_data_folder(["manage.py", "doctor", "--data", ""])
+    assert "--data: is empty" in capsys.readouterr().err

@@ -110,6 +110,13 @@ def test_doctor_finds_nothing_wrong(platform: Platform) -> None:
     assert "No problems found" in platform.manage("doctor")
 
 
+@pytest.mark.parametrize("written", ["--data {}", "--data={}"])
+def test_any_command_finds_an_installation_by_its_data_folder(platform: Platform, written: str) -> None:
+    """Without LUTHIER_DATA, from the option that `up` was started with."""
+    option = written.format(platform.data).split()
+    assert f"{platform.data}\n" in platform.manage("doctor", *option, LUTHIER_DATA="")
+
+
 def listening_on(process: psutil.Process) -> set[str]:
     """Addresses on which a process takes TCP connections; one that has ended meanwhile takes none."""
     try:

@@ -182,6 +182,21 @@ def test_units_come_with_their_remedy() -> None:
             parse(spec_with(time_limit=limit))
 
 
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        (["ok", "two words"], "tags[1]: `two words` is not valid: write letters, digits and"),
+        (["ok", "ok"], "tags[1]: `ok` is given twice"),
+        (["t" * 51], f"tags[0]: `{'t' * 51}` has 51 characters"),
+    ],
+)
+def test_an_error_of_a_tag_names_the_tag(tags: list[str], said: str) -> None:
+    """A form shows all of them in one field: the number of an entry alone finds nothing there."""
+    with pytest.raises(SpecError) as caught:
+        parse(spec_with(tags=tags))
+    assert str(caught.value).startswith(said)
+
+
 def test_at_most_fifty_problems_are_reported_and_the_rest_is_counted() -> None:
     with pytest.raises(SpecError) as caught:
         parse(spec_with(env={f"LD_{n}": "x" for n in range(80)}))

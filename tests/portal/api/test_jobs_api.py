@@ -53,6 +53,18 @@ def test_a_submitted_job_is_queued_and_says_where_it_is(alice: Api) -> None:
     assert alice.get(f"/jobs/{job['id']}").json() == job
 
 
+def test_a_job_with_warnings_is_accepted_and_the_response_lists_them(alice: Api) -> None:
+    spec = SPEC | {"env": {"API_KEY": "sk-0123456789abcdef0123", "EPOCHS": 5}}
+    answer = alice.post(JOBS, spec)
+    assert answer.status_code == 201
+    warnings = answer.json()["warnings"]
+    assert {(one["path"], one["code"]) for one in warnings} == {
+        ("env.API_KEY", "env_looks_secret"),
+        ("env.EPOCHS", "env_not_text"),
+    }
+    assert warnings == alice.post(f"{JOBS}:validate", spec).json()["warnings"]
+
+
 @pytest.mark.parametrize("kind", ["application/yaml", "text/yaml", "application/x-yaml; charset=utf-8"])
 def test_a_spec_may_be_yaml(alice: Api, kind: str) -> None:
     answer = alice("POST", JOBS, SPEC_YAML, **{"Content-Type": kind})
@@ -350,6 +362,16 @@ def test_the_spec_comes_as_yaml_that_may_be_sent_again(alice: Api) -> None:
     again = alice("POST", JOBS, text.content, **{"Content-Type": "application/yaml"})
     assert again.status_code == 201, again.content
     assert alice.get(f"/jobs/{job['id']}/spec").json() == alice.get(f"/jobs/{again.json()['id']}/spec").json()
+
+
+def test_the_spec_has_its_keys_in_the_order_of_the_format(alice: Api) -> None:
+    """The database keeps an object's keys by their length."""
+    job = submit(alice, tags=["a"], time_limit="1h", checkpoint={"keep": 1, "every": "5m"})
+    spec = alice.get(f"/jobs/{job['id']}/spec").json()
+    assert list(spec)[:5] == ["apiVersion", "name", "tags", "framework", "code"]
+    assert list(spec)[-2:] == ["max_restarts", "time_limit"]
+    assert list(spec["checkpoint"]) == ["every", "keep", "grace"]
+    assert list(spec["resources"]) == ["learners", "gpus", "cpus", "memory"]
 
 
 def test_an_upload_becomes_a_job_s_code(alice: Api) -> None:

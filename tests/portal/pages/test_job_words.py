@@ -369,5 +369,7 @@ def test_every_action_of_the_audit_log_has_words() -> None:
         path.read_text() for room in ("tenants", "jobs", "portal") for path in (ROOT / room).rglob("*.py")
     )
     code = re.sub(r'source="[^"]*"', "", code)  # where a serializer reads its fields
-    named = set(re.findall(r'"((?:job|member|quota|tenant|token|service_account)\.[a-z]+)"', code))
+    named = set(
+        re.findall(r'"((?:job|member|quota|runtime|secret|service_account|tenant|token)\.[a-z]+)"', code)
+    )
     assert named == set(ACTION_LABELS)
