@@ -25,6 +25,7 @@ from portal.pages.guard import signed_in
 from portal.pages.shell import frame, last_tenant
 
 GUIDES = {
+    "your-first-program": "Your first program",
     "programs": "Programs",
     "job-spec": "Job spec",
     "secrets": "Secrets",

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests import documents
 from tests.cluster.conftest import new_folder
 from tools.kube import processes
 from tools.kube.cluster import stop
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "development.md"
-
 
 def test_every_command_of_the_page_works_and_leaves_nothing() -> None:
     """In the page's order, in one shell; with a folder of its own beside a cluster that a developer may run."""
-    page = PAGE.read_text().partition("## The test cluster")[2]
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    commands = "".join(block.text for block in documents.commands("cluster"))
     makes = [line for line in commands.splitlines() if line.startswith("make ")]
     assert {line.split()[1] for line in makes} == {"test-cluster"}
     folder = new_folder("page")
@@ -32,7 +27,7 @@ def test_every_command_of_the_page_works_and_leaves_nothing() -> None:
         script = script.replace(f"{line}\n", "", 1)
     try:
         done = subprocess.run(
-            ["bash", "-euxc", script], cwd=ROOT, capture_output=True, text=True, timeout=110
+            ["bash", "-euxc", script], cwd=documents.ROOT, capture_output=True, text=True, timeout=110
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert processes.running(folder) == []
