@@ -196,7 +196,8 @@ REST_FRAMEWORK: dict[str, Any] = {
 }
 SPECTACULAR_SETTINGS: dict[str, Any] = {
     "TITLE": "Luthier",
-    "DESCRIPTION": "Queue, place, run, watch, halt and resume training jobs on a shared GPU cluster.",
+    "DESCRIPTION": "Queue, place, run, watch, halt and resume training jobs on a shared GPU cluster. "
+    "Paths follow the platform's address, which the guides call $LUTHIER_URL.",
     "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "COMPONENT_SPLIT_REQUEST": True,

@@ -93,6 +93,19 @@ def test_every_command_that_a_page_names_exists(page: Path) -> None:
     assert [module for module in modules if find_spec(module) is None] == []
 
 
+def test_the_platform_s_address_is_one_variable_on_all_pages_and_without_a_path() -> None:
+    shown = [*PAGES, *ROOT.glob("templates/**/*.html"), *ROOT.glob("portal/**/*.py")]
+    uses = {
+        (found[1], bool(re.match(r"\}?/(api/v1|t/)|\W*$", found[2])))
+        for path in shown
+        if path.name != "CHANGELOG.md"
+        for found in re.finditer(r"\$\{?(LUTHIER\w*)(\}?\S*)", path.read_text())
+    }
+    assert {name for name, _ in uses} <= {"LUTHIER_URL", "LUTHIER_TOKEN", "LUTHIER_CACHE"}
+    assert ("LUTHIER_URL", True) in uses
+    assert ("LUTHIER_URL", False) not in uses
+
+
 def test_every_setting_is_explained() -> None:
     from dataclasses import fields
 
