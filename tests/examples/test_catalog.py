@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from examples import catalog
+from examples.data import fetch as data_sets
 from jobs.spec import parse
 from tests.examples.programs import EXAMPLES
 
@@ -57,3 +60,24 @@ def test_what_a_run_leaves_beside_a_program_is_not_its_code(
     (tmp_path / "plain" / "weights.json").write_text("{}")
     monkeypatch.setattr(catalog, "ROOT", tmp_path)
     assert set(catalog.load("plain")["code"]["files"]) == {"train.py"}
+
+
+def test_two_processes_may_fetch_one_data_set_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make data` while the first start of a demo fetches it in the background."""
+    sha = hashlib.sha256(b"images").hexdigest()
+    monkeypatch.setitem(data_sets.DATA_SETS, "small", data_sets.DataSet("small@1", {"data/a": sha}, "Small."))
+
+    def pack_while_the_other_finishes(package: str, scratch: Path) -> Path:
+        other = tmp_path / "small"
+        other.mkdir()
+        (other / "a").write_bytes(b"images")
+        (scratch / "a").write_bytes(b"images")
+        with tarfile.open(scratch / "small.tgz", "w:gz") as archive:
+            archive.add(scratch / "a", "package/data/a")
+        return scratch / "small.tgz"
+
+    monkeypatch.setattr(data_sets, "_pack", pack_while_the_other_finishes)
+    assert data_sets.fetch("small", tmp_path) == tmp_path / "small"
+    assert [path.name for path in tmp_path.iterdir()] == ["small"], "nothing is left of the attempt"

@@ -8,6 +8,7 @@ first command that fails; curl fails for a refusal, too.
 
 from __future__ import annotations
 
+import contextlib
 import http.cookiejar
 import json
 import os
@@ -51,11 +52,12 @@ class Newcomer:
     typed: dict[str, str]
     """What a reader writes in place of what the pages can only show: the address and the token."""
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str) -> tuple[int, str]:
+        """The exit code, 124 if it never ended, and the end of what was printed."""
         for shown, real in self.typed.items():
             script = script.replace(shown, real)
-        return subprocess.run(
-            ["bash", "-euxc", script],
+        done = subprocess.run(
+            ["timeout", "240", "bash", "-euxc", script],
             cwd=self.copy,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -63,8 +65,8 @@ class Newcomer:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=240,
         )
+        return done.returncode, done.stdout[-8000:]
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +94,26 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
         typed = {"http://127.0.0.1:8000": url, "lut_…": _token(url, "alice", password)}
         yield Newcomer(copy, env, typed)
     finally:
+        _end(started)
+        shutil.rmtree(copy)  # a whole installation: too large to keep
+
+
+def _end(started: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C, and wait for the end."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGINT)
-        started.wait(60)
+    try:
+        started.wait(150)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        raise
 
 
 @pytest.mark.parametrize("page", dict.fromkeys(block.page for block in commands(IN_PAGE)))
 def test_every_command_of_a_page_works_as_written(newcomer: Newcomer, page: str) -> None:
     script = "\n".join(block.text for block in [*commands("variables"), *commands(IN_PAGE, page)])
-    done = newcomer.run(script)
-    assert done.returncode == 0, done.stdout[-8000:]
+    code, printed = newcomer.run(script)
+    assert code == 0, printed
 
 
 def _fresh_copy(copy: Path) -> Path:
