@@ -201,7 +201,8 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "roles": ROLES,
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": base,
-        "command": 'curl -H "Authorization: Bearer $LUTHIER_TOKEN" \\\n'
+        "command": f"export LUTHIER_URL={base} LUTHIER_TOKEN=lut_…\n"
+        'curl -H "Authorization: Bearer $LUTHIER_TOKEN" \\\n'
         f'  "$LUTHIER_URL/api/v1/jobs?tenant={tenant.slug}"',
         "values": {"name": "", "role": Role.RESEARCHER, "days": tokens.DEFAULT_DAYS, "bound": True},
     }
