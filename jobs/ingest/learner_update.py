@@ -64,6 +64,8 @@ class LearnerUpdate:
     total: int | None = None
     in_order: set[str] = field(default_factory=set)
     """Names of metrics whose points have an order, but no steps of the program's."""
+    known_in_order: frozenset[str] = frozenset()
+    """Those of them that had none before this batch, so that none of their points counted as a step."""
     no_steps: bool = False
     """What counted as steps until now turned out to be none."""
     changes: dict[str, Any] = field(default_factory=dict)
@@ -212,9 +214,9 @@ class LearnerUpdate:
             return
         self.points.extend(frame.points)
         self.total = frame.total if frame.total is not None else self.total
-        if frame.in_order:
+        if not self.known_in_order | self.in_order >= set(frame.in_order):
             self._forget_steps()
-            self.in_order.update(frame.in_order)
+        self.in_order.update(frame.in_order)
         steps = [step for name, step, _, _ in frame.points if name not in self.in_order]
         if steps:
             self._note_steps(min(steps), max(steps), by_rule=frame.src == "rules")

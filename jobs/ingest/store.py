@@ -71,6 +71,11 @@ FROM (VALUES %s) AS v
     (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, first_step, last_step, steps_by_rule)
 WHERE l.id = v.id
 """
+FORGET_EARLIER_STEPS = """
+UPDATE jobs_learner SET first_step = NULL, last_step = NULL, steps_by_rule = false
+WHERE job_id = %s AND attempt < %s AND steps_by_rule
+"""
+"""An earlier attempt that ended before its counter fell back read the same counter for steps."""
 INSERT_CHUNKS = """
 INSERT INTO jobs_logchunk
     (job_id, tenant_id, attempt, rank, "offset", len, first_line, lines, seq, data, times, tombstone)
@@ -107,6 +112,11 @@ class _Progress:
     metric_seq: int
     changed: bool = False
 
+    def names_in_order(self, rank: int) -> frozenset[str]:
+        """Metrics without steps, of those whose newest value is this learner's."""
+        mine = ((name, one) for name, one in self.metrics.items() if one.get("rank") == rank)
+        return frozenset(name for name, one in mine if one.get("axis") == ORDER)
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -134,6 +144,7 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
             job = progress[row.grant.job_id]
             row.cap = settings.LUTHIER_LOG_JOB_MAX_BYTES
             row.room = max(0, row.cap - job.log_bytes)
+            row.known_in_order = job.names_in_order(row.grant.rank)
             for frame in frames[row.grant.learner_id]:
                 row.apply(frame)
             job.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
@@ -298,6 +309,8 @@ def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
         template = "(%s, %s::bigint, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint, %s)"
         execute_values(cursor.cursor, UPDATE_LEARNERS, values, template=template, page_size=len(values))
     for row in rows:
+        if row.no_steps:
+            cursor.execute(FORGET_EARLIER_STEPS, [row.grant.job_id, row.grant.attempt])
         if row.changes:
             _write_report(cursor, row)
 

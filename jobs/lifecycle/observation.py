@@ -20,9 +20,10 @@ from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, setup_failure
 from jobs.lifecycle.stopping import PREPARE_TRIES
-from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
+from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.failures import first_failure
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
+from jobs.steps import reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
 
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
@@ -300,11 +301,6 @@ def halt_message(message: str, receipt: dict[str, Any], reported: int | None) ->
     return f"{message.removesuffix('.')}. {saved}."
 
 
-def reported_step(rows: JobRows) -> int | None:
-    """The last step that the job reported, of any attempt."""
-    return Progress.objects.filter(job=rows.job).values_list("step", flat=True).first()
-
-
 def _lost(steps: int) -> str:
     if not steps:
         return "no steps lost"
@@ -312,13 +308,15 @@ def _lost(steps: int) -> str:
 
 
 def _steps_lost(rows: JobRows, newest: Checkpoint | None) -> int | None:
-    reported = reported_step(rows)
+    reported = reported_step(rows.job.pk)
     if _went_back(rows, newest) and all(row.last_step is None for row in rows.learners):
         # The reported steps are those of an attempt that its owner left behind.
         return None if any(row.processing_at for row in rows.learners) else 0
     if reported is None or (newest is not None and newest.step is None):
         return None
-    return reported if newest is None else max(0, reported - (newest.step or 0))
+    if newest is None:
+        return steps_from_scratch(rows.job.pk)
+    return max(0, reported - (newest.step or 0))
 
 
 def _went_back(rows: JobRows, kept: Checkpoint | None) -> bool:

@@ -7,6 +7,7 @@ by state and intent, and voids any lease. note_alive and note_reports are not gu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,10 +25,11 @@ from jobs.humanize import devices, duration
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
-from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt, reported_step
+from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, PROGRAM_FINISHED, EventCode, Intent, State
+from jobs.steps import reported_step
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
@@ -136,15 +138,22 @@ def note_alive(rows: JobRows) -> None:
     Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
 
 
+def _package(line: str) -> str:
+    """The name in a requirement, in its one spelling."""
+    return re.sub("[-_.]+", "-", re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0]).lower()
+
+
 def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
     """Keep the versions that were first chosen for the job's packages: every later attempt and clone uses them.
 
-    An event lists them. Raises StaleJob.
+    An event lists them, first those that the job requests. Raises StaleJob.
     """
     job = rows.job
     if job.packages.get("lock"):
         return
-    shown = ", ".join(lock[:SHOWN_PACKAGES]) + (
+    asked = {_package(line) for line in job.packages.get("requirements", ())}
+    named = sorted(lock, key=lambda line: _package(line) not in asked)  # their dependencies may be dozens
+    shown = ", ".join(named[:SHOWN_PACKAGES]) + (
         f" and {len(lock) - SHOWN_PACKAGES} more" if lock[SHOWN_PACKAGES:] else ""
     )
     message = f"Packages chosen: {shown}. Later attempts use the same versions"
@@ -258,7 +267,7 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
     if move.to != State.HALTED:
         return move.reason
     receipt = halt_receipt(rows)
-    message = halt_message(move.reason.message, receipt, reported_step(rows))
+    message = halt_message(move.reason.message, receipt, reported_step(rows.job.pk))
     return Reason(move.reason.code, message, {**move.reason.numbers, **receipt})
 
 

@@ -13,13 +13,14 @@ from django.db.models.functions import Now
 from jobs import events, wake
 from jobs.errors import CheckpointNotFound, SecretNotFound, TenantSuspended
 from jobs.failpoints import fp
-from jobs.models import Checkpoint, Job, Progress
+from jobs.models import Checkpoint, Job
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.jobs import will_fail
 from jobs.services.locking import illegal, lock_job, reload, time_limit_error
 from jobs.spec.problems import Problem, path_text
 from jobs.states import FINAL, PROGRAM_FINISHED, EventCode, Intent, State
+from jobs.steps import steps_from_scratch
 from tenants import audit
 from tenants.models import Tenant, User
 from tenants.services import secrets
@@ -191,7 +192,7 @@ def _from(job: Job, checkpoint: Checkpoint | None) -> str:
         return f" from checkpoint {checkpoint.n}"
     if job.state != State.HALTED:
         return ""
-    done = Progress.objects.filter(job=job).values_list("step", flat=True).first()
+    done = steps_from_scratch(job.pk)
     if done and not job.checkpoints.filter(state=Checkpoint.State.COMMITTED).exists():
         steps = "1 step is" if done == 1 else f"{done:,} steps are"
         return f" from scratch ({steps} repeated: no checkpoint was saved)"

@@ -6,9 +6,10 @@ from datetime import datetime
 
 from jobs.accounting import ran_s
 from jobs.humanize import duration
-from jobs.models import Attempt, Checkpoint, Job, Learner, Progress
+from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import Intent, State
+from jobs.steps import reported_step
 
 
 def question(job: Job, now: datetime) -> str:
@@ -51,7 +52,7 @@ def _step(saved: Checkpoint) -> str:
 
 def _repeated(job: Job, saved: Checkpoint | None, now: datetime) -> str:
     """What was done since, in steps where both ends are known, otherwise in time."""
-    reported = Progress.objects.filter(job=job).values_list("step", flat=True).first()
+    reported = reported_step(job.pk)
     if reported is not None and saved is None:
         return f"everything up to step {reported:,}, the last one reported,"
     if reported is not None and saved is not None and saved.step is not None and reported > saved.step:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from jobs.ingest.intents import note_seen, resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
+from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.states import EventCode, Intent, Phase, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ack, Data, Event, Final, JobIntent, Metric, Nack, StreamFrame
@@ -117,6 +118,22 @@ def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(j
     assert newest == {"last": 0.4, "step": 2, "rank": 0, "axis": "step"}
     points = MetricPoint.objects.filter(job=job, name="loss").order_by("seq")
     assert list(points.values_list("step", "value")) == [(1, 0.5), (2, 0.4)]
+
+
+def test_a_counter_that_falls_back_was_no_step_of_an_earlier_attempt_either() -> None:
+    """An attempt that was halted in its first epoch cannot know that its counter begins again in the next."""
+    job = factories.job(state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=0, last_step=48_640, steps_by_rule=True, processing_at=Now())
+    runs.filter(attempt=2).update(processing_at=Now())
+    submit(job, Metric("rules", 0, 9, [("loss", 0, 0, 1.0), ("loss", 58_880, 0, 0.9)]))
+    submit(job, Metric("rules", 9, 12, [("loss", 58_881, 0, 0.8)], in_order=["loss"]))
+    submit(job, Metric("rules", 12, 15, [("epoch_loss", 1, 0, 0.8)]))
+    submit(job, Metric("rules", 15, 18, [("loss", 58_882, 0, 0.7)], in_order=["loss"]))
+    submit(job, Metric("rules", 18, 21, [("epoch_loss", 2, 0, 0.7)]))
+    newest = attempts_of(job.pk).get(n=2)
+    assert repeated_steps(newest) is None, "steps of the one counter are not compared with those of the other"
+    assert runs.filter(attempt=2).values_list("first_step", "last_step").get() == (1, 2)
 
 
 def test_rank_0_speaks_for_the_gang(job: Job) -> None:

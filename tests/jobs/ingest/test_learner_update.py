@@ -288,6 +288,13 @@ def test_a_counter_that_falls_back_takes_its_earlier_steps_along() -> None:
     assert (kept.first_step, kept.last_step, kept.no_steps) == (None, None, True)
 
 
+def test_a_counter_that_fell_back_before_leaves_the_steps_of_other_rules_alone() -> None:
+    kept = row(first_step=2, last_step=2, steps_by_rule=True)
+    kept.known_in_order = frozenset({"loss"})
+    kept.apply(points("rules", 122, in_order=True))
+    assert (kept.first_step, kept.last_step, kept.no_steps) == (2, 2, False)
+
+
 def test_what_the_program_reports_by_itself_stays_its_step() -> None:
     kept = row()
     kept.apply(points("rules", 1, 20))

@@ -217,6 +217,16 @@ def test_a_program_that_leaves_between_two_looks_is_halted_if_a_halt_had_reached
     assert moves(job)[-2:] == [State.STOPPING, State.HALTED]
 
 
+def test_a_program_that_counts_from_zero_loses_one_step_more_than_its_last_one_says(world: World) -> None:
+    job = world.running()
+    Progress.objects.filter(job=job).update(step=3)
+    Learner.objects.filter(job=job).update(first_step=0, last_step=3)
+    halt(world, job)
+    halted = job_of(job)
+    assert halted.last_halt["steps_lost"] == 4
+    assert halted.reason_message == "Halted. No checkpoint was saved; 4 steps lost."
+
+
 def test_a_halt_of_a_program_that_said_and_saved_nothing_does_not_claim_that_nothing_is_lost(
     world: World,
 ) -> None:

@@ -19,7 +19,7 @@ from jobs.errors import (
     TimeLimitUsedUp,
 )
 from jobs.ingest.checkpoints import _drop_old
-from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.serializers import JobSerializer
 from jobs.services.intents import job_cancel, job_halt, job_resume
@@ -104,11 +104,19 @@ def test_resume_of_a_halted_job_requests_to_run_from_the_chosen_checkpoint(peopl
     assert (answer.intent, answer.resume_from, answer.settled) == (Intent.RUN, first, False)
 
 
-def test_a_resume_without_a_checkpoint_says_that_steps_are_repeated(people: People) -> None:
-    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT)
-    Progress.objects.filter(job=job).update(step=42)
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [(1, 42, "42 steps are"), (0, 42, "43 steps are"), (0, 0, "1 step is"), (None, 42, "42 steps are")],
+)
+def test_a_resume_without_a_checkpoint_says_how_many_steps_are_repeated(
+    people: People, first: int | None, last: int, words: str
+) -> None:
+    """Of a program that counts from 0, one more than its last step says."""
+    job = factories.job(owner=people.alice, state=State.HALTED, intent=Intent.HALT, attempt=1)
+    Progress.objects.filter(job=job).update(step=last)
+    Learner.objects.filter(job=job).update(first_step=first, last_step=last)
     job_resume(user=people.alice, job_id=job.pk)
-    assert "(42 steps are repeated:" in requests(job)[0].message
+    assert f"({words} repeated:" in requests(job)[0].message
 
 
 def test_resume_while_halting_lets_the_halt_complete_first(people: People) -> None:

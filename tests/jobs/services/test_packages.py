@@ -88,12 +88,27 @@ def test_versions_are_kept_from_the_first_report_on_and_later_ones_change_nothin
         assert rows is not None
         transitions.note_lock(rows, lease, GangReport("job", (), lock=lock).lock)
     event = job.events.get(reason="packages_chosen")
-    assert event.message == "Packages chosen: lower==1.0, upper==1.5. Later attempts use the same versions."
+    assert event.message == "Packages chosen: upper==1.5, lower==1.0. Later attempts use the same versions."
     assert event.numbers == {"packages": ["lower==1.0", "upper==1.5"]}
     assert Job.objects.get(pk=job.pk).packages == {
         "requirements": ["upper"],
         "lock": ["lower==1.0", "upper==1.5"],
     }
+
+
+def test_the_packages_that_a_job_requests_are_named_before_the_dozens_that_these_need(people: People) -> None:
+    job = job_submit(
+        user=people.alice, tenant=people.vision, source=factories.spec(requirements=["Torch_Vision[io]>=0.2"])
+    )
+    lease = leases.claim(job.pk, "w1")
+    rows = observation.load(job.pk)
+    assert lease is not None
+    assert rows is not None
+    needed = [f"nvidia-{n}==1" for n in range(30)]
+    transitions.note_lock(rows, lease, (*needed, "torch-vision==0.3"))
+    event = job.events.get(reason="packages_chosen")
+    assert event.message.startswith("Packages chosen: torch-vision==0.3, nvidia-0==1, ")
+    assert event.message.endswith(" and 11 more. Later attempts use the same versions.")
 
 
 def test_the_next_attempt_is_launched_with_the_versions_of_the_first(people: People) -> None:
