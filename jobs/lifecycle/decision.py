@@ -325,7 +325,7 @@ def _working_note(job: JobObservation) -> Reason:
 
 
 def _wait_s(job: JobObservation) -> float:
-    if job.state != State.PROCESSING:
+    if job.state != State.PROCESSING or any(learner.unexplained for learner in job.learners):
         return WAIT_MOVING_S
     left = job.time_left_s
     if left is None or left <= 0:  # its program has ended: its agent's report makes the job due

@@ -30,6 +30,12 @@ CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
 
 
+UNEXPLAINED_S = 10.0
+"""The cluster has this long, from a program's end by a signal, to say whether it was the cluster's own doing."""
+SIGNALED = 128
+"""Exit codes above it are 128 + the signal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why: a code, a sentence its owner can act on, and the numbers behind it."""
@@ -48,6 +54,8 @@ class LearnerObservation:
     phase: Phase = Phase.WAITING
     exited: bool = False
     """Its agent reported that the program has ended."""
+    exited_s: float | None = None
+    """Seconds since then."""
     exit_code: int | None = None
     halted: bool = False
     finished_mark: bool = False
@@ -92,6 +100,17 @@ class LearnerObservation:
     def succeeded(self) -> bool:
         """Its program ended by itself and without an error: its own mark wins over a halt that reached it."""
         return self.code == 0 and (self.finished_mark or not self.halted)
+
+    @property
+    def unexplained(self) -> bool:
+        """A signal ended its program that no request explains, and the cluster does not show the end yet.
+
+        An evicted program's exit arrives before its pod's: decided by the code alone it would cost a restart, or pass
+        for a halt without a request.
+        """
+        if self.exited_s is None or self.exited_s > UNEXPLAINED_S or self.program_ended or self.gen_seen:
+            return False
+        return not self.succeeded and (self.halted or (self.code or 0) > SIGNALED)
 
     def reached(self, phase: Phase) -> bool:
         return PHASE_ORDER[self.phase] >= PHASE_ORDER[phase]
@@ -199,10 +218,10 @@ def failure(job: JobObservation) -> tuple[StopReason, Reason] | None:
             "learner_lost",
             "The cluster no longer shows the job's learners, and the platform did not remove them.",
         )
-    for learner in job.learners:
-        if found := _of_learner(learner):
-            return found
-    return None
+    found = next(filter(None, map(_of_learner, job.learners)), None)
+    # Peers of an evicted learner fail with codes of their own.
+    own_fault = found is not None and found[0] is StopReason.LEARNER_FAILED
+    return None if own_fault and any(learner.unexplained for learner in job.learners) else found
 
 
 CLUSTER_BUSY = "cluster_busy"
@@ -272,15 +291,19 @@ def _lacks(learner: LearnerObservation) -> str:
 def halt_reached(job: JobObservation) -> bool:
     """A learner ended after a halt had reached it, without the mark that it was finished.
 
-    A node or a platform that shuts down sends its learners the same signal; without a requested halt, that is no halt.
+    The cluster sends its learners the same signal when it evicts them or shuts down; without a requested halt, that is
+    no halt.
     """
     return any(
         learner.code is not None and learner.halted and not learner.finished_mark
         for learner in job.learners
-        if job.intent == Intent.HALT
-        or learner.report is None
-        or learner.report.reason not in {EndReason.NODE_LOST, EndReason.PLATFORM_STOPPED}
+        if job.intent == Intent.HALT or not (learner.unexplained or _ended_by_cluster(learner))
     )
+
+
+def _ended_by_cluster(learner: LearnerObservation) -> bool:
+    reason = learner.report.reason if learner.report else None
+    return reason is not None and CAUSES[reason] is Cause.CLUSTER
 
 
 def node_lost(learner: LearnerObservation) -> Reason | None:

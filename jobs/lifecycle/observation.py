@@ -193,6 +193,7 @@ def _learner(row: Learner, now: datetime) -> LearnerObservation:
         node=row.node,
         phase=Phase(row.phase),
         exited=row.exited_at is not None,
+        exited_s=_since(row.exited_at, now),
         exit_code=row.exit_code,
         halted=row.halted,
         finished_mark=row.finished_mark,

@@ -137,10 +137,11 @@ def _end(pod: Object) -> State:
     status, terminated = pod.get("status", {}), _terminated(pod)
     pod_reason, message = status.get("reason", ""), status.get("message", "")
     code = terminated["exitCode"] if terminated else None
+    phase = LearnerPhase.SUCCEEDED if code == 0 else LearnerPhase.FAILED
+    if disrupted := disruption(pod):  # one that saved when it was asked to leave ends with 0
+        return phase, disrupted[0], code, disrupted[1] or message
     if code == 0:
-        return LearnerPhase.SUCCEEDED, EndReason.EXITED, code, ""
-    if disrupted := disruption(pod):
-        return LearnerPhase.FAILED, disrupted[0], code, disrupted[1] or message
+        return phase, EndReason.EXITED, code, ""
     if pod_reason in POD_REASONS:
         return LearnerPhase.FAILED, POD_REASONS[pod_reason], code, message
     if pod_reason.startswith("OutOf"):

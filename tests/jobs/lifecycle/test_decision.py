@@ -74,6 +74,7 @@ STORES = {"phase": Phase.STORING, "exited": True, "exit_code": 1}
 HUNG = {**EXITED, "phase": Phase.STORING, "exit_code": 0, "stalled_s": 1801.0}
 REFUSED = {**EXITED, "error_code": RESULTS_NOT_KEPT}
 P, S = State.PROCESSING, State.STOPPING
+KILLED, FAILS = learner(**EXITED, exit_code=143, exited_s=1.0), "STOPPING learner_failed"
 HALT, CANCEL = {"intent": Intent.HALT}, {"intent": Intent.CANCEL}
 HALTING = {"stop_reason": "halt_requested", "intent": Intent.HALT, "intent_gen": 2, "grace_s": 60.0}
 FAILING = {
@@ -185,6 +186,44 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     (
         "evicted",
         seen(P, learner(Phase.PROCESSING, FAILED, why="evicted", shown_code=137)),
+        "STOPPING learner_lost",
+    ),
+    ("killed a moment ago, the cluster does not say why yet", seen(P, KILLED), "wait"),
+    (
+        "stopped a moment ago by a signal that its program turned into a code of its own",
+        seen(P, learner(**EXITED, exit_code=1, exited_s=1.0, halted=True)),
+        "wait",
+    ),
+    (
+        "asked to leave a moment ago, it saved, and the cluster does not say why yet",
+        seen(P, learner(**EXITED, exit_code=0, exited_s=1.0, halted=True)),
+        "wait",
+    ),
+    (
+        "asked to leave, it saved, and the cluster says that it was evicted",
+        seen(P, learner(**EXITED, exit_code=0, halted=True, why="evicted", shown_code=0)),
+        "STOPPING learner_lost",
+    ),
+    (
+        "exited a moment ago after a halt that was withdrawn",
+        seen(P, learner(**EXITED, exit_code=0, exited_s=1.0, halted=True, gen_seen=2)),
+        "STOPPING halt_requested",
+    ),
+    (
+        "a code of its own needs no word of the cluster",
+        seen(P, learner(**EXITED, exit_code=1, exited_s=1.0)),
+        FAILS,
+    ),
+    ("killed, the cluster shows no cause of its own", seen(P, program_ended(KILLED)), FAILS),
+    ("killed, and the cluster says nothing for long", seen(P, replace(KILLED, exited_s=11.0)), FAILS),
+    (
+        "a peer fails with one that was just killed",
+        seen(P, learner(rank=1, **EXITED, exit_code=1), KILLED),
+        "wait",
+    ),
+    (
+        "killed, and then the cluster says that it was evicted",
+        seen(P, learner(**EXITED, exit_code=143, exited_s=2.0, why="evicted", shown_code=143)),
         "STOPPING learner_lost",
     ),
     (

@@ -427,6 +427,41 @@ def test_a_lost_node_costs_nothing_of_the_users_budget(world: World) -> None:
     assert again.attempts.get(n=1).outcome == "node_lost"
 
 
+@pytest.mark.parametrize(
+    ("code", "halted"), [(143, False), (143, True), (0, True)], ids=["killed", "asked to leave", "saved"]
+)
+def test_an_evicted_program_whose_own_word_comes_first_costs_no_restart_and_keeps_its_reason(
+    world: World, code: int, halted: bool
+) -> None:
+    job = world.running(max_restarts=0, learners=2)
+    world.exit(job, code, halted=halted, rank=0)
+    world.exit(job, 1, rank=1)  # it lost its peer
+    world.settle()
+    assert state(job) == State.PROCESSING, "the cluster has not said yet what ended it"
+    world.cluster.exit(gang(job), 0, code, reason=EndReason.EVICTED, message="Evicted by a drain.")
+    world.elapse(1)
+    world.settle()
+    assert (state(job), last_move(job).reason) == (State.STOPPING, "evicted")
+    world.done(job)
+    world.elapse(60)
+    world.settle()
+    again = job_of(job)
+    assert again.state in (State.QUEUED, State.DEPLOYING)
+    assert again.restarts_used == 0
+    assert again.attempts.get(n=1).outcome == "learner_lost"
+
+
+def test_a_killed_program_that_the_cluster_never_explains_fails_after_a_moment(world: World) -> None:
+    job = world.running(max_restarts=0)
+    world.exit(job, 137)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    assert job_of(job).next_reconcile_at is not None, "it is looked at again"
+    world.elapse(11)
+    world.settle()
+    assert (state(job), last_move(job).reason) == (State.STOPPING, "learner_failed")
+
+
 def test_infrastructure_failures_in_a_row_back_off(world: World) -> None:
     job = world.running()
     for _ in range(2):

@@ -1,0 +1,45 @@
+"""What a pod's status says of its learner."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.clusters.base import EndReason, LearnerPhase
+from gpu_scheduler.clusters.kubernetes import manifests, reports
+from gpu_scheduler.clusters.kubernetes.client import Object
+
+
+def ended(code: int, *conditions: Object) -> Object:
+    """A pod whose program left with this code, and whose containers have all ended."""
+    state = {"terminated": {"exitCode": code}}
+    return {
+        "metadata": {"uid": "u0", "labels": {manifests.RANK: "0"}, "annotations": {manifests.NODE: "node-a"}},
+        "spec": {"nodeName": "node-a", "containers": [{"name": manifests.LEARNER}]},
+        "status": {
+            "phase": "Failed" if code else "Succeeded",
+            "conditions": list(conditions),
+            "containerStatuses": [{"name": manifests.LEARNER, "state": state}],
+        },
+    }
+
+
+EVICTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "EvictionByEvictionAPI",
+    "message": "Eviction API: evicting",
+}
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, LearnerPhase.SUCCEEDED), (143, LearnerPhase.FAILED)])
+def test_an_evicted_pod_says_so_even_if_its_program_saved_and_left_with_0(
+    code: int, phase: LearnerPhase
+) -> None:
+    shown = reports.learner(ended(code, EVICTED), {"node-a": True})
+    assert (shown.phase, shown.reason, shown.exit_code) == (phase, EndReason.EVICTED, code)
+    assert shown.message == EVICTED["message"]
+
+
+def test_a_pod_without_a_disruption_has_only_exited() -> None:
+    shown = reports.learner(ended(0), {"node-a": True})
+    assert (shown.phase, shown.reason, shown.exit_code) == (LearnerPhase.SUCCEEDED, EndReason.EXITED, 0)
