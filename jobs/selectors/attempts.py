@@ -28,13 +28,15 @@ def _first_steps() -> QuerySet[Learner]:
 
 
 def attempts_of(job_id: str) -> QuerySet[Attempt]:
-    """Attempts, each with `began_after`, `first_step`, its own first, and `step_before`, the last of the run before it.
+    """Attempts, each with `began_after`, `first_step`, its own first, `step_before`, the last of the run before it, and
+    `first_of_job`, the first of the job's first attempt.
 
     None is unknown; an attempt whose program never ran is no run.
     """
     before = Learner.objects.filter(
         job=OuterRef("job"), attempt__lt=OuterRef("n"), processing_at__isnull=False
     ).order_by("-attempt", F("last_step").desc(nulls_last=True))
+    first = Learner.objects.filter(job=OuterRef("job"), first_step__isnull=False)
     return (
         Attempt.objects.filter(job=job_id)
         .select_related("resume_from")
@@ -42,11 +44,16 @@ def attempts_of(job_id: str) -> QuerySet[Attempt]:
             began_after=began_after(),
             first_step=Subquery(_first_steps().values("first_step")[:1]),
             step_before=Subquery(before.values("last_step")[:1]),
+            first_of_job=Subquery(first.order_by("attempt", "first_step").values("first_step")[:1]),
         )
     )
 
 
 def repeated_steps(attempt: Attempt) -> int | None:
     """Steps that an attempt of attempts_of trained again, because they came after its checkpoint; None if unknown."""
-    began, before = (getattr(attempt, name) for name in ("first_step", "step_before"))
-    return None if began is None or before is None else max(0, before - began + 1)
+    began, before, first = (getattr(attempt, name) for name in ("first_step", "step_before", "first_of_job"))
+    if began is None or before is None:
+        return None
+    if attempt.resume_from_id is None and began == first:  # from scratch; of ten steps, one may be reported
+        began = min(began, 1)
+    return max(0, before - began + 1)

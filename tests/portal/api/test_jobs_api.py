@@ -616,3 +616,14 @@ def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api,
     assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == 0
     runs.filter(attempt=2).update(last_step=None)
     assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] is None
+
+
+@pytest.mark.parametrize(("first", "last", "repeated"), [(10, 60, 60), (1, 60, 60), (0, 60, 61)])
+def test_an_attempt_from_scratch_repeats_the_steps_before_its_first_report_too(
+    alice: Api, people: People, first: int, last: int, repeated: int
+) -> None:
+    """Many programs print every tenth step only."""
+    job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.update(first_step=first, last_step=last, processing_at=timezone.now())
+    assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == repeated
