@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0022_node_resources")]
+    dependencies = [("jobs", "0025_retention")]
 
     operations = [
         migrations.AddField("logchunk", "packed_times", models.BinaryField(null=True)),
