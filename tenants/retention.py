@@ -14,7 +14,7 @@ MAX_DAYS = 36_500
 MAX_BYTES = 2**53 - 1
 """Above that, not every reader of JSON has whole numbers."""
 LEAST_DAYS_OF_AUDIT = 30
-"""So that nobody can remove the traces of what was just done."""
+"""The traces of what was just done cannot be removed."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 DAYS = re.compile(r"([0-9]{1,6})d", re.ASCII)
 SIZE = re.compile(rf"([0-9]{{1,18}})({'|'.join(UNITS)})?", re.ASCII)

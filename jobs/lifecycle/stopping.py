@@ -147,8 +147,8 @@ def stopped_storing(job: JobObservation) -> bool:
 
 
 def _stalls(learner: LearnerObservation, limit_s: float) -> bool:
-    is_heard = learner.silent_s is not None and learner.silent_s <= SILENT_S
-    return learner.exited and is_heard and learner.stalled_s is not None and learner.stalled_s > limit_s
+    in_contact = learner.silent_s is not None and learner.silent_s <= SILENT_S
+    return learner.exited and in_contact and learner.stalled_s is not None and learner.stalled_s > limit_s
 
 
 def cannot_deliver(job: JobObservation) -> bool:

@@ -20,7 +20,7 @@ from jobs.models.installation import (
 )
 from jobs.models.job import Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
-from jobs.models.retention import UNIT, Removal
+from jobs.models.retention import UNIT, Removal, counted
 from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "SchedulingLease",
     "Upload",
     "Worker",
+    "counted",
     "event_choices",
     "intent_choices",
     "phase_choices",

@@ -56,7 +56,7 @@ class Removal(models.Model):
     def amount(self) -> str:
         """How much it was: bytes where they are known, else how many."""
         if self.kind in (Kind.METRICS, Kind.EVENTS):
-            return f"{self.rows:,} {UNIT[Kind(self.kind)]}"
+            return counted(Kind(self.kind), self.rows)
         return filesize(self.size)
 
 
@@ -69,3 +69,10 @@ UNIT = {
     Kind.AUDIT: "entries",
 }
 """What is counted of each kind."""
+
+
+def counted(kind: Kind, rows: int) -> str:
+    """1 line, 48,210 lines."""
+    unit = UNIT[kind]
+    one = "entry" if kind is Kind.AUDIT else unit.removesuffix("s")
+    return f"{rows:,} {one if rows == 1 else unit}"

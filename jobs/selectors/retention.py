@@ -16,7 +16,7 @@ from django.db.models import Max, Min, QuerySet
 from django.db.models.functions import Now
 
 from jobs.errors import RemovedByRetention
-from jobs.models import UNIT, Removal
+from jobs.models import UNIT, Removal, counted
 from jobs.states import FINAL, EventCode
 from tenants.models import AuditEntry, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
@@ -149,6 +149,10 @@ class Effect:
     @property
     def unit(self) -> str:
         return UNIT[self.kind]
+
+    @property
+    def amount(self) -> str:
+        return counted(self.kind, self.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_b
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.results import result_summary
+from jobs.selectors.retention import removals_of
 from jobs.selectors.serializers import JobSerializer
 from jobs.spec import in_order, to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
@@ -59,6 +60,8 @@ TABS = (
     ("checkpoints", "Checkpoints"),
     ("spec", "Spec"),
 )
+REMOVABLE = ("metrics", "logs")
+"""Tabs that have nothing else to show once retention removed what they are about."""
 VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
 
 
@@ -69,7 +72,12 @@ def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpRes
     job = job_of(request, slug, job_id)
     if tab not in dict(TABS):
         raise Http404
-    context = job_frame(request, job, tab) | PARTS[tab](request, job)
+    context = job_frame(request, job, tab)
+    if tab in REMOVABLE and (gone := context["removed"].get(tab)):
+        return render(request, "jobs/detail/removed.html", context | {"gone": gone})
+    context |= PARTS[tab](request, job)
+    if "metrics" in context["removed"]:
+        context["charts"] = []  # their newest values are known; the points are gone
     return render(request, f"jobs/detail/{tab or 'overview'}.html", context)
 
 
@@ -158,6 +166,7 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "error_path": job_failure.error_path(job.reason_numbers, job.attempt),
         "activity": _activity(view),
         "marks": json.dumps(_marks(job)),
+        "removed": {kind.value: each for kind, each in removals_of(job.pk).items()},
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
     }
 

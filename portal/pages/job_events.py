@@ -48,7 +48,7 @@ ICONS: dict[str, str] = {
     EventCode.GPUS_RETURNED: "undo-2",
     EventCode.SUBMITTED: "send",
     EventCode.EDITED: "pencil",
-    EventCode.DATA_REMOVED: "trash-2",
+    EventCode.DATA_REMOVED: "archive-x",
     State.HALTED: phase_badge("Halted").icon,
     State.COMPLETED: phase_badge("Completed").icon,
     State.FAILED: phase_badge("Failed").icon,

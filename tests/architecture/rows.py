@@ -298,6 +298,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     ),
     f"{CONSOLE}tenants/<slug:slug>": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}tenants/<slug:slug>/state": (form(CONSOLE_ONLY, state="suspended", reason="matrix"),),
+    f"{CONSOLE}tenants/<slug:slug>/retention": (
+        Page(CONSOLE_ONLY),
+        form(CONSOLE_ONLY, changes=False, verb="preview"),
+    ),
     f"{CONSOLE}tenants/<slug:slug>/members": (form(CONSOLE_ONLY, username="gina", role="viewer"),),
     f"{CONSOLE}quotas": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, changes=False)),
     f"{CONSOLE}quota-history": (Page(CONSOLE_ONLY),),

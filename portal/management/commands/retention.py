@@ -52,8 +52,8 @@ def _line(each: Effect) -> str:
     if not each.rows:
         text += "nothing to remove"
     else:
-        of_jobs = f" of {each.jobs:,} jobs" if each.jobs else ""
-        text += f"removes {each.rows:,} {each.unit}{of_jobs}, {filesize(each.bytes)}"
+        of_jobs = f" of {each.jobs:,} job{'' if each.jobs == 1 else 's'}" if each.jobs else ""
+        text += f"removes {each.amount}{of_jobs}, {filesize(each.bytes)}"
         text += f", from {each.oldest:%Y-%m-%d} to {each.newest:%Y-%m-%d}"
     kept = [f"{one.jobs:,} ({one.message})" for one in each.exempt]
     return text + (f"; jobs exempt: {', '.join(kept)}" if kept else "")

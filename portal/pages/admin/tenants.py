@@ -32,6 +32,7 @@ from tenants.models import Membership, Tenant
 from tenants.roles import Role
 from tenants.services.members import member_add
 from tenants.services.quotas import Change
+from tenants.services.retention import effective_rules
 from tenants.services.tenants import tenant_change, tenant_create
 
 DAYS = 30
@@ -95,6 +96,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "people": sum(not each.user.is_service_account for each in members),
         "events": tenant.audit.select_related("actor").order_by("-pk")[:SHOWN],
         "roles": list(Role),
+        "retention": effective_rules(tenant).items(),
     }
     return render(request, "console/tenant.html", context)
 
