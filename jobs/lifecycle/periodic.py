@@ -5,7 +5,7 @@ forecast  updates when each waiting job is expected to start
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
-tidy      removes old idempotency answers and uploads, dead workers' rows, bytes that a crash left behind
+tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
+from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
 from jobs import blobs, clusters, retention
@@ -37,12 +39,15 @@ from jobs.models import (
 )
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import database_now
+from tenants.models import Token
 
 logger = logging.getLogger(__name__)
 
 PURGE_BATCH = 20
 KEEP = timedelta(hours=24)
 UNKNOWN = timedelta(minutes=15)
+EXPIRED_KEPT = timedelta(days=30)
+"""For how long pages still show that a token has expired."""
 
 Result = dict[str, Any]
 
@@ -162,6 +167,9 @@ def _delete_rows(job_id: str) -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL luthier.purge = 'on'")  # history is append-only but for this
+        UserObjectPermission.objects.filter(  # shares name their job by its id alone
+            object_pk=job_id, content_type=ContentType.objects.get_for_model(Job)
+        ).delete()
         Job.objects.filter(pk=job_id, deleted_at__isnull=False).delete()
         fp("purge.before_commit")
 
@@ -183,6 +191,7 @@ def tidy(before: Result) -> Result:
     fp("tidy.after_uploads")
     blobs.release(held)
     fp("tidy.after_bytes")
+    tokens, _rows = Token.objects.filter(expiry__lt=Now() - EXPIRED_KEPT).delete()
     known = str(before.get("store", ""))
     mark = blobs.own_mark(known)
     if not mark:
@@ -190,6 +199,7 @@ def tidy(before: Result) -> Result:
     return {
         "store": mark or known,
         "answers": answers,
+        "tokens": tokens,
         "uploads": uploads,
         "workers": leases.remove_dead_workers(),
         "swept": blobs.sweep(KEEP, keys=bool(mark)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from gpu_scheduler.clusters.base import EndReason
 from jobs.diagnosis import LOOK, MORE_MEMORY, Diagnosis, FailureCause, diagnose
 from jobs.log_levels import ESCAPES
 from jobs.models import Job, JobEvent, Learner
@@ -23,6 +24,10 @@ NO_FAILURES = BY_ORDER | {
 }
 """Reasons to stop an attempt that nothing went wrong in."""
 LATEST = datetime.max.replace(tzinfo=UTC)
+NEVER_BEGAN = frozenset({EndReason.DEPLOY_FAILED, EndReason.IMAGE_ERROR, EndReason.NOT_PREPARED})
+"""Ends before any process of a learner ran."""
+WITHOUT_LOG = NEVER_BEGAN | {StopReason.DEPLOY_TIMEOUT, StopReason.SECRET_MISSING}
+"""Reasons of jobs whose program never began: its packages, its image or its secrets were not there."""
 
 
 @dataclass(frozen=True, slots=True)

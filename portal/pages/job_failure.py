@@ -8,7 +8,7 @@ from typing import Any
 from jobs.diagnosis import LOOK, FailureCause
 from jobs.models import Checkpoint, Job, Learner
 from jobs.selectors import logs
-from jobs.selectors.failures import exit_code_of, last_failures
+from jobs.selectors.failures import WITHOUT_LOG, exit_code_of, last_failures
 from jobs.selectors.log_lines import LogLine
 from jobs.states import State, in_restart_loop
 

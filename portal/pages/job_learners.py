@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 from jobs.models import Attempt, Job, Learner
-from jobs.selectors.failures import exit_code_of, first_exit, was_stopped
+from jobs.selectors.failures import NEVER_BEGAN, exit_code_of, first_exit, was_stopped
 from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
 from portal.pages.cells import primary_metric

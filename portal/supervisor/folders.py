@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from portal.settings.embedded import SOCKET_PATH_MAX_BYTES, Layout
-from portal.supervisor import postgres
+from portal.supervisor import postgres, socket_folders
 from portal.supervisor.errors import BadFolder
 
 SOURCES = (".git", "manage.py")
@@ -20,6 +20,8 @@ def make_folders(layout: Layout) -> None:
     walkable = os.geteuid() == 0 and not postgres.namespaces_allowed()
     for folder in (layout.runtime.parent, layout.runtime):
         _make(folder, "Set TMPDIR to a folder of your own.", mode=0o711 if walkable else 0o700)
+    os.utime(layout.runtime)  # so that no other platform's start takes it for a dead one's
+    socket_folders.remove_dead(layout.runtime.parent, keep=layout.runtime)
     longest = layout.postgres_socket_dir / ".s.PGSQL.5432"
     if len(os.fsencode(longest)) > SOCKET_PATH_MAX_BYTES:
         raise BadFolder(f"{longest} is too long for a Unix socket. Set TMPDIR to a shorter folder.")

@@ -1,0 +1,111 @@
+"""Nothing is left behind: for every table, what removes its rows once nothing needs them, and that it does.
+
+Bytes and folders have tests of their own: blobs in tests/jobs/test_blobs.py, layers of packages in
+tests/gpu_scheduler/clusters/test_local_packages.py, gangs in tests/jobs/lifecycle/test_periodic.py, sockets' folders in
+tests/setup/test_socket_folders.py.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.apps import apps
+from django.db import models
+from django.db.models.functions import Now
+from django.utils import timezone
+from guardian.models import UserObjectPermission
+
+from jobs import retention
+from jobs.lifecycle import periodic
+from jobs.models import Estimate, Job
+from jobs.services.sharing import SharePermission, job_share
+from tenants.models import RetentionRule, Token
+from tests.jobs.conftest import People
+from tests.jobs.ended import ended
+
+pytestmark = pytest.mark.django_db
+
+WITH_ITS_JOB = "with its job, after LUTHIER_RETENTION_DAYS (periodic.purge)"
+KEPT = "kept: a fact that people manage"
+BOUNDED = "kept: one row per thing of the installation"
+COLLECTED = {
+    "jobs.Attempt": WITH_ITS_JOB,
+    "jobs.Blob": "an hour after the last reference (blobs.sweep)",
+    "jobs.Checkpoint": WITH_ITS_JOB,
+    "jobs.CheckpointFile": "with its checkpoint; by keep and retention before",
+    "jobs.ClusterNode": "when the cluster does not show it (lifecycle.cycle)",
+    "jobs.Estimate": WITH_ITS_JOB,
+    "jobs.IdempotentResponse": "after 24 h (periodic.tidy)",
+    "jobs.Job": "LUTHIER_RETENTION_DAYS after its deletion (periodic.purge)",
+    "jobs.JobEvent": WITH_ITS_JOB,
+    "jobs.Learner": WITH_ITS_JOB,
+    "jobs.LogChunk": WITH_ITS_JOB,
+    "jobs.MetricPoint": WITH_ITS_JOB,
+    "jobs.PeriodicTask": BOUNDED,
+    "jobs.Progress": WITH_ITS_JOB,
+    "jobs.Removal": WITH_ITS_JOB,
+    "jobs.ResultFile": WITH_ITS_JOB,
+    "jobs.Runtime": KEPT,
+    "jobs.SchedulerState": BOUNDED,
+    "jobs.SchedulingLease": BOUNDED,
+    "jobs.Upload": "after 24 h (periodic.tidy)",
+    "jobs.Worker": "an hour after its last look (periodic.tidy)",
+    "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
+    "tenants.Membership": KEPT,
+    "tenants.Quota": KEPT,
+    "tenants.QuotaChange": KEPT,
+    "tenants.RetentionRule": KEPT,
+    "tenants.Secret": KEPT,
+    "tenants.Tenant": KEPT,
+    "tenants.Token": "30 days after it expired (periodic.tidy)",
+    "tenants.User": KEPT,
+    "sessions.Session": "when it expires or by its rule (retention.end_sessions)",
+    "guardian.UserObjectPermission": WITH_ITS_JOB,
+}
+OWN = ("jobs", "tenants")
+
+
+def test_every_table_says_what_removes_its_rows() -> None:
+    """A new table must say so here, and prove it below or where it is named."""
+    own = {model._meta.label for app in OWN for model in apps.get_app_config(app).get_models()}
+    others = {name for name in COLLECTED if name.partition(".")[0] not in OWN}
+    assert own == set(COLLECTED) - others
+    assert all(apps.get_model(name) for name in others)
+
+
+def _of_jobs() -> list[tuple[type[models.Model], str]]:
+    """Every table that belongs to a job, with the name of its column; of logs and points, too, which have no key."""
+    return [
+        (model, field.name)
+        for model in apps.get_app_config("jobs").get_models()
+        for field in model._meta.get_fields()
+        if field.concrete and field.is_relation and field.related_model is Job and model is not Job
+    ]
+
+
+def test_a_purged_job_leaves_no_row_in_any_table(people: People) -> None:
+    job = ended(people.alice, 100)
+    job_share(user=people.alice, job_id=job.pk, username="bob", permission=SharePermission.VIEW)
+    Estimate.objects.create(job=job, tenant=people.vision)
+    RetentionRule.objects.create(tenant=people.vision, kind="events", days=30)
+    retention.enforce()
+    tables = _of_jobs()
+    assert {model._meta.label for model, _ in tables} >= {
+        name for name, how in COLLECTED.items() if how is WITH_ITS_JOB and name.startswith("jobs.")
+    }
+    for model, column in tables:
+        assert model.objects.filter(**{column: job}).exists(), f"nothing to purge in {model.__name__}"
+    Job.objects.filter(pk=job.pk).update(deleted_at=Now() - timedelta(days=1))
+    periodic.purge(job.pk)
+    for model, column in tables:
+        assert not model.objects.filter(**{column: job.pk}).exists(), model.__name__
+    assert not UserObjectPermission.objects.filter(object_pk=job.pk).exists(), "a share of a job that is gone"
+
+
+def test_a_token_goes_a_month_after_it_expired(people: People) -> None:
+    for name, days in (("forgotten", 31), ("expired", 29), ("valid", -1)):
+        made, _ = Token.objects.create(user=people.alice, name=name, expiry=None)
+        Token.objects.filter(pk=made.pk).update(expiry=timezone.now() - timedelta(days=days))
+    periodic.tidy({})
+    assert set(Token.objects.values_list("name", flat=True)) == {"expired", "valid"}
