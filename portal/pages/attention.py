@@ -100,7 +100,7 @@ def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
 
 def _failed(job: Job) -> Notice:
     text = job.reason_message or "The job failed, and its cause was not recorded."
-    path = error_path(job.reason_numbers, job.attempt)
+    path = error_path(job.reason_code, job.reason_numbers, job.attempt)
     return Notice(job, "failed", "octagon-x", "red", "Failed", text, job.finished_at, "View error", path)
 
 
@@ -109,7 +109,7 @@ def _looping(jobs: list[Job]) -> Iterator[Notice]:
     for job in jobs:
         event = last.get(job.pk)
         text = event.message if event else job.reason_message
-        path = error_path(event.numbers, event.attempt) if event else ""
+        path = error_path(event.reason, event.numbers, event.attempt) if event else ""
         title = f"{job.early_ends} attempts in a row ended early"
         since = event.at if event else job.queued_at
         yield Notice(job, "in a restart loop", "rotate-cw", "red", title, text, since, "View error", path)

@@ -61,6 +61,7 @@ BADGES = {
     "Done": SUCCESS,
     "Stopped": END,
     "Lost": LOSS,
+    "Not started": WAITING,
     # How an attempt ended:
     STOPPED[StopReason.LEARNER_FAILED]: FAILURE,
     STOPPED[StopReason.LEARNER_LOST]: LOSS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -135,7 +136,7 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = JobSerializer.render(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
-    stretches = job_timeline.timeline(moves, now)
+    stretches = job_timeline.timeline(moves, now, _counts_until(job, now))
     tabs = [
         {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
          "current": name == tab, "count": _count(name, job)}
@@ -163,12 +164,18 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "holds_devices": State(job.state) in HOLDS_GPUS,
         "lost_if_canceled": _lost(view),
         "halt_question": job_halt.question(job, now),
-        "error_path": job_failure.error_path(job.reason_numbers, job.attempt),
+        "error_path": job_failure.error_path(job.reason_code, job.reason_numbers, job.attempt),
         "activity": _activity(view),
         "marks": json.dumps(_marks(job)),
         "removed": {kind.value: each for kind, each in removals_of(job.pk).items()},
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
     }
+
+
+def _counts_until(job: Job, now: datetime) -> dict[int, datetime]:
+    """Until when each attempt counts."""
+    known = job.attempts.values_list("n", "known_at", "closed_at")
+    return {n: accounting.counts_until(heartbeat, closed, now) for n, heartbeat, closed in known}
 
 
 def _offered(request: HttpRequest, job: Job, allowed: list[str]) -> list[str]:

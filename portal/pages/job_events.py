@@ -231,6 +231,12 @@ def _once(event: JobEvent, words: str, before: Sequence[JobEvent]) -> str:
     if not words.startswith(stop.message):
         return words
     rest = words.removeprefix(stop.message).strip()
-    return rest or {State.FAILED: "The job has failed.", State.QUEUED: "It is waiting to restart."}.get(
-        State(event.to_state), "The learners have ended."
-    )
+    if not rest and event.to_state == State.FAILED:
+        return f"Failed: {_first_sentence(words)}"
+    waits = event.to_state == State.QUEUED
+    return rest or ("It is waiting to restart." if waits else "The learners have ended.")
+
+
+def _first_sentence(words: str) -> str:
+    """What happened, without the resolver's reasons, the remedy or the numbers behind it."""
+    return words.partition(". ")[0].removesuffix(".") + "."

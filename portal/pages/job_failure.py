@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpu_scheduler.clusters.base import EndReason
 from jobs.diagnosis import LOOK, FailureCause
 from jobs.models import Checkpoint, Job, Learner
 from jobs.selectors import logs
 from jobs.selectors.failures import WITHOUT_LOG, exit_code_of, last_failures
 from jobs.selectors.log_lines import LogLine
-from jobs.states import State, in_restart_loop
+from jobs.states import State, StopReason, in_restart_loop
 
 BEFORE, AFTER = 10, 2
 """Lines on the card around the one that names the cause."""
@@ -28,6 +29,17 @@ CAUSES = {
     FailureCause.UNKNOWN: "unknown",
 }
 """In a few words, as the card's fact."""
+
+WITHOUT_LOG = frozenset(
+    {
+        StopReason.DEPLOY_FAILED,
+        StopReason.DEPLOY_TIMEOUT,
+        StopReason.IMAGE_ERROR,
+        StopReason.SECRET_MISSING,
+        EndReason.NOT_PREPARED,
+    }
+)
+"""Reasons of jobs whose program never began: its packages, its image or its secrets were not there."""
 
 Marked = list[tuple[LogLine, bool]]
 """Lines, each with whether it belongs to a traceback, or names the cause."""
@@ -53,13 +65,16 @@ def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any] | None:
         "line": line,
         "lines": _around(_end_of_log(job, attempt, learner), line),
         "rank": learner.rank if learner else 0,
-        "path": error_path(numbers, attempt),
+        "path": error_path("", numbers, attempt),
         "kept": kept,
     }
 
 
-def error_path(numbers: Mapping[str, Any], attempt: int) -> str:
-    """The log of the learner that failed at the line that says so, below the job's address."""
+def error_path(reason: str, numbers: Mapping[str, Any], attempt: int) -> str:
+    """Where the error is, below the job's address: the log of the learner that failed, at the line that says so; the
+    failure's card, with the builder's own words, if no program began."""
+    if reason in WITHOUT_LOG:
+        return "#failure-title"
     rank, line = numbers.get("learner"), numbers.get("line")
     if rank is None:
         return "/logs"

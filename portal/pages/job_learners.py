@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Any
 
+from gpu_scheduler.clusters.base import EndReason
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.failures import NEVER_BEGAN, exit_code_of, first_exit, was_stopped
 from jobs.selectors.throughput import step_times, times_median
@@ -31,6 +32,8 @@ STARTING = (
 )
 """Phases of a start in order, each with its color family."""
 ENDED = (Phase.EXITED, Phase.STORING, Phase.DONE)
+NEVER_BEGAN = (EndReason.DEPLOY_FAILED, EndReason.IMAGE_ERROR, EndReason.NOT_PREPARED)
+"""Ends before any process of a learner ran."""
 UP = (Phase.PROCESSING, *ENDED)
 
 
@@ -43,6 +46,8 @@ class LearnerRow:
     step_time: float | None = None
     slow: float | None = None
 
+    canceled: bool = False
+    """Its attempt was canceled, which its program sees as it sees a halt."""
     stopped: bool = False
     """The platform stopped it because another learner had failed."""
 
@@ -53,6 +58,10 @@ class LearnerRow:
         if row.phase not in ENDED and not row.cluster_phase:
             return row.phase.capitalize()
         code = exit_code_of(row)
+        if self.canceled and (code != 0 or row.halted):
+            return "Canceled"
+        if code is None and row.failure_details.get("reason") in NEVER_BEGAN:
+            return "Not started"
         if code is None and (row.exited_at or row.cluster_phase):
             return "Lost"
         if not code:
@@ -99,9 +108,11 @@ class LearnerStart:
 
 def rows(job: Job, attempt: int | None, now: datetime) -> list[LearnerRow]:
     """The learners of an attempt, the newest if none is named."""
-    found = list(Learner.objects.filter(job=job, attempt=attempt or max(1, job.attempt)).order_by("rank"))
+    n = attempt or max(1, job.attempt)
+    found = list(Learner.objects.filter(job=job, attempt=n).order_by("rank"))
     first = first_exit(found)
-    return [_one(row, now, first) for row in found]
+    canceled = Attempt.objects.filter(job=job, n=n, outcome=State.CANCELED).exists()
+    return [_one(row, now, first, canceled=canceled) for row in found]
 
 
 def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
@@ -202,10 +213,10 @@ def seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else duration(round(value))
 
 
-def _one(row: Learner, now: datetime, first_failure: datetime | None) -> LearnerRow:
+def _one(row: Learner, now: datetime, first_failure: datetime | None, *, canceled: bool) -> LearnerRow:
     seen = row.last_seen_at
     late = bool(seen and not row.done_at and now - seen > LATE)
-    return LearnerRow(row, late, stopped=was_stopped(row, first_failure))
+    return LearnerRow(row, late, canceled=canceled, stopped=was_stopped(row, first_failure))
 
 
 def _seen_at(one: LearnerRow) -> datetime:

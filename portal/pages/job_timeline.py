@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import sqrt
 
+from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, JobEvent
-from jobs.states import FINAL, PROGRESS, State, StopReason, stop_label
+from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State, StopReason, stop_label
 from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_events import outcome
-from portal.templatetags.ui import thousands
+from portal.templatetags.ui import duration, thousands
 
 AHEAD = tuple(state.capitalize() for state in PROGRESS)
 WIDEST = 12
@@ -59,8 +60,11 @@ class AttemptSpan:
         return min(WIDEST, len(self.segments))
 
 
-def timeline(events: Sequence[JobEvent], now: datetime) -> list[AttemptSpan]:
-    """Stretches in order. events: those that moved the job, oldest first."""
+def timeline(
+    events: Sequence[JobEvent], now: datetime, counts: Mapping[int, datetime] | None = None
+) -> list[AttemptSpan]:
+    """Stretches in order. events: those that moved the job, oldest first. counts: until when each attempt counts, as
+    jobs.accounting defines it: time without contact, such as that of a stopped platform, is no time of a state."""
     stretches: list[AttemptSpan] = []
     for event, following in zip(events, [*events[1:], None], strict=True):
         state = State(event.to_state)
@@ -71,10 +75,16 @@ def timeline(events: Sequence[JobEvent], now: datetime) -> list[AttemptSpan]:
         final = state in FINAL
         end = following.at if following else None
         # Clocks of two machines may differ.
-        seconds = 0 if final else max(0.0, ((end or now) - event.at).total_seconds())
-        stretches[-1].segments.append(
-            Segment(_word(state, event), event.at, end, seconds, event.message, final=final)
+        until = end or now
+        known = min(until, (counts or {}).get(n, until)) if state in HOLDS_GPUS else until
+        seconds = 0 if final else max(0.0, (known - event.at).total_seconds())
+        lost = 0 if final else (until - max(known, event.at)).total_seconds()
+        why = (
+            f"{event.message} {duration(lost)} without contact do not count."
+            if lost > PAUSE_S
+            else event.message
         )
+        stretches[-1].segments.append(Segment(_word(state, event), event.at, end, seconds, why, final=final))
         if state in FINAL or state in (State.HALTED, State.STOPPING):
             stretches[-1].ended, stretches[-1].why = _ended(event), event.message
     if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:

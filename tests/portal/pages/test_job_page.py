@@ -583,6 +583,61 @@ def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
     assert [one.phase for one in second.segments if one.ahead] == ["Storing", "Completed"]
 
 
+def test_time_without_contact_is_no_time_of_a_state(alice: User) -> None:
+    """The platform was stopped for an hour: the strip says what "Ran for" says, and why it is less than the clock's."""
+    job, at = factories.job(owner=alice, state=State.QUEUED, attempt=0), timezone.now()
+    began, back = at + timedelta(seconds=2), at + timedelta(hours=1)
+    for to, when in (("DEPLOYING", at), ("PROCESSING", began), ("STOPPING", back), ("QUEUED", back)):
+        job.attempt = 1
+        moved(job, State(to), at=when)
+    moves = list(JobEvent.objects.filter(job=job, code=EventCode.MOVED).order_by("n"))
+    first, _ = timeline(moves, back, {1: began + timedelta(seconds=33)})
+    assert [(one.phase, one.seconds) for one in first.segments] == [
+        ("Deploying", 2),
+        ("Processing", 33),
+        ("Stopping", 0),
+    ]
+    assert first.segments[1].why.endswith("59 min without contact do not count.")
+
+
+def test_the_error_of_a_failed_package_build_is_the_builders_own_words(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    said = "The job's packages cannot be installed. Because nosuch was not found, the requirements cannot be met."
+    why = {"reason_code": "deploy_failed", "reason_message": said, "reason_numbers": {"learner": 0}}
+    job = factories.job(owner=alice, state=State.FAILED, attempt=1, **why)
+    job.learner_rows.update(cluster_phase="FAILED", failure_details={"reason": "deploy_failed"})
+    for state in (State.STOPPING, State.FAILED):
+        moved(job, state, reason="deploy_failed", message=said)
+    page = open_page(alice, job)
+    assert f'href="/t/vision-lab/jobs/{job.pk}#failure-title" data-first-error' in page
+    assert said.replace("'", "&#x27;") in page
+    learners = open_page(alice, job, "/learners")
+    assert "Not started" in learners
+    assert ">Lost" not in learners
+    assert "Failed: The job&#x27;s packages cannot be installed." in open_page(alice, job, "/events")
+
+
+def test_a_canceled_learner_is_canceled_not_halted(alice: User, open_page: Callable[..., str]) -> None:
+    job = factories.job(owner=alice, state=State.CANCELED, attempt=0)
+    factories.add_attempt(job, 1, held=True)
+    Job.objects.filter(pk=job.pk).update(attempt=1)
+    job.attempts.update(held=False, closed_at=timezone.now(), outcome=State.CANCELED)
+    job.learner_rows.update(phase="DONE", exited_at=timezone.now(), exit_code=143, halted=True)
+    page = open_page(alice, job, "/learners")
+    assert "Canceled</" in page
+    assert "Halted" not in page
+
+
+def test_the_log_of_a_job_that_was_halted_in_the_queue_says_so(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt={})
+    page = open_page(alice, job, "/logs")
+    assert "The job was halted before its program started. Output appears here after a resume." in page
+    assert "The program has not started" not in page
+
+
 def test_what_a_job_made_is_there_to_be_fetched(
     alice: User, open_page: Callable[..., str], client: Client
 ) -> None:
