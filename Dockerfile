@@ -6,6 +6,7 @@ COPY tools tools
 RUN python tools/environment.py runtime build
 COPY package.json package-lock.json tsconfig.json ./
 COPY static static
+COPY jobs/log_levels.json jobs/
 RUN .venv/bin/python tools/front_end.py
 RUN rm -rf node_modules && python tools/environment.py runtime
 

@@ -24,7 +24,12 @@ MACHINE_CERTIFICATES = Path(
 )  # a mirror may be known to this machine only
 ROOM = 200 * 2**20  # bytes that the packages take, with what npm needs beside them
 LOCKS = (ROOT / "package.json", ROOT / "package-lock.json")
-RECIPE = (ROOT / "tools" / "bundle.mjs", ROOT / "tools" / "icons.mjs", ROOT / "tsconfig.json")
+RECIPE = (
+    ROOT / "tools" / "bundle.mjs",
+    ROOT / "tools" / "icons.mjs",
+    ROOT / "tsconfig.json",
+    ROOT / "jobs" / "log_levels.json",  # what the server and the log viewer take for an error
+)
 
 
 def main() -> None:

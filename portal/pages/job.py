@@ -313,6 +313,12 @@ def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
             "total": found.head.lines if found.head else 0,
             "sealed": bool(found.head and found.head.sealed),
             "known": known,
+            # No more will come, whether or not its learner could say so.
+            "over": attempt < job.attempt
+            or State(job.state) in FINAL | {State.HALTED}
+            or (job.state == State.QUEUED and job.attempt > 0),
+            "started": bool(found.lines)
+            or Attempt.objects.filter(job=job, n=attempt, processing_at__isnull=False).exists(),
         }
     }
 

@@ -123,7 +123,7 @@ function select(): boolean {
   return row !== null && row !== undefined;
 }
 
-/** In the log tab; from another tab, the log is opened where the job failed, else at the first error. */
+/** In the log tab; from another tab, the log is opened where the job failed, else at its errors. */
 function firstError(): boolean {
   if (click("x-log [data-tool='error']")) return true;
   const failed = document.querySelector<HTMLAnchorElement>("[data-first-error]");

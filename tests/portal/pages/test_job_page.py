@@ -686,3 +686,20 @@ def test_the_log_of_all_attempts_gets_the_text_between_them(
     assert 'data-attempt="all"' in page
     single = factories.job(owner=alice, state=State.PROCESSING)
     assert 'data-attempt="1"' in open_page(alice, single, "/logs?attempt=all"), "nothing to put together"
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "text"),
+    [
+        (State.QUEUED, 0, "The program has not started. Its output will appear here."),
+        (State.HALTED, 0, "The job was halted before its program started. Resume it to run it."),
+        (State.HALTED, 1, "The job was halted before its program started. Resume it to run it."),
+        (State.CANCELED, 1, "The job ended before its program started."),
+        (State.PROCESSING, 1, "The program is running and has not printed a complete line."),
+    ],
+)
+def test_an_empty_log_says_why_it_is_empty(
+    alice: User, open_page: Callable[..., str], state: State, attempt: int, text: str
+) -> None:
+    job = factories.job(owner=alice, state=state, attempt=attempt)
+    assert text in " ".join(open_page(alice, job, "/logs").split())

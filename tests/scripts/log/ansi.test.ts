@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { contrast } from "../../../static/src/ts/log/sgr";
 import { cutAtHits, cutAtLinks, pieces, plain } from "../../../static/src/ts/log/ansi";
 
 const text = (line: string): string => pieces(line).map((piece) => piece.text).join("");
@@ -25,6 +26,48 @@ test("bright colors are shown as their plain ones, bold and underline beside the
 
 test("a color of its own is passed on as numbers", () => {
   assert.deepEqual(pieces("\x1b[38;2;1;2;3mx"), [{ text: "x", classes: [], rgb: "1, 2, 3" }]);
+});
+
+test("256 colors are the named ones, a cube and grays", () => {
+  assert.deepEqual(pieces("\x1b[38;5;1mx")[0]?.classes, ["ansi-1"]);
+  assert.equal(pieces("\x1b[38;5;208mx")[0]?.rgb, "255, 135, 0");
+  assert.equal(pieces("\x1b[38:5:240mx")[0]?.rgb, "88, 88, 88");
+  assert.equal(pieces("\x1b[38:2::9:8:7mx")[0]?.rgb, "9, 8, 7");
+  assert.deepEqual(pieces("\x1b[38;5;208;1mx")[0]?.classes, ["ansi-bold"]);
+});
+
+test("a background is shown with a text color that is readable on it", () => {
+  const fills = (line: string) => pieces(line).map((piece) => piece.fill);
+  assert.deepEqual(fills("\x1b[41mx"), [{ back: "205, 0, 0", text: "255, 255, 255" }]);
+  assert.deepEqual(fills("\x1b[30;43mx"), [{ back: "205, 205, 0", text: "0, 0, 0" }]);
+  assert.deepEqual(fills("\x1b[37;47mx"), [{ back: "229, 229, 229", text: "0, 0, 0" }]);
+  for (let index = 0; index < 256; index += 1)
+    for (let front = 0; front < 16; front += 1) {
+      const fill = fills(`\x1b[38;5;${front};48;5;${index}mx`)[0];
+      assert(fill && contrast(fill.back.split(", ").map(Number), fill.text.split(", ").map(Number)) >= 4.5, `${front} on ${index}`);
+    }
+});
+
+test("reverse swaps text and background, and ends alone", () => {
+  assert.deepEqual(pieces("\x1b[7ma\x1b[27mb"), [{ text: "a", classes: ["ansi-reverse"] }, { text: "b", classes: [] }]);
+  assert.deepEqual(pieces("\x1b[31;7mx")[0]?.fill, { back: "205, 0, 0", text: "255, 255, 255" });
+  assert.deepEqual(pieces("\x1b[44;7mx")[0]?.classes, ["ansi-reverse"]);
+});
+
+test("a partial reset ends what it names and nothing else", () => {
+  const looks = pieces("\x1b[1;3;4;9;31;42ma\x1b[22mb\x1b[23mc\x1b[24md\x1b[29me\x1b[49mf\x1b[39mg");
+  assert.deepEqual(looks.map((piece) => piece.classes), [
+    ["ansi-bold", "ansi-italic", "ansi-underlined", "ansi-struck"], ["ansi-italic", "ansi-underlined", "ansi-struck"],
+    ["ansi-underlined", "ansi-struck"], ["ansi-struck"], [], ["ansi-1"], [],
+  ]); // prettier-ignore
+  assert.deepEqual(looks.map((piece) => Boolean(piece.fill)), [true, true, true, true, true, false, false]);
+  assert.deepEqual(pieces("\x1b[1;2ma\x1b[22mb\x1b[4:3mc\x1b[4:0md").map((piece) => piece.classes), [["ansi-bold", "ansi-dim"], [], ["ansi-underlined"], []]);
+});
+
+test("a sequence whose end is still to come is not shown, and nothing is invented for it", () => {
+  for (const part of ["\x1b", "\x1b[", "\x1b[38;5;2", "\x1b]0;a tit"]) assert.deepEqual(pieces(`ok${part}`), [{ text: "ok", classes: [] }]);
+  assert.equal(plain("ok\x1b[38;5"), "ok");
+  assert.deepEqual(pieces("\x1b[38;5mx\x1b[38;9my\x1b[999mz").map((piece) => piece.classes), [[], [], []]);
 });
 
 test("titles, hyperlinks and cursor moves are dropped", () => {

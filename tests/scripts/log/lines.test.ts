@@ -2,38 +2,41 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Gaps } from "../../../static/src/ts/log/gaps";
 import { actionOf, type KeyActions } from "../../../static/src/ts/log/keys";
-import { Level, levelOf, startsTraceback } from "../../../static/src/ts/log/levels";
+import cases from "../../log_levels.json";
+import { classify, kindOf, startsTraceback, type After } from "../../../static/src/ts/log/levels";
+import { Marked } from "../../../static/src/ts/log/marked";
 import { anchorOf, has, linkedLines, pick } from "../../../static/src/ts/log/picked";
 import { statusTexts } from "../../../static/src/ts/log/status";
 import { attemptsShown } from "../../../static/src/ts/log/streams";
-import { Survey } from "../../../static/src/ts/log/survey";
+import { Survey, type LogLevels } from "../../../static/src/ts/log/survey";
 import { nextMode, timeText } from "../../../static/src/ts/log/times";
-import type { Line } from "../../../static/src/ts/log/lines";
+import type { Line, LogPage } from "../../../static/src/ts/log/lines";
 import { FakeLog, traceback } from "./logs";
 
-test("words make a line an error or a warning", () => {
-  const levels: [string, Level][] = [
-    ["step 1 loss 0.1", Level.None],
-    ["E 1234 failed", Level.Error],
-    ["ValueError: no", Level.Error],
-    ["CUDA out of memory", Level.Error],
-    ["0 errors", Level.None],
-    ["in a room", Level.None],
-    ["W 1234 slow", Level.Warn],
-    ["UserWarning: x", Level.Warn],
-    ["warn: x", Level.Warn],
-    ["\x1b[31mERROR\x1b[0m", Level.Error],
-    ["", Level.None],
-  ];
-  for (const [text, level] of levels) assert.equal(levelOf(text, Level.None), level, text);
+test("a line is what the server takes it for", () => {
+  for (const [name, lines] of cases as [string, [string, string][]][]) {
+    let after: After = "nothing";
+    const kinds = lines.map(([text]) => {
+      const mark = classify(text, after);
+      after = mark.after;
+      return mark.kind;
+    });
+    assert.deepEqual(kinds, lines.map(([, kind]) => kind), name);
+  }
 });
 
-test("a traceback's indented lines belong to it, the first that is not indented ends it", () => {
-  let level = Level.None;
-  const levels = traceback(2).map((text) => (level = levelOf(text, level)));
-  assert.deepEqual(levels, [Level.Trace, Level.Trace, Level.Trace, Level.Error]);
-  assert.equal(levelOf("  indented", Level.None), Level.None);
+test("colors do not hide what a line is", () => {
+  assert.equal(classify("\x1b[31mERROR\x1b[0m", "nothing").kind, "error");
   assert(startsTraceback("\x1b[1m  Traceback (most recent call last):"));
+});
+
+test("a line that the server found is drawn as one that was read here", () => {
+  for (const [, lines] of cases as [string, [string, string][]][])
+    for (const [text, kind] of lines) {
+      if (kind === "none") continue;
+      const part = kind === "body" || kind === "raised";
+      assert.equal(kindOf(text, kind === "warning" ? "warn" : "error", part), kind, text);
+    }
 });
 
 test("gaps join what touches and answer where one ends", () => {
@@ -105,41 +108,55 @@ test("of a job with many attempts the newest are shown, at least one", () => {
   assert.deepEqual(attemptsShown(0, 1).length, 1);
 });
 
-function counted(log: FakeLog): { survey: Survey; total: () => number } {
-  let read = 0;
-  const scan = async (from: number, matches: (line: Line) => boolean, upto = log.total): Promise<null> => {
-    for (let n = from; n <= upto; n += 1) {
-      read += 1;
-      const found = log.get(n);
-      if (found) matches(found);
-    }
-    return null;
+function counted(log: FakeLog, ...answers: Partial<LogLevels>[]): { survey: Survey; asked: () => number } {
+  let asked = 0;
+  const ask = (): Promise<LogLevels> => {
+    const answer = answers[Math.min(asked, answers.length - 1)];
+    asked += 1;
+    return Promise.resolve({ warnings: 0, errors: 0, first_error: null, errors_at: [], counted: 0, complete: true, total: log.total, ...answer });
   };
-  const lines = { get total() { return log.total; }, scan }; // prettier-ignore
-  return { survey: new Survey(lines, () => undefined), total: () => read };
+  const lines = { get total() { return log.total; }, get: (n: number) => log.get(n), levelsPath: "" }; // prettier-ignore
+  return { survey: new Survey(lines, () => undefined, ask), asked: () => asked };
 }
 
-test("a short log is counted once and then as it grows", async () => {
-  const log = new FakeLog().add("ok", "warning: x", "error: y");
-  const { survey, total } = counted(log);
+const settled = (): Promise<void> => new Promise((done) => setTimeout(done));
+
+test("the server counts what is stored in one request, the page what comes later", async () => {
+  const log = new FakeLog();
+  log.total = 1_000_000;
+  const { survey, asked } = counted(log, { warnings: 7, errors: 2, errors_at: [10, 20], counted: 1_000_000 });
   survey.update();
-  await Promise.resolve();
-  await Promise.resolve();
-  assert.deepEqual([survey.warnings, survey.errors, total()], [2, [3], 3]);
-  log.add("error: z");
+  await settled();
+  log.add("warning: x", "error: y", ...traceback(3));
   survey.update();
-  await Promise.resolve();
-  await Promise.resolve();
-  assert.deepEqual([survey.warnings, survey.errors, total()], [3, [3, 4], 4]);
+  assert.deepEqual([survey.warnings, survey.errors, survey.places, asked()], [8, 3, [10, 20, 1_000_002], 1]);
 });
 
-test("a long log is not fetched only to be counted", () => {
-  const log = new FakeLog();
-  log.total = 10_000;
-  const { survey, total } = counted(log);
+test("lines that are not in memory are counted by the server again", async () => {
+  const log = new FakeLog().add("ok");
+  const { survey, asked } = counted(log, { counted: 1 }, { errors: 1, errors_at: [5], counted: 9 });
   survey.update();
-  assert.equal(total(), 0);
-  assert(!survey.known);
+  await settled();
+  log.total = 9;
+  survey.update();
+  await settled();
+  assert.deepEqual([survey.errors, survey.known, asked()], [1, true, 2]);
+});
+
+test("the lines of a level come from the server, then from what is read", async () => {
+  const log = new FakeLog();
+  log.total = 500_000;
+  const asked: string[] = [];
+  const lines = { stream: log.stream, path: "/logs?learner=0", closed: false, changed: () => undefined, get: (n: number) => log.get(n), get total() { return log.total; } }; // prettier-ignore
+  const found = { lines: [{ n: 7, t: "", text: "ERROR: x", level: "error", part: false }], next: 500_000, more: false } as unknown as LogPage;
+  const marked = new Marked(lines, "error", (path) => (asked.push(path), Promise.resolve(found)));
+  assert.deepEqual(marked.take(), []);
+  assert(marked.waiting);
+  await settled();
+  log.add("fine", "ERROR: later", "WARNING: no");
+  assert.deepEqual(marked.take().map((line) => line.n), [7, 500_002]);
+  assert.deepEqual([asked.length, marked.waiting], [1, false]);
+  assert(asked[0]?.includes("level=error"));
 });
 
 test("keys do what the help says, and nothing with a modifier held", () => {

@@ -1,5 +1,5 @@
 // A learner's log for tests: lines by number, in memory or not, kept or not.
-import { Level, levelOf, startsTraceback } from "../../../static/src/ts/log/levels";
+import { classify, levelOf, startsTraceback } from "../../../static/src/ts/log/levels";
 import type { Line } from "../../../static/src/ts/log/lines";
 import type { Source } from "../../../static/src/ts/log/rows";
 
@@ -21,8 +21,8 @@ export class FakeLog implements Source {
 
   put(n: number, text: string, t = new Date(1_700_000_000_000 + n * 1000).toISOString()): this {
     const { attempt, rank } = this.stream;
-    const before = this.lines.get(n - 1)?.level ?? Level.None;
-    this.lines.set(n, { n, t, text, cut: 0, level: levelOf(text, before), attempt, rank });
+    const mark = classify(text, this.lines.get(n - 1)?.after ?? "nothing");
+    this.lines.set(n, { n, t, text, cut: 0, ...mark, level: levelOf(mark.kind), attempt, rank });
     this.total = Math.max(this.total, n);
     if (startsTraceback(text)) this.heads.push(n);
     return this;

@@ -1,13 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ChainedRows } from "../../../static/src/ts/log/chain";
-import { AllRows, isOf, keyOf, ListedRows, placeOf } from "../../../static/src/ts/log/rows";
+import { AllRows, keyOf, ListedRows, LoadedLines, placeOf } from "../../../static/src/ts/log/rows";
 import { FakeLog } from "./logs";
 
 const rank = (of: number, attempt = 1) => new FakeLog({ job: "j", attempt, rank: of });
 const time = (second: number): string => new Date(1_700_000_000_000 + second * 1000).toISOString();
-const all = (): boolean => true;
-const from = (): number => 1;
 
 test("a key names a line and is read again", () => {
   assert.deepEqual(placeOf(keyOf({ attempt: 3, rank: 12, n: 4_000_000 })), { attempt: 3, rank: 12, n: 4_000_000 });
@@ -26,7 +24,7 @@ test("row i of one learner is line i + 1, in memory or not", () => {
 
 test("an unfinished line is the last row", () => {
   const log = rank(0).add("a");
-  log.tail = { n: 2, t: "", text: "half", cut: 0, level: 0, attempt: 1, rank: 0 };
+  log.tail = { n: 2, t: "", text: "half", cut: 0, kind: "none", after: "nothing", level: 0, attempt: 1, rank: 0 };
   const rows = new AllRows(log);
   assert.equal(rows.length, 2);
   assert.equal(rows.at(1)?.text, "half");
@@ -42,7 +40,7 @@ test("the lines of several learners are in order of time, equal times in order o
   const [zero, one] = [rank(0), rank(1)];
   zero.put(1, "0 at 1", time(1)).put(2, "0 at 3", time(3));
   one.put(1, "1 at 1", time(1)).put(2, "1 at 2", time(2));
-  const rows = new ListedRows([zero, one], all, from);
+  const rows = new ListedRows([new LoadedLines(zero, 1), new LoadedLines(one, 1)]);
   rows.update();
   assert.deepEqual([0, 1, 2, 3].map((at) => rows.at(at)?.text), ["0 at 1", "1 at 1", "1 at 2", "0 at 3"]);
 });
@@ -50,7 +48,7 @@ test("the lines of several learners are in order of time, equal times in order o
 test("a line that comes late is put where its time is", () => {
   const [zero, one] = [rank(0), rank(1)];
   zero.put(1, "first", time(1)).put(2, "third", time(3));
-  const rows = new ListedRows([zero, one], all, from);
+  const rows = new ListedRows([new LoadedLines(zero, 1), new LoadedLines(one, 1)]);
   rows.update();
   one.put(1, "second", time(2));
   rows.update();
@@ -62,24 +60,13 @@ test("a line that comes late is put where its time is", () => {
 
 test("listing waits for a line that is not loaded and skips one that was not stored", () => {
   const log = rank(0).put(1, "a").put(4, "d").lose(2, 2);
-  const rows = new ListedRows([log], all, from);
+  const rows = new ListedRows([new LoadedLines(log, 1)]);
   rows.update();
   assert.equal(rows.length, 1);
   assert.deepEqual(log.needed, [3]);
   log.put(3, "c");
   rows.update();
   assert.deepEqual([0, 1, 2].map((at) => rows.at(at)?.text), ["a", "c", "d"]);
-});
-
-test("a level shows its lines and the graver ones", () => {
-  const log = rank(0).add("ok", "warning: slow", "error: no", "Traceback (most recent call last):", "  File");
-  const texts = (level: "warn" | "error"): (string | undefined)[] => {
-    const rows = new ListedRows([log], isOf(level), from);
-    rows.update();
-    return Array.from({ length: rows.length }, (_, at) => rows.at(at)?.text);
-  };
-  assert.equal(texts("warn").length, 4);
-  assert.deepEqual(texts("error").slice(0, 1), ["error: no"]);
 });
 
 function chain(...lengths: number[]): ChainedRows {

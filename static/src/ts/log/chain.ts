@@ -16,6 +16,10 @@ export class ChainedRows implements Rows {
     return this.parts.reduce((sum, part) => sum + part.rows.length, this.parts.length - 1);
   }
 
+  get waiting(): boolean {
+    return this.parts.some(({ rows }) => rows.waiting);
+  }
+
   at(index: number): Line | undefined {
     const { part, within } = this.find(index);
     return within < 0 ? undefined : part.rows.at(within);

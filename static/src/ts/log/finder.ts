@@ -46,6 +46,7 @@ export class Finder {
     const { attempt, n } = place();
     const ahead = search.matches.map(placeOf).findIndex((match) => match.attempt > attempt || (match.attempt === attempt && match.n >= n));
     this.at = ahead < 0 ? search.matches.length - 1 : ahead;
+    this.changed();
     return true;
   }
 

@@ -3,13 +3,15 @@ import { api, ApiError } from "../api";
 import { live, type Frame } from "../live";
 import { texts } from "../texts";
 import { Gaps } from "./gaps";
-import { Level, levelOf, startsTraceback } from "./levels";
+import { classify, levelOf, startsTraceback, type After, type Kind, type Level } from "./levels";
 
 export interface Line {
   n: number;
   t: string;
   text: string;
   cut: number;
+  kind: Kind;
+  after: After;
   level: Level;
   attempt: number;
   rank: number;
@@ -18,7 +20,7 @@ export interface Line {
 export interface LogPage {
   attempt: number;
   learner: number;
-  lines: { n: number; t: string; text: string; cut?: number }[];
+  lines: { n: number; t: string; text: string; cut?: number; level?: "warn" | "error"; part?: boolean }[];
   gaps: { from: number; to: number }[];
   next: number;
   more: boolean;
@@ -33,6 +35,7 @@ export interface Stream {
 }
 
 export const BLOCK = 1000;
+const PLAIN = { kind: "none", after: "nothing", level: levelOf("none") } as const;
 const RETRY_MS = 3000;
 const RETRY_MOST_MS = 30_000;
 
@@ -49,7 +52,7 @@ export class Lines extends EventTarget {
   private readonly blocks = new Map<number, Line[]>();
   private readonly fetching = new Map<number, Promise<void>>();
   private stop: (() => void) | undefined;
-  private closed = false;
+  closed = false;
   private opening: Promise<void> | undefined;
   private retry: ReturnType<typeof setTimeout> | undefined;
   private failures = 0; // to load it, in a row
@@ -64,6 +67,10 @@ export class Lines extends EventTarget {
 
   get path(): string {
     return `/jobs/${this.stream.job}/logs?learner=${this.stream.rank}&attempt=${this.stream.attempt}`;
+  }
+
+  get levelsPath(): string {
+    return this.path.replace("/logs?", "/logs/levels?");
   }
 
   /** Fetch the last lines and follow what comes. */
@@ -143,20 +150,6 @@ export class Lines extends EventTarget {
     return work;
   }
 
-  /** The first line from `from` on for which `matches` is true, or null; fetches lines as it goes. */
-  async scan(from: number, matches: (line: Line) => boolean, upto = this.total): Promise<Line | null> {
-    for (let n = from; n <= upto; n += 1) {
-      if (this.closed) return null;
-      if (!this.get(n)) {
-        n = Math.max(n, Math.min(upto, this.lost.endOf(n)));
-        if (!this.isLost(n)) await this.need(n);
-      }
-      const line = this.get(n);
-      if (line && matches(line)) return line;
-    }
-    return null;
-  }
-
   /** Keep at most this number of blocks, those nearest to the line `around`; the others are fetched again when needed.
    * Blocks of drawn lines stay: they would be fetched at once, and push out the next. */
   forget(around: number, kept: number, drawn: Iterable<number>): void {
@@ -202,7 +195,7 @@ export class Lines extends EventTarget {
     if ("sealed" in frame) this.sealed = Boolean(frame.sealed);
     if ("tail" in frame) {
       const tail = frame.tail as LogPage["lines"][number] | null;
-      this.tail = tail && { ...tail, cut: tail.cut ?? 0, level: Level.None, ...this.owner };
+      this.tail = tail && { ...tail, cut: tail.cut ?? 0, ...PLAIN, ...this.owner };
     }
     this.changed();
     if (this.sealed) this.settle();
@@ -218,25 +211,27 @@ export class Lines extends EventTarget {
     const block = Math.floor((line.n - 1) / BLOCK);
     let lines = this.blocks.get(block);
     if (!lines) this.blocks.set(block, (lines = []));
-    const before = this.get(line.n - 1)?.level ?? Level.None;
+    const mark = classify(line.text, this.get(line.n - 1)?.after ?? "nothing");
     lines[(line.n - 1) % BLOCK] = {
       n: line.n,
       t: line.t,
       text: line.text,
       cut: line.cut ?? 0,
-      level: levelOf(line.text, before),
+      ...mark,
+      level: levelOf(mark.kind),
       ...this.owner,
     };
     if (startsTraceback(line.text)) this.heads.push(line.n);
     // With this line, lines that came before it may turn out to belong to a traceback.
-    for (let next = this.get(line.n + 1), level = this.get(line.n)?.level; next && level === Level.Trace; next = this.get(next.n + 1)) {
-      const fresh = levelOf(next.text, level);
-      if (fresh === next.level) break;
-      next.level = level = fresh;
+    for (let next = this.get(line.n + 1), { after } = mark; next && after !== "nothing"; next = this.get(next.n + 1)) {
+      const fresh = classify(next.text, after);
+      if (fresh.kind === next.kind && fresh.after === next.after) break;
+      Object.assign(next, fresh, { level: levelOf(fresh.kind) });
+      after = fresh.after;
     }
   }
 
-  private changed(): void {
+  changed(): void {
     this.dispatchEvent(new Event("change"));
   }
 }

@@ -98,11 +98,12 @@ function moreButton(line: Line, whole: (line: Line) => void): HTMLButtonElement 
 }
 
 /** Text in its color, with links and hits marked. */
-function draw({ text, classes, rgb }: Piece, hit: string): Node[] {
+function draw({ text, classes, rgb, fill }: Piece, hit: string): Node[] {
   const nodes = cutAtLinks(text).flatMap((part, at) => (at % 2 ? [link(part, hit)] : marked(part, hit)));
-  if (!classes.length && !rgb) return nodes;
+  if (!classes.length && !rgb && !fill) return nodes;
   const made = span(classes.join(" "), "");
   if (rgb) made.style.color = `color-mix(in oklab, rgb(${rgb}) 55%, var(--text))`; // readable in both themes
+  if (fill) Object.assign(made.style, { color: `rgb(${fill.text})`, backgroundColor: `rgb(${fill.back})` });
   made.append(...nodes);
   return [made];
 }

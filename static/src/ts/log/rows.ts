@@ -1,6 +1,5 @@
 // What the viewer shows, row by row: one learner's lines by number, the lines of all learners by time, or only lines of
 // a level. Pure. A row is found by its index; `key` finds it again after rows were added, dropped or replaced.
-import { Level } from "./levels";
 import type { Line, Stream } from "./lines";
 
 /** The part of a learner's log that rows are made from; Lines is one. */
@@ -15,6 +14,8 @@ export interface Source {
 
 export interface Rows {
   readonly length: number;
+  /** Rows that belong here are still looked for. */
+  readonly waiting?: boolean;
   /** Rows may also appear above others. */
   readonly shifts?: boolean;
   at(index: number): Line | undefined;
@@ -73,16 +74,44 @@ export class AllRows implements Rows {
 
 const KEPT = 200_000;
 
+/** Where a list takes its lines from, one source per learner. */
+export interface Feed {
+  /** The lines that came since the last call. */
+  take(): Line[];
+  /** There are lines that were not looked at yet. */
+  readonly waiting?: boolean;
+}
+
+/** The lines of a log that are in memory, from a line on; what is missing is fetched. */
+export class LoadedLines implements Feed {
+  constructor(
+    private readonly lines: Source,
+    private next: number,
+  ) {}
+
+  take(): Line[] {
+    const fresh: Line[] = [];
+    for (; this.next <= this.lines.total; this.next += 1) {
+      const line = this.lines.get(this.next);
+      if (line) fresh.push(line);
+      else if (!this.lines.isLost(this.next)) {
+        void this.lines.need(this.next);
+        break;
+      }
+    }
+    return fresh;
+  }
+}
+
 /** A list of lines in the order in which they are shown: those of a level, or those of all learners. */
 export class ListedRows implements Rows {
   private list: Line[] = [];
-  private readonly seen = new Map<number, number>(); // newest line taken of each learner
 
-  constructor(
-    private readonly sources: readonly Source[],
-    private readonly chosen: (line: Line) => boolean,
-    private readonly from: (lines: Source) => number,
-  ) {}
+  constructor(private readonly feeds: readonly Feed[]) {}
+
+  get waiting(): boolean {
+    return this.feeds.some((feed) => feed.waiting);
+  }
 
   get length(): number {
     return this.list.length;
@@ -108,23 +137,9 @@ export class ListedRows implements Rows {
 
   /** Several learners are put in order of time. */
   update(): void {
-    const fresh: Line[] = [];
-    for (const lines of this.sources) {
-      const rank = lines.stream.rank;
-      let n = (this.seen.get(rank) ?? this.from(lines) - 1) + 1;
-      for (; n <= lines.total; n += 1) {
-        const line = lines.get(n);
-        if (!line) {
-          if (lines.isLost(n)) continue;
-          void lines.need(n);
-          break;
-        }
-        if (this.chosen(line)) fresh.push(line);
-      }
-      this.seen.set(rank, n - 1);
-    }
+    const fresh = this.feeds.flatMap((feed) => feed.take());
     if (!fresh.length) return;
-    if (this.sources.length > 1) this.merge(fresh);
+    if (this.feeds.length > 1) this.merge(fresh);
     else this.list.push(...fresh);
     if (this.list.length > KEPT) this.list = this.list.slice(-KEPT);
   }
@@ -138,6 +153,3 @@ export class ListedRows implements Rows {
     this.list.push(...[...end, ...fresh].sort((a, b) => (a.t < b.t ? -1 : a.t > b.t ? 1 : a.rank - b.rank || a.n - b.n)));
   }
 }
-
-export const isOf = (level: "warn" | "error") => (line: Line): boolean =>
-  level === "error" ? line.level >= Level.Error : line.level >= Level.Warn;

@@ -2,7 +2,8 @@
 import { ChainedRows, type Part } from "./chain";
 import { FoldedRows, Folds } from "./folds";
 import { Lines } from "./lines";
-import { AllRows, ListedRows, isOf, placeOf, type Rows } from "./rows";
+import { Marked } from "./marked";
+import { AllRows, ListedRows, LoadedLines, placeOf, type Rows } from "./rows";
 
 export type Level = "all" | "warn" | "error";
 const MOST = 40; // logs that are held at once; of a job with more, the newest attempts are shown
@@ -107,8 +108,8 @@ export class Streams {
   private rowsOf(sources: Lines[], level: Level, folded: boolean): Rows {
     const only = sources[0] as Lines;
     if (!this.merged && level === "all") return folded ? new FoldedRows(only, this.folds.get(only) as Folds) : new AllRows(only);
-    const chosen = level === "all" ? () => true : isOf(level);
-    const listed = new ListedRows(sources, chosen, (lines) => (level === "all" ? Math.max(1, lines.total - TAIL) : 1));
+    const newest = (lines: Lines): LoadedLines => new LoadedLines(lines, Math.max(1, lines.total - TAIL));
+    const listed = new ListedRows(sources.map((lines) => (level === "all" ? newest(lines) : new Marked(lines, level))));
     listed.update();
     return listed;
   }

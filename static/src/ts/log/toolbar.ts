@@ -124,7 +124,7 @@ export function showCounts({ levels }: Controls, counts: Record<string, number>)
     const text = count === undefined ? "" : thousands(count);
     if (cell.textContent === text) continue;
     cell.textContent = text;
-    one.title = count === undefined ? "" : words.lines(count);
+    one.title = count === undefined ? "" : words.inLevel(one.dataset.level ?? "", count);
   }
 }
 

@@ -21,6 +21,8 @@ export class LogView {
   level: Level = "all";
   times: Mode;
   picked: Picked | null = null;
+  /** A line to show once all rows of the level are known. */
+  private awaited: Place | null = null;
   private started = ""; // time of the first line
 
   /** full: the log tab, where tracebacks fold; changed: something that the status shows. */
@@ -71,7 +73,6 @@ export class LogView {
   filter(level: Level): void {
     this.level = level;
     const key = this.firstKey;
-    if (level !== "all") for (const lines of this.streams.all) void lines.scan(1, () => false);
     this.chooseRows(key);
   }
 
@@ -80,6 +81,10 @@ export class LogView {
     if (this.folded && this.streams.refold(lines)) this.refold();
     this.rows.update();
     this.finder.update();
+    if (this.awaited && !this.rows.waiting) {
+      this.pane.show(Math.max(0, this.indexNear(this.awaited)));
+      this.awaited = null;
+    }
     lines.forget(this.nearestLine(lines), this.streams.blocksEach, this.drawnLines(lines));
     this.started ||= this.streams.all[0]?.get(1)?.t ?? "";
     this.pane.refresh();
@@ -89,7 +94,9 @@ export class LogView {
   show(picked: Picked, rank: number): void {
     const { attempt, from, to } = picked;
     this.picked = { attempt, from: Math.min(from, to), to: Math.max(from, to) };
-    this.pane.show(Math.max(0, this.reveal(keyOf({ attempt, rank, n: from }))));
+    const place = { attempt, rank, n: from };
+    this.awaited = this.rows.waiting ? place : null;
+    this.pane.show(Math.max(0, this.reveal(keyOf(place)), this.indexNear(place)));
     this.pane.refill();
   }
 
@@ -164,6 +171,16 @@ export class LogView {
     this.pane.pause();
     this.streams.foldsOf(key)?.toggle(placeOf(key).n);
     this.refold();
+  }
+
+  /** The row of a line, else of the first one behind it; -1 if there is none. */
+  private indexNear({ attempt, n }: Place): number {
+    if (this.level === "all") return -1;
+    for (let index = 0; index < this.rows.length; index += 1) {
+      const place = placeOf(this.rows.keyAt(index));
+      if (place.attempt > attempt || (place.attempt === attempt && place.n >= n)) return index;
+    }
+    return this.rows.length - 1;
   }
 
   /** The row of a line, unfolded if it is hidden; -1 if this view does not have it. */

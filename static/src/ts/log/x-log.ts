@@ -17,11 +17,13 @@ import { nextMode } from "./times";
 import { connect, controls, linkRaw, showCounts, showFollow, showTimes, showWhole, type Controls } from "./toolbar";
 import { LogView } from "./view";
 
+const COUNTED = 8; // logs of which warnings and errors are counted
+
 class LogViewer extends HTMLElement {
   private streams!: Streams;
   private view: LogView | undefined; // from the first line on
   private tools: Controls | undefined;
-  private survey: Survey | undefined;
+  private surveys: Survey[] = [];
   private readonly ticks = new Ticks();
   private seenTotal = 0;
   private readonly pill = document.createElement("button");
@@ -33,6 +35,7 @@ class LogViewer extends HTMLElement {
     document.addEventListener("jobchange", this.onJob);
     live.addEventListener("change", this.showStatus);
     document.addEventListener("selectionchange", this.onSelection);
+    addEventListener("hashchange", this.onHash);
     this.addEventListener("keydown", this.onKey);
     if ("known" in this.dataset) this.build();
   }
@@ -40,8 +43,9 @@ class LogViewer extends HTMLElement {
   disconnectedCallback(): void {
     document.removeEventListener("jobchange", this.onJob);
     document.removeEventListener("selectionchange", this.onSelection);
+    removeEventListener("hashchange", this.onHash);
     this.streams?.close();
-    this.survey?.close();
+    for (const survey of this.surveys) survey.close();
     live.removeEventListener("change", this.showStatus);
   }
 
@@ -50,6 +54,7 @@ class LogViewer extends HTMLElement {
     const newest = Number(document.querySelector<HTMLElement>("x-job")?.dataset.attempt ?? 0);
     const watched = this.isWhole || this.dataset.attempt === (this.dataset.attempts === "0" ? "1" : this.dataset.attempts);
     if (newest < 1 || (this.view && (!watched || newest <= Number(this.dataset.attempts)))) return;
+    delete this.dataset.over; // an attempt that begins may print
     if (this.view && this.isWhole) return this.grow(newest, this.view);
     this.dataset.attempts = this.dataset.attempt = String(newest);
     this.build();
@@ -128,23 +133,25 @@ class LogViewer extends HTMLElement {
   private makeStreams(): Streams {
     this.streams?.close();
     this.streams = new Streams(this.dataset.job ?? "", this.attempts, this.ranks, (lines) => this.onLines(lines));
-    const [only, ...more] = this.streams.all;
-    this.survey?.close();
-    this.survey = this.isFull && only && !more.length ? new Survey(only, this.showStatus) : undefined;
+    for (const survey of this.surveys) survey.close();
+    const isCounted = this.isFull && this.streams.all.length <= COUNTED;
+    this.surveys = isCounted ? this.streams.all.map((lines) => new Survey(lines, this.showStatus)) : [];
     return this.streams;
   }
 
   private async open(view: LogView): Promise<void> {
+    const query = new URLSearchParams(location.search);
+    view.level = this.isFull ? levelIn(query) : "all";
+    this.showLevel(view);
     view.chooseRows("");
     view.pane.follow(); // before the lines come: a reader who scrolls back meanwhile stays there
     const { streams } = this;
     await streams.open(this.isFull ? 300 : 60);
     if (streams !== this.streams) return; // others were chosen meanwhile
     if (this.isWhole) view.chooseRows(view.firstKey);
-    const query = new URLSearchParams(location.search);
     const place = linkedLines(location.hash);
     if (this.isFull && place) view.show({ ...place, attempt: place.attempt || this.lastAttempt }, this.firstRank);
-    else if (this.isFull && query.get("level") === "error") void this.jumpToError(view);
+    else if (view.level !== "all" && this.streams.ended) view.pane.toStart();
     const text = query.get("q");
     if (this.isFull && text && this.tools) {
       this.tools.find.value = text;
@@ -153,6 +160,18 @@ class LogViewer extends HTMLElement {
     this.seenTotal = this.total;
     this.showStatus();
   }
+
+  /** The address names other lines, typed or by a link on this page. */
+  private readonly onHash = (): void => {
+    const { view } = this;
+    const place = linkedLines(location.hash);
+    if (!view || !place || !this.isFull) return;
+    const attempt = place.attempt || this.lastAttempt;
+    if (attempt > this.newest) return;
+    if (!this.attempts.includes(attempt)) return this.switchTo(view, this.rank, String(attempt), location.hash);
+    if (!view.has({ attempt, rank: this.firstRank, n: place.from })) this.filter(view, "all");
+    view.show({ ...place, attempt }, this.firstRank);
+  };
 
   /** Another attempt has begun: its lines come after what is shown, which stays in place. */
   private grow(newest: number, view: LogView): void {
@@ -190,7 +209,7 @@ class LogViewer extends HTMLElement {
   private onLines(lines: Lines): void {
     if (!this.view) return;
     this.view.update(lines);
-    this.survey?.update();
+    for (const survey of this.surveys) survey.update();
     if (this.view.pane.following) this.seenTotal = this.total;
     this.showStatus();
   }
@@ -212,7 +231,7 @@ class LogViewer extends HTMLElement {
     const answered = sources.every((lines) => lines.answered);
     if (problem && !this.total) this.note.replaceChildren(...problemNote(problem, () => void this.open(view)));
     else if (view.rows.length > 0) this.note.replaceChildren();
-    else this.note.replaceChildren(emptyNote({ answered, level: view.level, ended, attempt: this.lastAttempt }));
+    else this.note.replaceChildren(emptyNote({ answered: answered && !view.rows.waiting, level: view.level, ended: ended || this.isOver, attempt: this.lastAttempt }));
     view.pane.scroller.setAttribute("aria-label", texts.log.of(this.rank === "all" ? texts.log.allLearners : texts.log.oneLearner(this.rank), this.total));
     if (!this.tools) return;
     showFollow(this.tools, following, ended);
@@ -221,7 +240,7 @@ class LogViewer extends HTMLElement {
         following,
         ended,
         first: view.firstLine,
-        searching: view.finder.running,
+        searching: view.finder.running || Boolean(view.rows.waiting),
         total: this.total,
         partly: Boolean(problem && this.total),
         stale: live.status !== "live" || sources.some((lines) => lines.unavailable),
@@ -231,13 +250,15 @@ class LogViewer extends HTMLElement {
     this.showSurvey(this.tools, view);
   };
 
-  /** Counts and ticks of a short log of one learner; other logs are not counted. */
+  /** Counts of a few logs together, and ticks of one. */
   private showSurvey(tools: Controls, view: LogView): void {
-    const { survey } = this;
-    showCounts(tools, survey?.known ? { warn: survey.warnings, error: survey.errors.length } : {});
+    const { surveys } = this;
+    const sum = (of: (survey: Survey) => number): number => surveys.reduce((total, survey) => total + of(survey), 0);
+    const isKnown = surveys.length > 0 && surveys.every((survey) => survey.known);
+    showCounts(tools, isKnown ? { warn: sum((survey) => survey.warnings), error: sum((survey) => survey.errors) } : {});
     const isOne = this.streams.all.length === 1 && view.level === "all"; // else a line's place is not its share of the log
     const found = isOne ? view.finder.matches.map((key) => placeOf(key).n) : [];
-    this.ticks.draw(Math.max(1, this.total), isOne && survey?.known ? survey.errors : [], found);
+    this.ticks.draw(Math.max(1, this.total), isOne ? (surveys[0]?.places ?? []) : [], found);
   }
 
   // --- controls ---
@@ -247,7 +268,7 @@ class LogViewer extends HTMLElement {
       learner: (rank) => this.switchTo(view, rank, this.dataset.attempt ?? "1"),
       attempt: (attempt) => this.switchTo(view, this.rank, attempt),
       level: (level) => this.filter(view, level),
-      find: () => void view.find(tools.find.value),
+      find: () => this.find(view, tools.find.value),
       step: (by) => view.step(by),
       follow: () => (view.pane.following && tools.follow.ariaPressed ? view.pane.pause() : view.pane.follow()),
       error: () => void this.jumpToError(view),
@@ -268,10 +289,7 @@ class LogViewer extends HTMLElement {
   private switchTo(view: LogView, rank: string, attempt: string, place = ""): void {
     this.dataset.rank = rank;
     this.dataset.attempt = attempt;
-    const query = new URLSearchParams(location.search);
-    query.set("learner", rank);
-    query.set("attempt", attempt);
-    history.replaceState(null, "", `?${query}${place}`);
+    address({ learner: rank, attempt }, place);
     view.switchTo(this.makeStreams());
     this.nameWhole();
     this.linkRaw();
@@ -279,9 +297,24 @@ class LogViewer extends HTMLElement {
   }
 
   private filter(view: LogView, level: Level): void {
-    for (const one of this.tools?.levels ?? []) one.setAttribute("aria-pressed", String(one.dataset.level === level));
     view.filter(level);
+    this.showLevel(view);
+    address({ level: level === "all" ? "" : level });
     this.showStatus();
+  }
+
+  private showLevel({ level }: LogView): void {
+    for (const one of this.tools?.levels ?? []) one.setAttribute("aria-pressed", String(one.dataset.level === level));
+  }
+
+  private find(view: LogView, text: string): void {
+    address({ q: text });
+    void view.find(text);
+  }
+
+  /** The job of this log has ended, whether or not its learner could say so. */
+  private get isOver(): boolean {
+    return "over" in this.dataset;
   }
 
   private async jumpToError(view: LogView): Promise<void> {
@@ -367,6 +400,23 @@ class LogViewer extends HTMLElement {
     this.classList.toggle("timed", times !== "off");
     if (this.tools) showTimes(this.tools, times);
   }
+}
+
+/** The level that an address names. */
+function levelIn(query: URLSearchParams): Level {
+  const level = query.get("level");
+  return level === "warn" || level === "error" ? level : "all";
+}
+
+/** Note what is shown in the address, so that it can be shared and a reload shows it again; "" removes a name. */
+function address(changes: Record<string, string>, hash = location.hash): void {
+  const query = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) query.set(name, value);
+    else query.delete(name);
+  }
+  const text = query.toString();
+  history.replaceState(null, "", `${location.pathname}${text && "?"}${text}${hash}`);
 }
 
 customElements.define("x-log", LogViewer);
