@@ -20,6 +20,7 @@ from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
+from jobs.counters import count_response
 from portal.database.threads import DatabaseThreads
 from portal.error_responses import crowded
 from portal.streaming import STREAMS
@@ -28,9 +29,9 @@ AT_ONCE = 48
 """Concurrent requests. PostgreSQL allows 200 connections, which streams, live readers and workers need, too."""
 WAIT_S = 30.0
 """A request that has waited this long gets 503 with Retry-After."""
-PROBES = frozenset({"/healthz", "/readyz"})
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 """Health probes have threads of their own: a supervisor restarts a server that does not answer them."""
-PROBES_AT_ONCE = 2
+PROBES_AT_ONCE = 3
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
@@ -82,6 +83,7 @@ class ThreadedHandler(ASGIHandler):
         request, refusal = self.create_request(scope, body)
         response: Any = refusal if request is None else respond(request)
         response._handler_class = self.__class__
+        count_response(response.status_code)
         if not response.streaming:
             response.close()  # sends request_finished, which returns the connection
         else:

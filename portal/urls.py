@@ -5,10 +5,12 @@ from django.urls import URLPattern, URLResolver, include, path
 from portal import staff
 from portal.api import schema
 from portal.health import views
+from portal.monitoring.views import metrics
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", views.alive, name="healthz"),
     path("readyz", views.ready, name="readyz"),
+    path("metrics", metrics, name="metrics"),
     path("staff/", staff.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),
     path("docs/api", schema.docs, name="api-docs"),

@@ -120,11 +120,15 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Responses by learner id, what notifies viewers, and the ids of jobs that the lifecycle must reconcile."""
+    """Responses by learner id, what notifies viewers, the ids of jobs that the lifecycle must reconcile, and how much
+    was stored."""
 
     responses: dict[int, list[Ack | Nack]]
     publish: Callable[[], None]
     to_reconcile: frozenset[str]
+    lines: int
+    bytes: int
+    points: int
 
 
 def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
@@ -159,10 +163,14 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         _record_errors(rows)
         fp("ingest.before_commit")
     _cache(rows)
+    kept = [chunk for row in rows for chunk in row.chunks if not chunk.tombstone]
     return Committed(
         responses={row.grant.learner_id: row.response() for row in rows},
         publish=partial(_publish, rows, progress),
         to_reconcile=frozenset(row.grant.job_id for row in rows if row.needs_reconcile),
+        lines=sum(chunk.lines for chunk in kept),
+        bytes=sum(chunk.len for chunk in kept),
+        points=sum(len(row.points) for row in rows),
     )
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from django.db import Error as DatabaseError
 from django.db import connection
 
-from jobs import wake
+from jobs import counters, wake
 from jobs.failpoints import fp
-from jobs.ingest.store import commit
+from jobs.ingest.store import Committed, commit
 from jobs.retries import database_away
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Nack, StreamFrame
@@ -141,6 +141,7 @@ class Writer:
                 if not database_away(error):
                     self._isolate_failing(batch)
                     return
+                counters.INGEST_WAITS.inc()
                 logger.warning("ingest waits for the database", extra={"error": str(error)[:200]})
             except Exception:  # such as the driver's ValueError for a value that no column takes
                 self._isolate_failing(batch)
@@ -153,6 +154,7 @@ class Writer:
         """Find the frame that cannot be stored: it must cost no other learner its connection."""
         if len(batch) == 1:
             logger.exception("a frame cannot be stored", extra={"job": batch[0].grant.job_id})
+            counters.INGEST_REFUSED.inc()
             batch[0].respond(1, None)
             return
         for item in batch:
@@ -163,6 +165,7 @@ class Writer:
         is_busy = sum(item.weight for item in batch) > BUSY_BYTES
         done = commit([(item.grant, item.frame) for item in batch])
         fp("ingest.after_commit")
+        _count(done)
         done.publish()
         fp("ingest.after_publish")
         for job_id in done.to_reconcile:
@@ -175,6 +178,13 @@ class Writer:
         fp("ingest.after_responses")
         if is_busy:
             self._gather({item.grant.learner_id for item in batch if item.weight >= BUSY_ITEM_BYTES})
+
+
+def _count(done: Committed) -> None:
+    counters.INGEST_COMMITS.inc()
+    counters.INGEST_LINES.inc(done.lines)
+    counters.INGEST_BYTES.inc(done.bytes)
+    counters.INGEST_POINTS.inc(done.points)
 
 
 def _request_reconcile(job_id: str) -> None:

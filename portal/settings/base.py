@@ -49,6 +49,7 @@ LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
 LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules
 LUTHIER_LOG_JOB_MAX_BYTES = ENV.luthier_log_job_max_bytes
 SENTRY_DSN = ENV.sentry_dsn
+LUTHIER_METRICS_TOKEN = ENV.luthier_metrics_token
 LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max
 DATABASE_URL = ENV.database_url or EMBEDDED.database_url
 REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
@@ -224,6 +225,9 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; uploads of code stream to di
 
 # --- transport ----------------------------------------------------------------------------------
 SECURE_SSL_REDIRECT = HTTPS
+SECURE_REDIRECT_EXEMPT = [
+    r"^(healthz|readyz|metrics)$"
+]  # for programs beside it, past the proxy that ends TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS

@@ -45,6 +45,9 @@ class Environment:
     email_url: Annotated[str | None, values.url("smtp", "smtps")] = None
     sentry_dsn: Annotated[str | None, values.url("https", "http")] = None
 
+    # with it, `Authorization: Bearer` reads /metrics; none = /metrics is off
+    luthier_metrics_token: Annotated[str | None, values.secret] = None
+
     luthier_data: Annotated[Path, Path] = BASE_DIR / ".luthier"
     # a folder, or s3://bucket/prefix with AWS_* as usual; none = blobs in the data folder
     luthier_blobs: Annotated[str | None, values.blob_store] = None

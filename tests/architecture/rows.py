@@ -202,6 +202,7 @@ class Page:
 
     post: a form, sent with data (names in World.things, or plain values). changes: those who are let in change
     something by it, all others change nothing. open_to_all: needs no account. for_learners: takes their secret only.
+    own_token: takes a token of the installation only.
     """
 
     let_in: Rule
@@ -211,6 +212,7 @@ class Page:
     changes: bool = False
     open_to_all: bool = False
     for_learners: bool = False
+    own_token: bool = False
 
 
 def form(let_in: Rule, things: Mapping[str, str] | None = None, *, changes: bool = True, **data: str) -> Page:
@@ -222,11 +224,13 @@ CONSOLE_ONLY = rule(outside=404, people=404)
 TENANT_SLUG = "t/<slug:slug>"
 JOB_PAGE = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 PUBLIC = Page(ANY_USER, open_to_all=True)
+FOR_PROMETHEUS = Page(rule(), own_token=True)
 FOR_LEARNERS = Page(rule(), for_learners=True)
 TENANT_OPERATE = rule(outside=404, viewer=403, colleague=403)
 PAGES: dict[str, tuple[Page, ...]] = {
     "healthz": (PUBLIC,),
     "readyz": (PUBLIC,),
+    "metrics": (FOR_PROMETHEUS,),
     "login": (PUBLIC,),
     "logout": (Page(ANY_USER, post=True, open_to_all=True),),
     "": (Page(ANY_USER),),

@@ -634,7 +634,7 @@ def test_the_log_of_a_job_that_was_halted_in_the_queue_says_so(
 ) -> None:
     job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, attempt=0, last_halt={})
     page = open_page(alice, job, "/logs")
-    assert "The job was halted before its program started. Output appears here after a resume." in page
+    assert "The job was halted before its program started. Resume it to run it." in page
     assert "The program has not started" not in page
 
 
