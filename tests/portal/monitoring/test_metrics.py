@@ -219,7 +219,7 @@ def test_no_fact_reads_the_jobs_that_have_ended() -> None:
 
 
 def test_every_web_process_keeps_one_registry() -> None:
-    """Prometheus refuses a scrape in which a series stands twice."""
+    """Prometheus refuses a scrape in which a series is listed twice."""
     text = views.generate_latest(views.REGISTRY).decode()
     lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(lines) == len(set(lines))
