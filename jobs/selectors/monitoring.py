@@ -1,7 +1,7 @@
 """What /metrics shows of the installation as a whole, read from the database.
 
-Each fact is one statement whose cost depends on what lives, waits or happened recently, never on the number of jobs that
-were ever submitted: it reads by a partial index or the newest events only.
+Each fact is one statement whose cost depends on what lives, waits or happened recently, never on the number of jobs
+that were ever submitted: it reads by a partial index or the newest events only.
 """
 
 from __future__ import annotations

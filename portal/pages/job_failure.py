@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_scheduler.clusters.base import EndReason
 from jobs.diagnosis import LOOK, FailureCause
 from jobs.models import Checkpoint, Job, Learner
 from jobs.selectors import logs
 from jobs.selectors.failures import WITHOUT_LOG, exit_code_of, last_failures
 from jobs.selectors.log_lines import LogLine
-from jobs.states import State, StopReason, in_restart_loop
+from jobs.states import State, in_restart_loop
 
 BEFORE, AFTER = 10, 2
 """Lines on the card around the one that names the cause."""
@@ -29,17 +28,6 @@ CAUSES = {
     FailureCause.UNKNOWN: "unknown",
 }
 """In a few words, as the card's fact."""
-
-WITHOUT_LOG = frozenset(
-    {
-        StopReason.DEPLOY_FAILED,
-        StopReason.DEPLOY_TIMEOUT,
-        StopReason.IMAGE_ERROR,
-        StopReason.SECRET_MISSING,
-        EndReason.NOT_PREPARED,
-    }
-)
-"""Reasons of jobs whose program never began: its packages, its image or its secrets were not there."""
 
 Marked = list[tuple[LogLine, bool]]
 """Lines, each with whether it belongs to a traceback, or names the cause."""

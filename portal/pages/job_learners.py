@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Any
 
-from gpu_scheduler.clusters.base import EndReason
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.failures import NEVER_BEGAN, exit_code_of, first_exit, was_stopped
 from jobs.selectors.throughput import step_times, times_median
@@ -32,8 +31,6 @@ STARTING = (
 )
 """Phases of a start in order, each with its color family."""
 ENDED = (Phase.EXITED, Phase.STORING, Phase.DONE)
-NEVER_BEGAN = (EndReason.DEPLOY_FAILED, EndReason.IMAGE_ERROR, EndReason.NOT_PREPARED)
-"""Ends before any process of a learner ran."""
 UP = (Phase.PROCESSING, *ENDED)
 
 

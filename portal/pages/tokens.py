@@ -162,7 +162,7 @@ def _made(request: HttpRequest) -> dict[str, Any] | None:
     """The token that this browser has just made; None if there is none, it is too old, or it is another user's."""
     try:
         text = request.get_signed_cookie(MADE, salt=_salt(request), max_age=MADE_S)
-        made: dict[str, Any] = signing.loads(text)
+        made: dict[str, Any] = signing.loads(text or "")
     except (KeyError, signing.BadSignature):
         return None
     return made | {"expiry": datetime.fromisoformat(made["expiry"]) if made["expiry"] else None}

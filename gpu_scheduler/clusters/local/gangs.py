@@ -393,7 +393,7 @@ class Gangs:
 
 
 def _delete_all_in(trash: Path) -> None:
-    """Delete what lies in the trash, never the trash itself: the next learner may be on its way into it."""
+    """Delete what is in the trash, never the trash itself: the next learner may be on its way into it."""
     with suppress(FileNotFoundError):
         for thrown in list(trash.iterdir()):
             shutil.rmtree(thrown, ignore_errors=True)

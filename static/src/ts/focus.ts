@@ -1,5 +1,5 @@
 // The focus is never lost to the body. When the focused element is removed, disabled or hidden by what it did, as the Halt
-// button is by the halt, the nearest thing around it that is left takes the focus, so that Tab goes on from there.
+// button is by the halt, the nearest thing around it that is left takes the focus, so that Tab continues there.
 
 const FOCUSABLE = "a[href],button,input,select,textarea,summary,[tabindex]";
 

@@ -1,7 +1,7 @@
 // Forms are submitted by fetch, so that nothing typed is lost: the page is left only for what the server leads to. Without
 // scripts the same forms post and redirect.
 //
-// A form hears `submitted` before its page is left, and `refused` with the page that the server rendered instead; a form
+// A form receives `submitted` before its page is left, and `refused` with the page that the server rendered instead; a form
 // that prevents the default of `refused` shows what is wrong by itself.
 import { csrfToken } from "./api";
 import { prepare } from "./forms";
@@ -46,7 +46,7 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
   const body = new FormData(form, button);
-  body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old once somebody has signed in again
+  body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old once a user has signed in again
   const headers = { "X-Luthier-Form": document.querySelector<HTMLElement>(".app")?.dataset.user ?? "" };
   const address = button?.hasAttribute("formaction") ? button.formAction : form.action;
   try {
