@@ -134,6 +134,7 @@ class Job(models.Model):
                 F("tenant"), F("finished_at").desc(), name="job_by_end", also=Q(finished_at__isnull=False)
             ),
             _listed(F("owner"), F("id").desc(), name="job_by_owner"),
+            _listed(F("tenant"), F("gpu_type"), F("id").desc(), name="job_by_gpu", also=Q(gpus__gt=0)),
             _listed(F("tenant"), F("state"), name="job_live", also=Q(state__in=sorted(ACTIVE))),
             models.Index(
                 fields=["tenant", "created_at"], include=["owner", "state"], name="job_by_creation"
@@ -144,8 +145,9 @@ class Job(models.Model):
             models.Index(
                 fields=["resume_from"], condition=Q(resume_from__isnull=False), name="job_resume_from"
             ),
-            models.Index(fields=["next_reconcile_at"], condition=Q(settled=False), name="job_due"),
-            models.Index(fields=["lease_until"], condition=Q(lease_token__isnull=False), name="job_leased"),
+            # None on the lease and the due time themselves: they change every few seconds while a job lives, and a
+            # change of an indexed column writes the row to all indexes again. Unsettled jobs are few.
+            models.Index(fields=["id"], condition=Q(settled=False), name="job_unsettled"),
             models.Index(fields=["queued_at"], condition=Q(state=State.QUEUED), name="job_waiting"),
             GinIndex(fields=["tags"], name="job_tags"),
         ]

@@ -159,7 +159,9 @@ def _on(slot_type: str) -> Q:
     if slot_type == CPU_TYPE:
         return Q(gpus=0)
     last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"), slot_type=slot_type)
-    return Q(gpu_type=slot_type) | Q(Exists(last), gpu_type="", gpus__gt=0)
+    # Said twice, so that it is two ranges of an index and attempts are looked up of the second one only.
+    ranges = Q(gpus__gt=0, gpu_type__in=(slot_type, ""))
+    return ranges & (Q(gpu_type=slot_type) | Q(Exists(last)))
 
 
 def _within(user: access.Person, tenant: str) -> QuerySet[Job]:

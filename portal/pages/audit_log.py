@@ -22,7 +22,7 @@ from portal.pages.guard import admins_only, in_tenant
 from portal.pages.shell import frame
 from tenants import access
 from tenants.errors import NotAllowed
-from tenants.models import AuditEntry, QuotaChange, Tenant
+from tenants.models import AuditEntry, QuotaChange, Tenant, User
 from tenants.roles import Permission
 
 PER_PAGE = 50
@@ -96,7 +96,10 @@ def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Plac
     if tenant is not None:
         entries, changes = entries.filter(tenant=tenant), changes.filter(tenant=tenant)
     if q:
-        common = Q(actor__username=q) | Q(tenant__slug=q)
+        # By ids: with joins in the condition, each row of the log would be joined to be compared.
+        actors = list(User.objects.filter(username=q).values_list("pk", flat=True))
+        tenants = list(Tenant.objects.filter(slug=q).values_list("pk", flat=True))
+        common = Q(actor__in=actors) | Q(tenant__in=tenants)
         entries = entries.filter(common | Q(action__icontains=q) | Q(target__icontains=q))
         if q.lower() not in LIMIT_SET:
             changes = changes.filter(common | Q(gpu_type__icontains=q))

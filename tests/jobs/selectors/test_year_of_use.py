@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from jobs.selectors import heads
+from jobs.selectors.jobs import job_list
 from jobs.selectors.usage import By, by_user, live_jobs, usage_by_day_and_user, usage_of
 from tests import factories
 from tests.reads import history, pages_read
@@ -58,3 +61,49 @@ def test_days_and_people_of_usage_add_up_to_the_people() -> None:
         assert (day.used, day.waited, day.lost) == pytest.approx(
             (person.used, person.waited, person.lost), abs=0.1
         )
+
+
+def test_jobs_of_a_gpu_type_are_found_without_reading_the_others() -> None:
+    tenant = factories.tenant()
+    history(tenant, JOBS)  # jobs on CPUs
+    wants = factories.job(of=tenant, owner=factories.member(tenant), gpus=1, gpu_type="a100")
+    found: list[str] = []
+
+    def rare() -> None:
+        rows = job_list(user=wants.owner, tenant=tenant.slug, gpu_type="a100")
+        found[:] = rows.values_list("pk", flat=True)[:50]
+
+    rare()
+    assert found == [wants.pk]
+    assert pages_read(rare) < 100
+
+
+def test_no_index_contains_what_a_heartbeat_changes() -> None:
+    """PostgreSQL then writes the row's new version into the same page and into no index (HOT)."""
+    changes = {
+        "jobs_job": [
+            "lease_owner",
+            "lease_token",
+            "lease_until",
+            "fence",
+            "next_reconcile_at",
+            "fail_streak",
+        ],
+        "jobs_attempt": ["known_at"],
+        "jobs_learner": ["last_seen_at", "log_bytes", "log_lines", "log_crc", "metric_cursor", "last_step"],
+        "jobs_progress": ["step", "metrics", "log_seq", "log_bytes", "metric_seq", "reported_at"],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE tablename = ANY(%s)", [[*changes]]
+        )
+        indexes = cursor.fetchall()
+        cursor.execute("SELECT relname, reloptions FROM pg_class WHERE relname = ANY(%s)", [[*changes]])
+        room = dict(cursor.fetchall())
+    assert not [
+        (index, column)
+        for table, index, text in indexes
+        for column in changes[table]
+        if re.search(rf"\b{column}\b", text)
+    ]
+    assert all(any("fillfactor" in option for option in room[table] or ()) for table in changes)
