@@ -64,7 +64,8 @@ runtimes: env     ## Re-lock the runtimes of jobs after a change of examples/run
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make runtimes" $$source -o $${source%.in}.txt || exit 1; done
 
-data: env         ## Fetch the data of the MNIST examples into .luthier/datasets
+data: python      ## Fetch the data of the MNIST examples into .luthier/datasets
+	@$(PYTHON) tools/environment.py runtime build
 	@$(PY) -m examples.data.fetch mnist
 
 clean:            ## Remove what `make` installed and built, but no data

@@ -28,7 +28,7 @@ import pytest
 from tests.documents import IN_PAGE, ROOT, commands
 from tests.platform import free_port, wait_for
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 STARTED = re.compile(r"Luthier is at  (\S+)\n(?:.*\n)*?    alice +(\S+)(?:.*\n)*?  Ctrl-C stops everything")
 MACHINE = (
