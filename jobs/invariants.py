@@ -191,6 +191,7 @@ RULES = (
                 "jobs_logchunk",
                 "jobs_logindex",
                 "jobs_metricpoint",
+                "jobs_metricrollup",
             )
         ),
     ),

@@ -24,7 +24,8 @@ from psycopg2.extras import execute_values
 from jobs import events, pubsub
 from jobs.failpoints import fp
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
-from jobs.models import JobEvent
+from jobs.ingest.rollups import roll_up
+from jobs.models import JobEvent, MetricRollup
 from jobs.selectors import log_cache
 from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
@@ -57,7 +58,7 @@ ORDER BY l.id
 FOR NO KEY UPDATE OF l
 """
 LOCK_PROGRESS = """
-SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_seq
+SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_seq, metric_rolled
 FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
 """
 UPDATE_LEARNERS = """
@@ -96,8 +97,8 @@ RETURNING job_id, seq, rank, name, step, value
 UPDATE_PROGRESS = """
 UPDATE jobs_progress p
 SET step = v.step, total = v.total, metrics = v.metrics::jsonb, log_seq = v.log_seq, log_bytes = v.log_bytes,
-    metric_seq = v.metric_seq, reported_at = now()
-FROM (VALUES %s) AS v (job_id, step, total, metrics, log_seq, log_bytes, metric_seq)
+    metric_seq = v.metric_seq, metric_rolled = v.metric_rolled, reported_at = now()
+FROM (VALUES %s) AS v (job_id, step, total, metrics, log_seq, log_bytes, metric_seq, metric_rolled)
 WHERE p.job_id = v.job_id
 """
 
@@ -110,6 +111,7 @@ class _Progress:
     log_seq: int
     log_bytes: int
     metric_seq: int
+    metric_rolled: int
     changed: bool = False
 
     def names_in_order(self, rank: int) -> frozenset[str]:
@@ -286,6 +288,10 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
     for job_id, seq, rank, name, step, value in sorted(written, key=itemgetter(1)):
         progress[job_id].metric_seq = seq
         _note_value(progress[job_id], rank, name, step, value, in_order=(job_id, name) in in_order)
+    for job_id in {row[0] for row in written}:
+        job = progress[job_id]
+        if job.metric_seq - job.metric_rolled >= MetricRollup.SEGMENT:
+            job.metric_rolled = roll_up(cursor, job_id, job.metric_rolled, job.metric_seq)
 
 
 def _note_progress(job: _Progress, row: LearnerUpdate) -> None:
@@ -372,12 +378,13 @@ def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
             job.log_seq,
             job.log_bytes,
             job.metric_seq,
+            job.metric_rolled,
         )
         for job_id, job in progress.items()
         if job.changed
     ]
     if values:
-        template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint)"
+        template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint, %s::bigint)"
         execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
 
 

@@ -32,7 +32,6 @@ from jobs.models import (
     CheckpointFile,
     IdempotentResponse,
     Job,
-    MetricPoint,
     PeriodicTask,
     ResultFile,
     Upload,
@@ -150,7 +149,7 @@ def purge(job_id: str) -> None:
         return
     retention.delete_logs(job_id)
     fp("purge.after_logs")
-    retention.delete_in_parts(MetricPoint._meta.db_table, job_id)
+    retention.delete_metrics(job_id)
     fp("purge.after_points")
     held = [
         *CheckpointFile.objects.filter(checkpoint__job=job_id).values_list("blob_id", flat=True),

@@ -1,7 +1,7 @@
 """Jobs and everything seen of them. PostgreSQL is the only place where a fact lives.
 
 Three writers, three places: services write Job.intent, ingest writes what learners report (Learner, Progress,
-LogChunk, MetricPoint, Checkpoint, ResultFile), lifecycle alone writes Job.state, attempts and quota use.
+LogChunk, MetricPoint, MetricRollup, Checkpoint, ResultFile), lifecycle alone writes Job.state, attempts and quota use.
 """
 
 from jobs.models.attempt import Attempt, JobEvent, Learner
@@ -21,7 +21,7 @@ from jobs.models.installation import (
 from jobs.models.job import Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal, counted
-from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint
+from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint, MetricRollup
 
 __all__ = [
     "UNIT",
@@ -40,6 +40,7 @@ __all__ = [
     "LogChunk",
     "LogIndex",
     "MetricPoint",
+    "MetricRollup",
     "PeriodicTask",
     "Progress",
     "Removal",

@@ -176,6 +176,7 @@ class Progress(models.Model):
         default=0
     )  # output kept of all learners and attempts, against the job's cap
     metric_seq = models.BigIntegerField(default=0)  # newest MetricPoint.seq
+    metric_rolled = models.BigIntegerField(default=0)  # newest MetricPoint.seq that is in a MetricRollup
     reported_at = models.DateTimeField(null=True)
 
 

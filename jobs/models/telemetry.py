@@ -103,3 +103,44 @@ class MetricPoint(models.Model):
             models.Index(fields=["job", "seq"], name="metric_by_seq"),
             models.Index(fields=["job", "name", "step"], name="metric_by_step"),
         ]
+
+
+class MetricRollup(models.Model):
+    """Points of one series that follow each other, in numbers: charts read these in place of the points.
+
+    first_seq, last_seq: the points are those of the series with these numbers and between. in_order: their steps rise
+    and their times do not fall, so that `last` is at the high end of both axes. low, high: of the finite values, null
+    if there is none. None crosses a border of SEGMENT points of the job. Written by ingest only
+    (jobs/ingest/rollups.py). Constraints: as LogChunk.
+    """
+
+    SEGMENT = 4_096
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    name = models.CharField(max_length=120)
+    first_seq = models.BigIntegerField()
+    last_seq = models.BigIntegerField()
+    points = models.PositiveIntegerField()
+    not_finite = models.PositiveIntegerField()
+    in_order = models.BooleanField()
+    low_step = models.BigIntegerField()
+    high_step = models.BigIntegerField()
+    low_at = models.DateTimeField()
+    high_at = models.DateTimeField()
+    low = models.FloatField(null=True)
+    high = models.FloatField(null=True)
+    last = models.FloatField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job", "name", "rank", "attempt", "first_seq"], name="rollup_once"
+            )
+        ]

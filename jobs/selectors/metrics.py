@@ -1,4 +1,4 @@
-"""Metric series for charts, downsampled to buckets by the database.
+"""Metric series for charts, downsampled to buckets by the database: from roll-ups where they are fine enough.
 
 Nothing here checks permission: callers have fetched the job (job_get).
 A point is superseded when a newer attempt has reported at or around its step; such points are returned separately,
@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from django.db import connection
 
-from jobs.models import Progress
+from jobs.models import MetricRollup, Progress
+from jobs.selectors.metric_sql import AXES, BUCKETS_SQL, NOT_FINITE_SQL, SPANS_SQL, SUPERSEDING_SQL
 from learner_agent.wire import number_out
 
 Axis = Literal["step", "time"]
@@ -29,50 +30,6 @@ DEFAULT_BUCKETS = 500
 MAX_SERIES = 200
 """Per response; a program can report thousands of names, and each series costs a scan of its points."""
 MAX_NOT_FINITE = 200
-
-# x: the step itself, or milliseconds since the epoch.
-X_SQL = {"step": "p.step::float8", "time": "extract(epoch FROM p.at)::float8 * 1000"}
-
-SPANS_SQL = """
-SELECT name, rank, attempt, min(step), max(step), min({x}), max({x}), count(*)
-FROM jobs_metricpoint p
-WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
-  AND (%(q)s = '' OR strpos(lower(name), lower(%(q)s)) > 0)
-  AND (%(upto)s::bigint IS NULL OR seq <= %(upto)s)
-GROUP BY name, rank, attempt ORDER BY name, rank, attempt
-"""
-BUCKETS_SQL = """
-WITH wanted AS (
-    SELECT * FROM unnest(%(w_name)s::text[], %(w_rank)s::int[], %(w_attempt)s::int[], %(w_low)s::float8[],
-        %(w_high)s::float8[], %(w_width)s::float8[]) AS w (name, rank, attempt, low, high, width)
-), newer AS (
-    SELECT * FROM unnest(%(n_name)s::text[], %(n_rank)s::int[], %(n_attempt)s::int[], %(n_first)s::bigint[],
-        %(n_last)s::bigint[]) AS n (name, rank, attempt, first, last)
-), points AS (
-    SELECT p.name, p.rank, p.value, p.seq, {x} AS x, w.low, w.width,
-        {superseded} AS superseded
-    FROM jobs_metricpoint p JOIN wanted w USING (name, rank, attempt)
-    WHERE p.job_id = %(job)s AND {x} BETWEEN w.low AND w.high
-      AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
-)
-SELECT name, rank, superseded, max(x),
-    min(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
-    max(value) FILTER (WHERE value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])),
-    (array_agg(value ORDER BY x DESC, seq DESC))[1], count(*)
-FROM points
-GROUP BY name, rank, superseded, CASE WHEN width > 0 THEN floor((x - low) / width) ELSE x END
-ORDER BY name, rank, superseded, max(x)
-"""
-SUPERSEDED_SQL = """EXISTS (SELECT FROM newer n WHERE n.name = p.name AND n.rank = p.rank AND n.attempt > p.attempt
-        AND p.step BETWEEN n.first AND n.last)"""
-NOT_FINITE_SQL = """
-SELECT p.name, p.rank, {x}, p.value FROM jobs_metricpoint p
-WHERE p.job_id = %(job)s AND p.value = ANY ('{{NaN,Infinity,-Infinity}}'::float8[])
-  AND p.name = ANY(%(names)s)
-  AND (%(upto)s::bigint IS NULL OR p.seq <= %(upto)s)
-  AND (%(low)s::float8 IS NULL OR {x} >= %(low)s) AND (%(high)s::float8 IS NULL OR {x} <= %(high)s)
-ORDER BY p.step DESC LIMIT %(limit)s
-"""
 
 
 @dataclass(slots=True)
@@ -152,6 +109,12 @@ def newest(job_id: str) -> int:
     return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
 
 
+def rolled(job_id: str, upto: int | None) -> int:
+    """Ingest number up to which roll-ups are read, and from there points. upto: the last point to read."""
+    found = Progress.objects.filter(job=job_id).values_list("metric_rolled", flat=True).first() or 0
+    return found if upto is None else min(found, upto // MetricRollup.SEGMENT * MetricRollup.SEGMENT)
+
+
 def ends_in_order(job_id: str) -> dict[str, int]:
     """Metrics whose points have an order, but no steps of the program's, and where the newest of each is."""
     found = Progress.objects.filter(job=job_id).values_list("metrics", flat=True).first() or {}
@@ -169,8 +132,14 @@ def spans(
     """The series of a job with these names, or with q in their name, by name and rank: one entry per attempt."""
     with connection.cursor() as cursor:
         cursor.execute(
-            SPANS_SQL.format(x=X_SQL[x]),
-            {"job": job_id, "names": list(names) if names is not None else None, "q": q, "upto": upto},
+            SPANS_SQL.format(**AXES[x]),
+            {
+                "job": job_id,
+                "names": list(names) if names is not None else None,
+                "q": q,
+                "rolled": rolled(job_id, upto),
+                "upto": upto,
+            },
         )
         return [Span(*row) for row in cursor.fetchall()]
 
@@ -188,7 +157,9 @@ def series(
     """The series of these spans within x_from … x_to, each in at most this number of buckets, in the same order.
 
     x: "step", or "time" in milliseconds since the epoch. upto: the last ingest number to include.
-    Cost: the database reads every point of the range once (about 0.4 s per million).
+    Buckets are about equally wide: a roll-up that is narrower than a bucket counts in the one where it ends. Every
+    point is in exactly one bucket. Cost: a row for each roll-up of the range, and one for each point where roll-ups
+    are wider than a bucket, cross an end of the range or of what is superseded, or are not made yet.
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
     kept = {(span.name, span.rank): Series(span.name, span.rank) for span in found}
@@ -196,20 +167,20 @@ def series(
     for one in kept.values():
         one.axis = ORDER if one.name in in_order else one.axis
     if found:
-        _fill(job_id, kept, found, x_from, x_to, buckets, x, upto)
-        _fill_not_finite(job_id, kept, x_from, x_to, x, upto)
+        read = {"job": job_id, "upto": upto, "rolled": rolled(job_id, upto)}
+        _fill(read, kept, found, x_from, x_to, buckets, x)
+        _fill_not_finite(read, kept, x_from, x_to, x)
     return list(kept.values())
 
 
 def _fill(
-    job_id: str,
+    read: dict[str, Any],
     kept: dict[tuple[str, int], Series],
     spans: Sequence[Span],
     x_from: float | None,
     x_to: float | None,
     buckets: int,
     x: Axis,
-    upto: int | None,
 ) -> None:
     by_series: dict[tuple[str, int], list[Span]] = defaultdict(list)
     for span in spans:
@@ -229,8 +200,7 @@ def _fill(
                 wanted[f"w_{key}"].append(value)
     several = len({span.attempt for span in spans}) > 1
     parameters: dict[str, Any] = {
-        "job": job_id,
-        "upto": upto,
+        **read,
         **wanted,
         "n_name": [span.name for span in spans],
         "n_rank": [span.rank for span in spans],
@@ -238,7 +208,7 @@ def _fill(
         "n_first": [span.first for span in spans],
         "n_last": [span.last for span in spans],
     }
-    statement = BUCKETS_SQL.format(x=X_SQL[x], superseded=SUPERSEDED_SQL if several else "false")
+    statement = BUCKETS_SQL.format(**AXES[x], **SUPERSEDING_SQL[several])
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
         for name, rank, superseded, at, low, high, last, count in cursor.fetchall():
@@ -249,20 +219,18 @@ def _fill(
 
 
 def _fill_not_finite(
-    job_id: str,
+    read: dict[str, Any],
     kept: dict[tuple[str, int], Series],
     x_from: float | None,
     x_to: float | None,
     x: Axis,
-    upto: int | None,
 ) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            NOT_FINITE_SQL.format(x=X_SQL[x]),
+            NOT_FINITE_SQL.format(**AXES[x]),
             {
-                "job": job_id,
+                **read,
                 "names": [name for name, _ in kept],
-                "upto": upto,
                 "low": x_from,
                 "high": x_to,
                 "limit": MAX_NOT_FINITE,

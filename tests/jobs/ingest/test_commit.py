@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from jobs.ingest.intents import note_seen, resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
-from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, Progress
+from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, MetricRollup, Progress
 from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.states import EventCode, Intent, Phase, State
 from jobs.tokens import Grant, grant_of
@@ -108,6 +108,23 @@ def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job
     progress = Progress.objects.get(job=job)
     assert (progress.step, progress.total, progress.metric_seq) == (2, 9, 3)
     assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0, "axis": "step"}
+
+
+def test_complete_segments_of_points_are_rolled_up_with_the_commit(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MetricRollup, "SEGMENT", 4)
+    submit(job, Metric("jsonl", 0, 10, [("loss", step, 0, step / 8) for step in range(3)]))
+    assert not MetricRollup.objects.exists()
+    submit(job, Metric("jsonl", 10, 20, [("loss", step, 0, step / 8) for step in range(3, 10)]))
+
+    rows = MetricRollup.objects.filter(job=job).order_by("first_seq")
+    assert list(rows.values_list("first_seq", "last_seq", "low", "high", "last")) == [
+        (1, 4, 0.0, 0.375, 0.375),
+        (5, 8, 0.5, 0.875, 0.875),
+    ]
+    progress = Progress.objects.get(job=job)
+    assert (progress.metric_seq, progress.metric_rolled) == (10, 8)
 
 
 def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(job: Job) -> None:

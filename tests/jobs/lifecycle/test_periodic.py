@@ -23,6 +23,7 @@ from jobs.models import (
     Learner,
     LogChunk,
     MetricPoint,
+    MetricRollup,
     PeriodicTask,
     ResultFile,
     Upload,
@@ -128,6 +129,10 @@ def deleted(world: World, days_ago: float) -> Job:
     place = {"job": job, "tenant": world.tenant, "attempt": 1, "rank": 0, "seq": 1}
     LogChunk.objects.create(**place, offset=0, len=1, first_line=1, lines=0, data=b"x")
     MetricPoint.objects.create(**place, name="loss", step=1, value=0.5, at=job.created_at)
+    MetricRollup.objects.create(
+        job=job, tenant=world.tenant, attempt=1, rank=0, name="loss", first_seq=1, last_seq=1, points=1, not_finite=0,
+        in_order=True, low_step=1, high_step=1, low_at=job.created_at, high_at=job.created_at, last=0.5,
+    )  # fmt: skip
     Job.objects.filter(pk=job.pk).update(code=kept["code"], deleted_at=Now() - timedelta(days=days_ago))
     return job
 
@@ -138,7 +143,7 @@ def test_a_deleted_job_is_purged_with_every_row_and_byte_once_its_time_is_over(w
     files = {path for path in Path(settings.LUTHIER_DATA).rglob("blobs/**/*") if path.is_file()}
     be_due()
     assert set(Job.objects.values_list("pk", flat=True)) == {fresh.pk, clone.pk}
-    for model in (Learner, JobEvent, LogChunk, MetricPoint, ResultFile):
+    for model in (Learner, JobEvent, LogChunk, MetricPoint, MetricRollup, ResultFile):
         assert not model.objects.filter(job_id=old.pk).exists(), model.__name__
     assert LogChunk.objects.filter(job=fresh).exists()
     assert Blob.objects.count() == 3

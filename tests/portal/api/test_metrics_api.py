@@ -19,14 +19,13 @@ NAMES = [f"m{number:03}" for number in range(250)]
 @pytest.fixture
 def job(people: People) -> Job:
     job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING)
+    series = [(name, attempt) for name in NAMES for attempt in (1, 2)]
+    like = {"job": job, "tenant": job.tenant, "rank": 0, "value": 0.5, "at": timezone.now()}
     MetricPoint.objects.bulk_create(
-        MetricPoint(
-            job=job, tenant=job.tenant, attempt=attempt, rank=0, name=name, step=attempt, value=0.5, at=timezone.now(),
-            seq=0,
-        )
-        for name in NAMES
-        for attempt in (1, 2)
-    )  # fmt: skip
+        MetricPoint(**like, attempt=attempt, name=name, step=attempt, seq=seq)
+        for seq, (name, attempt) in enumerate(series, 1)
+    )
+    Progress.objects.filter(job=job).update(metric_seq=len(series))
     return job
 
 
