@@ -27,7 +27,7 @@ def csv_blocks(
 ) -> Generator[bytes, None, None]:
     """The header, then a line for each point of these names, or with q in the name, in the order of arrival.
 
-    Ends at the point that was the newest when it began. Superseded points are included: they differ in `attempt`.
+    Ends at the point that was the newest when it began. Superseded points are included, each with its `attempt`.
     NaN and infinities are the words that `float()` reads. A name that a spreadsheet would take for a formula gets an
     apostrophe in front.
     """
