@@ -28,6 +28,7 @@ from jobs.models import (
     LogChunk,
     LogIndex,
     MetricPoint,
+    MetricRollup,
     Removal,
     ResultFile,
 )
@@ -190,6 +191,12 @@ def delete_logs(job_id: str) -> None:
     delete_in_parts(LogIndex._meta.db_table, job_id)
 
 
+def delete_metrics(job_id: str) -> None:
+    """Delete a job's points and their roll-ups."""
+    delete_in_parts(MetricPoint._meta.db_table, job_id)
+    delete_in_parts(MetricRollup._meta.db_table, job_id)
+
+
 def _remove_files(files: QuerySet[Any]) -> None:
     """Delete rows that refer to blobs, and release these. After a crash in between the sweep finds them."""
     held = list(files.values_list("blob_id", flat=True))
@@ -200,7 +207,7 @@ def _remove_files(files: QuerySet[Any]) -> None:
 
 REMOVERS: dict[Kind, Callable[[str], None]] = {
     Kind.LOGS: delete_logs,
-    Kind.METRICS: lambda job_id: delete_in_parts(MetricPoint._meta.db_table, job_id),
+    Kind.METRICS: delete_metrics,
     Kind.CHECKPOINTS: lambda job_id: _remove_files(CheckpointFile.objects.filter(checkpoint__job=job_id)),
     Kind.RESULTS: lambda job_id: _remove_files(ResultFile.objects.filter(job=job_id)),
     Kind.EVENTS: lambda job_id: delete_in_parts("jobs_jobevent", job_id, f"NOT {KEPT_EVENT}"),
