@@ -14,7 +14,7 @@ TAIL = "p.job_id = %(job)s AND p.seq > %(rolled)s AND (%(upto)s::bigint IS NULL 
 """Points that are not in a roll-up that is read."""
 OF_ROLLUP = """p.job_id = %(job)s AND p.name = r.name AND p.rank = r.rank AND p.attempt = r.attempt
         AND p.step BETWEEN r.low_step AND r.high_step AND p.seq BETWEEN r.first_seq AND r.last_seq"""
-"""Points p of a roll-up r: found by the index on steps, told from later ones between them by their numbers."""
+"""Points p of a roll-up r: found by the index on steps, then chosen among others between them by their numbers."""
 FINITE = "value <> ALL ('{{NaN,Infinity,-Infinity}}'::float8[])"
 
 NAMED = """(%(names)s::text[] IS NULL OR name = ANY(%(names)s))

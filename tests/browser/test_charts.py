@@ -63,7 +63,7 @@ def with_a_spike(route: Route) -> None:
 
 
 def test_a_spike_of_one_point_among_a_hundred_thousand_is_drawn_and_in_the_table(
-    job: str, open_as: Open
+    job: str, open_as: Open, picture: Callable[..., None]
 ) -> None:
     """Its band was a faint sliver, and the table had the last value of each row only."""
     page = open_as("alice", "/healthz")
@@ -73,6 +73,13 @@ def test_a_spike_of_one_point_among_a_hundred_thousand_is_drawn_and_in_the_table
     expect(chart.locator("canvas")).to_be_visible()
     page.wait_for_function(f"({INK})({WHERE}) > 40")
     assert page.evaluate(INK, WHERE - 0.2) == 0
+    clip = page.get_by_role("button", name="Clip outliers")
+    clip.focus()
+    page.keyboard.press("Enter")
+    expect(clip).to_have_attribute("aria-pressed", "true")
+    expect(chart.get_by_text("▲ 1 outlier outside the scale")).to_be_visible()
+    assert "clip=1" in page.url
+    picture(page, "charts-clipped")
     chart.get_by_role("button", name="Values as a table").click()
     table = chart.locator("table")
     expect(table.locator("th")).to_have_text(["step", "loss", "loss, lowest", "loss, highest"])

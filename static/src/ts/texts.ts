@@ -108,6 +108,7 @@ export const texts = {
     superseded: "superseded",
     notFinite: (count: number) => `✕ ${count} NaN/Inf`,
     notPositive: (count: number) => `${counted(count, "value")} ≤ 0 not shown`,
+    clipped: (count: number) => `▲ ${counted(count, "outlier")} outside the scale`,
     noneAboveZero: "No value above 0 to show on a log scale.",
     noneInRange: "No value in this range.",
     noneFinite: "No finite value to draw.",
@@ -137,6 +138,7 @@ export const texts = {
     axes: { step: "Step", time: "Time", relative: "Relative" },
     smoothing: "Smoothing",
     logScale: "Log y",
+    clip: "Clip outliers",
     find: "Search metrics",
   },
   log: {

@@ -1,6 +1,7 @@
 // How uPlot draws a table: styles, axes, marks. No state of its own.
 import uPlot from "uplot";
 import { duration } from "../format";
+import type { Clipping } from "./clip";
 import type { Settings } from "./settings";
 import { isThinned, LINES, short, tickLabels, type Table } from "./table";
 import type { Mark } from "./words";
@@ -24,7 +25,7 @@ function room(plot: uPlot, labels: string[] | null): number {
   return Math.max(LEAST_ROOM, Math.ceil(widest) + LABEL_GAP);
 }
 
-export function options(table: Table, settings: Settings, size: { width: number; height: number }, hooks: uPlot.Hooks.Arrays): uPlot.Options {
+export function options(table: Table, settings: Settings, size: { width: number; height: number }, hooks: uPlot.Hooks.Arrays, clip: () => Clipping | null): uPlot.Options {
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   table.lines.forEach((line, at) => {
@@ -43,12 +44,14 @@ export function options(table: Table, settings: Settings, size: { width: number;
   });
   const axis = { stroke: token("--text-3"), grid: { stroke: token("--border"), width: 1 }, ticks: { show: false }, font: '11px Geist, sans-serif' };
   const words: uPlot.Axis.Values = (_plot, values, _axis, _space, step) => (settings.x === "relative" ? values.map(duration) : tickLabels(values, step));
+  const usual = (low: number, high: number): uPlot.Range.MinMax => (settings.log ? uPlot.rangeLog(low, high, 10, true) : uPlot.rangeNum(low, high, 0.1, true));
+  const clipped: uPlot.Scale.Range = (_plot, low, high) => clip()?.scale ?? usual(low ?? 0, high ?? 1);
   return {
     ...size,
     legend: { show: false },
     padding: [8, 18, 0, 0],
     cursor: { sync: { key: "job" }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 7 } },
-    scales: { x: { time: settings.x === "time" }, y: { distr: settings.log ? 3 : 1 } },
+    scales: { x: { time: settings.x === "time" }, y: { distr: settings.log ? 3 : 1, ...(settings.clip ? { range: clipped } : {}) } },
     axes: [
       { ...axis, size: 26, ...(settings.x === "time" ? {} : { values: words }), ...(settings.x === "step" ? { incrs: WHOLE } : {}) },
       { ...axis, size: room, values: (_plot, values, _axis, _space, step) => (settings.log ? values.map((value) => (value === null ? "" : short(value))) : tickLabels(values, step)) },
@@ -57,6 +60,26 @@ export function options(table: Table, settings: Settings, size: { width: number;
     bands,
     hooks,
   };
+}
+
+/** A triangle at the edge that a clipped value is beyond. */
+export function drawOutside(plot: uPlot, outside: Clipping["outside"]): void {
+  const { ctx } = plot;
+  const { top, height } = plot.bbox;
+  const size = 5 * devicePixelRatio;
+  ctx.save();
+  ctx.fillStyle = token("--red");
+  for (const [x, edge] of outside) {
+    const at = plot.valToPos(x, "x", true);
+    const tip = edge === "top" ? top : top + height;
+    const foot = edge === "top" ? tip + 1.6 * size : tip - 1.6 * size;
+    ctx.beginPath();
+    ctx.moveTo(at, tip);
+    ctx.lineTo(at - size, foot);
+    ctx.lineTo(at + size, foot);
+    ctx.fill();
+  }
+  ctx.restore();
 }
 
 /** Restarts and checkpoints as vertical lines, NaN and infinities as crosses at the foot. */

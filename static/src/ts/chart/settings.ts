@@ -5,6 +5,8 @@ export interface Settings {
   /** Weight of the moving average, 0 (none) to 0.999. */
   smooth: number;
   log: boolean;
+  /** Scale the y axis without outliers. */
+  clip: boolean;
   find: string;
   /** In the unit of the x axis: steps or seconds. */
   zoom: [number, number] | null;
@@ -22,6 +24,7 @@ export function settingsOf(search: string): Settings {
     x: (["step", "time", "relative"] as const).find((x) => x === query.get("x")) ?? "step",
     smooth: Math.min(0.999, Math.max(0, number(query.get("smooth")))),
     log: query.get("log") === "1",
+    clip: query.get("clip") === "1",
     find: query.get("m") ?? "",
     zoom: from !== null && to !== null ? [from, to] : null,
   };
@@ -34,6 +37,7 @@ export function searchOf(settings: Settings, search: string): string {
   put("x", settings.x === "step" ? "" : settings.x);
   put("smooth", settings.smooth ? String(settings.smooth) : "");
   put("log", settings.log ? "1" : "");
+  put("clip", settings.clip ? "1" : "");
   put("m", settings.find);
   put("zoom", settings.zoom ? zoomText(settings.zoom) : "");
   const text = query.toString();

@@ -2,6 +2,7 @@
 import { metric, thousands, timeOfDay } from "../format";
 import type { Newest } from "../newest";
 import { texts } from "../texts";
+import { clipping } from "./clip";
 import { lowest, type Series } from "./series";
 import type { Settings } from "./settings";
 import { isThinned, short, type Line, type Table } from "./table";
@@ -37,6 +38,8 @@ export function legend(name: string, series: Series[], table: Table, settings: S
   if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "series-1" });
   if (series.some((one) => one.superseded.length)) entries.push({ text: texts.chart.superseded, swatch: "series-1 dashed" });
   if (table.notFinite.length) entries.push({ text: texts.chart.notFinite(table.notFinite.length), isNote: true });
+  const clipped = clipping(table, settings)?.outside.length ?? 0;
+  if (clipped) entries.push({ text: texts.chart.clipped(clipped), isNote: true });
   if (table.below) entries.push({ text: texts.chart.notPositive(table.below), isNote: true });
   return entries;
 }

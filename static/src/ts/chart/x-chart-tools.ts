@@ -6,12 +6,13 @@ import { csvAddress } from "./series";
 
 class ChartTools extends HTMLElement {
   private readonly log = toggle(texts.chart.logScale, settings.log);
+  private readonly clip = toggle(texts.chart.clip, settings.clip);
   private readonly showLog = (): void => this.log.setAttribute("aria-pressed", String(settings.log));
 
   connectedCallback(): void {
     document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
-    this.append(this.axis(), this.smoothing(), this.logarithmic());
+    this.append(this.axis(), this.smoothing(), this.logarithmic(), this.clipped());
     this.append(downloadLink(csvAddress(this.dataset.job ?? ""), texts.chart.downloadAll, texts.chart.csv));
     if (!("serverSearch" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
@@ -56,6 +57,14 @@ class ChartTools extends HTMLElement {
   private logarithmic(): HTMLElement {
     this.log.addEventListener("click", () => change({ log: !settings.log }));
     return this.log;
+  }
+
+  private clipped(): HTMLElement {
+    this.clip.addEventListener("click", () => {
+      change({ clip: !settings.clip });
+      this.clip.setAttribute("aria-pressed", String(settings.clip));
+    });
+    return this.clip;
   }
 
   private find(): HTMLElement {

@@ -3,7 +3,8 @@ import uPlot from "uplot";
 import { button, downloadLink, named } from "../button";
 import { texts } from "../texts";
 import { BUCKETS, Metrics } from "./metrics";
-import { drawMarks, options } from "./plot";
+import { clipping } from "./clip";
+import { drawMarks, drawOutside, options } from "./plot";
 import { addPoint, csvAddress, type Axis, type Point, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { valuesTable } from "./values";
@@ -178,7 +179,7 @@ class Chart extends HTMLElement {
     this.outdated = false;
     this.makeRoom();
     this.holder.replaceChildren();
-    this.plot = new uPlot(options(this.table, settings, this.size(), this.hooks()), data, this.holder);
+    this.plot = new uPlot(options(this.table, settings, this.size(), this.hooks(), () => clipping(this.table, settings)), data, this.holder);
     this.holder.append(this.tip);
     this.showRange();
     mounted.add(this);
@@ -207,7 +208,12 @@ class Chart extends HTMLElement {
 
   private hooks(): uPlot.Hooks.Arrays {
     return {
-      draw: [(plot) => drawMarks(plot, this.marks(), this.table.notFinite)],
+      draw: [
+        (plot) => {
+          drawMarks(plot, this.marks(), this.table.notFinite);
+          drawOutside(plot, clipping(this.table, settings)?.outside ?? []);
+        },
+      ],
       setCursor: [(plot) => this.showTip(plot)],
       setSelect: [(plot) => this.onSelect(plot)],
     };
