@@ -94,6 +94,9 @@ def test_the_address_holds_level_search_and_line_and_is_followed(open_as: Open, 
     page.evaluate("location.hash = '#L20-21'")
     expect(page.locator('x-log .log-row[data-n="20"].picked')).to_be_in_viewport()
     expect(page.locator("x-log .log-row.picked")).to_have_count(2)
+    page.reload()  # the line of the address stays in sight while the search goes on
+    expect(page.locator("x-log .match-count")).to_have_text("1 of 1")
+    expect(page.locator('x-log .log-row[data-n="20"].picked')).to_be_in_viewport()
     page.go_back()
     expect(page.locator('x-log .log-row[data-n="45000"].picked')).to_be_in_viewport()
 

@@ -104,11 +104,13 @@ export class LogView {
     return this.rows.indexOf(keyOf(place)) >= 0;
   }
 
-  async find(text: string): Promise<void> {
+  /** Search, and go to the nearest match unless lines were picked that are to stay in sight. */
+  async find(text: string, { stay = false } = {}): Promise<void> {
+    const { picked } = this;
     if (text) this.pane.pause();
     const finding = this.finder.find(text, this.streams.all, () => placeOf(this.firstKey));
     this.pane.refill();
-    if (await finding) this.showMatch();
+    if ((await finding) && !stay && picked === this.picked) this.showMatch();
   }
 
   step(by: number): void {

@@ -155,7 +155,7 @@ class LogViewer extends HTMLElement {
     const text = query.get("q");
     if (this.isFull && text && this.tools) {
       this.tools.find.value = text;
-      void view.find(text);
+      void view.find(text, { stay: Boolean(place) });
     }
     this.seenTotal = this.total;
     this.showStatus();
