@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import Count, F, Func, Max, QuerySet, Sum, TextField, Value
 
 from jobs.models import Blob, ResultFile
 
@@ -50,7 +50,19 @@ def result_file(job_id: str, path: str) -> Blob | None:
 
 
 def _ordered(job_id: str) -> QuerySet[ResultFile]:
-    return _files(job_id).select_related("blob").order_by("rank", "path")
+    return _files(job_id).select_related("blob").order_by("rank", _naturally("path"), "path")
+
+
+def _naturally(field: str) -> Func:
+    """A text in whose order epoch-2 comes before epoch-10: its numbers are filled up with zeros to ten digits."""
+    longer = _replaced(F(field), r"(\d+)", r"0000000000\1")
+    return _replaced(longer, r"0*(\d{10})(?!\d)", r"\1")
+
+
+def _replaced(text: F | Func, pattern: str, by: str) -> Func:
+    return Func(
+        text, Value(pattern), Value(by), Value("g"), function="REGEXP_REPLACE", output_field=TextField()
+    )
 
 
 def _view(entry: ResultFile) -> dict[str, Any]:

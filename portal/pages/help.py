@@ -64,6 +64,7 @@ def guide(name: str) -> Guide:
     assert (opening.tag, closing.tag) == ("h1", "h1")
     sections = tuple(_number_headings(rest))
     _lead_links(rest)
+    _label_cells(rest)
     # The renderer escapes all text and leaves out whatever HTML a file holds.
     body = mark_safe(parser.renderer.render(rest, parser.options, {}))  # noqa: S308
     return Guide(_text(heading), body, sections)
@@ -87,7 +88,8 @@ class _Page(RendererHTML):
     def table_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         env["tables"] = env.get("tables", 0) + 1
         return (
-            f'<div class="table-wrap" tabindex="0" role="region" aria-label="Table {env["tables"]}"><table>\n'
+            f'<div class="table-wrap" tabindex="0" role="region" aria-label="Table {env["tables"]}">'
+            '<table class="phone-rows">\n'
         )
 
     def table_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -97,7 +99,8 @@ class _Page(RendererHTML):
         return '<th scope="col">'
 
     def td_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        return "<td>"  # without the style attribute of an aligned column
+        label = tokens[idx].meta.get("label")  # without the style attribute of an aligned column
+        return f'<td data-label="{escape(label)}">' if label else "<td>"
 
 
 def _number_headings(tokens: Sequence[Token]) -> list[tuple[str, str]]:
@@ -111,6 +114,22 @@ def _number_headings(tokens: Sequence[Token]) -> list[tuple[str, str]]:
             if opening.tag == "h2":
                 found.append((anchor, text))
     return found
+
+
+def _label_cells(tokens: Sequence[Token]) -> None:
+    """Give each cell but a row's first the title of its column, which a phone shows beside the cell."""
+    titles: list[str] = []
+    column = 0
+    for opening, content in pairwise(tokens):
+        if opening.type == "thead_open":
+            titles = []
+        elif opening.type == "th_open":
+            titles.append(_text(content))
+        elif opening.type == "tr_open":
+            column = 0
+        elif opening.type == "td_open":
+            opening.meta["label"] = titles[column] if column else ""
+            column += 1
 
 
 def _lead_links(tokens: Sequence[Token]) -> None:

@@ -22,7 +22,7 @@ from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
-from jobs.spec.definition import DEFAULTS, PRIORITIES
+from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS
 from jobs.states import State
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
@@ -181,6 +181,7 @@ def _page(
         "runtimes": installation.runtimes(),
         "types": _types(request),
         "defaults": DEFAULTS,
+        "pythons": PYTHONS,
         "took": _took(parent) if parent else None,
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "error": error.message if error else "",

@@ -191,7 +191,7 @@ def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstS
     return {
         "gpu": _hours(rows, "gpu"),
         "cpu": _hours(rows, "cpu"),
-        "cells": [sum(row.used for row in rows if row.gpu_type == kind) / 3600 for kind in kinds],
+        "cells": [(kind, sum(row.used for row in rows if row.gpu_type == kind) / 3600) for kind in kinds],
         "wait": _waits(starts)["median"],
     }
 

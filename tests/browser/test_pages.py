@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, W
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
 from tests.browser.conftest import sign_in, spec
+from tests.browser.layout import misfits
 from tests.platform import ROOT, Platform, running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -41,6 +42,16 @@ PAGES: dict[str, tuple[str, str]] = {
     "profile": ("alice", "/me"),
     "help": ("alice", "/help"),
     "help-job-spec": ("alice", "/help/job-spec"),
+    "help-api": ("alice", "/help/api"),
+    "queue": ("alice", "/t/vision-lab/queue"),
+    "api-reference": ("alice", "/docs/api"),
+    "job": ("alice", "/t/vision-lab/jobs/{resnet50-run}"),
+    "job-learners": ("alice", "/t/vision-lab/jobs/{resnet50-run}/learners"),
+    "job-edit": ("alice", "/t/vision-lab/jobs/{resnet50-run}/edit"),
+    "job-waiting": ("alice", "/t/vision-lab/jobs/{waits-for-gpus}"),
+    "job-checkpoints": ("alice", "/t/vision-lab/jobs/{resnet50-halted}/checkpoints?files=1"),
+    "job-failed": ("alice", "/t/vision-lab/jobs/{broken-loader}"),
+    "clone": ("alice", "/t/vision-lab/jobs/new?from={resnet50-halted}"),
     "missing": ("alice", "/t/no-such-team/"),
     "admin-overview": ("admin", "/admin-console/"),
     "admin-tenants": ("admin", "/admin-console/tenants"),
@@ -56,8 +67,10 @@ WIDTHS = (320, 390, 768, 1180, 1440)
 
 
 def opened(page: Page, showcase: Platform, name: str, path: str) -> bool:
-    """Go there; whether it is that page and not one that says what broke."""
-    answer = page.goto(showcase.url + path)
+    """Go there, {a job's name} being its id; whether it is that page and not one that says what broke."""
+    listed = showcase.client("alice").get("/jobs", limit=100) if "{" in path else {"items": []}
+    jobs = {row["name"]: row["id"] for row in listed["items"]}
+    answer = page.goto(showcase.url + path.format_map(jobs))
     return answer is not None and answer.status == (404 if name == "missing" else 200)
 
 
@@ -150,19 +163,12 @@ def _text(message: ConsoleMessage) -> str:
 
 
 def too_wide(page: Page) -> list[str]:
-    """The widths at which the page scrolls sideways, and by what."""
-    wide = []
+    """What does not fit at each width."""
+    found = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
-        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        if over > 0:
-            wide.append(f"{width} px: {over} px too wide, by {page.evaluate(WIDEST)}")
-    return wide
-
-
-WIDEST = """() => [...document.querySelectorAll('body *')]
-  .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest('.table-wrap'))
-  .slice(0, 4).map(e => e.tagName + '.' + e.className).join(' ')"""
+        found += [f"{width} px: {line}" for line in misfits(page)]
+    return found
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue, usage
-from jobs.selectors.wait_reasons import Remedy, Scope, check_of, is_start_failed, label_of
+from jobs.selectors.wait_reasons import Remedy, check_of, is_start_failed, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
@@ -75,14 +75,14 @@ def _waiting(job: Any) -> dict[str, Any]:
 
 
 def _who_acts(code: str, numbers: Mapping[str, Any]) -> str:
-    """Who can end the wait: "owner", "admin" (a higher limit helps, too), or "" if it ends by itself."""
+    """Who has to act, as the job's own page says it: "owner", "admin", or "" if the wait ends by itself."""
     check = check_of(code)
     if check is None:
         return ""
     remedy = check.remedy_for(numbers)
     if remedy is Remedy.FIX:
         return "owner"
-    return "admin" if remedy is Remedy.ASK or check.scope is Scope.TENANT else ""
+    return "admin" if remedy is Remedy.ASK else ""
 
 
 def _is_about_quota(code: str) -> bool:

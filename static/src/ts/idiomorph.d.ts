@@ -1,7 +1,6 @@
 declare module "idiomorph" {
   interface Options {
     morphStyle?: "outerHTML" | "innerHTML";
-    ignoreActiveValue?: boolean;
     callbacks?: {
       beforeNodeMorphed?: (old: Node, fresh: Node) => boolean;
       beforeAttributeUpdated?: (name: string, element: Element, type: "update" | "remove") => boolean;

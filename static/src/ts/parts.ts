@@ -32,10 +32,10 @@ export async function fetchPage(address: string, { body, signal }: { body?: Form
 export function morph(element: Element, fetched: Element): void {
   Idiomorph.morph(element, fetched, {
     morphStyle: "outerHTML",
-    ignoreActiveValue: true,
     callbacks: {
       beforeNodeMorphed: (node, fresh) => !(node instanceof HTMLElement && isKept(node) && keep(node, fresh)),
-      beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement),
+      // focus.ts makes what has the focus focusable
+      beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement) && !(name === "tabindex" && node === document.activeElement),
     },
   });
 }
@@ -73,6 +73,7 @@ function keep(element: HTMLElement, fresh: Node): true {
 function isKept(element: HTMLElement): boolean {
   if (element.localName.startsWith("x-chart") || element.localName === "x-log" || "stale" in element.dataset) return true;
   if (element instanceof HTMLDialogElement) return element.open;
+  if (element === document.activeElement && element.matches("input,select,textarea")) return true;
   if (element instanceof HTMLTextAreaElement) return element.value !== element.defaultValue;
   return element instanceof HTMLInputElement && (element.checked !== element.defaultChecked || element.value !== element.defaultValue);
 }

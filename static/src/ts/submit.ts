@@ -46,7 +46,7 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
   const body = new FormData(form, button);
-  body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old once a user has signed in again
+  body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old after another login
   const headers = { "X-Luthier-Form": document.querySelector<HTMLElement>(".app")?.dataset.user ?? "" };
   const address = button?.hasAttribute("formaction") ? button.formAction : form.action;
   try {

