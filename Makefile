@@ -36,7 +36,7 @@ test-cluster: front-end ## Run the suite that needs a Kubernetes API server; bui
 
 bench: front-end  ## Measure every published figure again (long), then `make docs`
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
-	  __init__|record|log_clients) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
+	  __init__|record|log_clients|public_programs) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
 
 docs: env         ## Put the measured figures and the job spec's fields into their pages
 	@$(PY) tools/figures.py

@@ -1,0 +1,68 @@
+"""The comparison of public programs with what they print finds a lost, a changed and a moved point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench import public_programs
+from bench.public_programs import Points, Program
+from jobs.spec.parsing import parse
+
+PROGRAMS = public_programs.programs()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)
+def test_what_a_program_needs_is_a_valid_spec(program: Program) -> None:
+    spec: dict[str, Any] = {
+        "apiVersion": "luthier/v1",
+        "name": program.name,
+        "code": {"upload": "3f9k2m7qx4ta"},
+    }
+    assert parse({**spec, "resources": public_programs.RESOURCES, **program.spec}).command
+
+
+def test_there_are_ten_programs_of_five_projects() -> None:
+    assert len({one.name for one in PROGRAMS}) >= 10
+    assert {one.checkout.partition("/")[0] for one in PROGRAMS} >= {
+        "karpathy", "pytorch", "keras-team", "jax-ml", "Lightning-AI",
+    }  # fmt: skip
+
+
+def test_of_a_repeated_step_the_newest_attempts_point_counts_and_the_older_one_is_superseded() -> None:
+    attempts = [[(0, 9.0), (1, 8.0), (2, 7.0)], [(1, 8.5), (2, 7.5), (3, 6.5)]]
+    newest, superseded = [(0, 9.0), (1, 8.5), (2, 7.5), (3, 6.5)], [(1, 8.0), (2, 7.0)]
+    assert public_programs.at_steps(attempts) == newest + superseded
+
+
+@pytest.mark.parametrize(
+    ("points", "is_whole"),
+    [
+        ([(1, 5.0), (2, 4.0), (3, 6.0), (4, 3.0)], True),
+        ([(1, 5.0), (2, 4.0), (3, 3.0), (4, 6.0)], False),
+        ([(1, 5.0), (2, 4.0), (3, 6.0)], False),
+        ([(1, 5.0), (2, 4.0), (3, 6.0), (4, 3.1)], False),
+    ],
+    ids=["whole", "in another order", "one lost", "one changed"],
+)
+def test_points_without_steps_are_those_of_all_attempts_and_the_newest_come_last(
+    points: Points, is_whole: bool
+) -> None:
+    attempts: list[Points] = [[(None, 5.0), (None, 4.0)], [(None, 6.0), (None, 3.0)]]
+    expected, shown = public_programs.in_order(attempts, points, [])
+    assert (expected == shown) == is_whole
+
+
+def test_a_bar_may_show_less_than_was_drawn_and_nothing_else() -> None:
+    drawn: list[Points] = [[(1, 5.0), (2, 4.0), (3, 3.0)]]
+    expected, shown = public_programs.of_bars(drawn, [(1, 5.0), (3, 3.0)])
+    assert expected == shown
+    expected, shown = public_programs.of_bars(drawn, [(1, 5.0), (3, 2.9)])
+    assert len(expected) < len(shown)
+
+
+def test_points_that_are_no_numbers_are_compared_as_what_they_are() -> None:
+    assert public_programs.is_same(float("nan"), "NaN")
+    assert public_programs.is_same(float("-inf"), "-Infinity")
+    assert not public_programs.is_same(float("inf"), "-Infinity")
