@@ -39,6 +39,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 return
             binaries.build()
             nodes.install()
+            if any("test_prometheus" in item.nodeid for item in session.items):
+                binaries.build_prometheus()
             if any("test_network_policy" in item.nodeid for item in session.items) and not nodes.missing():
                 binaries.build_suite()
         except binaries.BuildFailed as error:

@@ -145,7 +145,10 @@ def test_progress_is_reported_now_and_then(lines: list[str], monkeypatch: pytest
 
 
 def test_every_module_of_a_build_has_its_sum() -> None:
-    for folder in {program.module for program in (*binaries.programs(), *binaries.suite_programs())}:
+    for folder in {
+        program.module
+        for program in (*binaries.programs(), *binaries.suite_programs(), *binaries.prometheus_programs())
+    }:
         module = binaries.MODULES / folder
         sums = (module / "go.sum").read_text()
         required = re.findall(
