@@ -60,7 +60,7 @@ def bounded(fact: Fact, rows: list[Row]) -> list[Row]:
 
 
 LIVE = tuple(sorted({State.QUEUED.value, *(state.value for state in HOLDS_GPUS)}))
-VALUES = {
+VALUES: dict[str, Any] = {
     "live": list(LIVE),
     "final": sorted(state.value for state in FINAL),
     "cycle": PeriodicTask.CYCLE,

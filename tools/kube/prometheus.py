@@ -79,7 +79,7 @@ class Prometheus:
 
 
 def _configuration(target: str, token: str, folder: Path) -> dict[str, Any]:
-    """The one that is shipped, at a test's pace and with its target."""
+    """The one that is shipped, with a test's intervals and target."""
     shipped: dict[str, Any] = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     (scrape,) = shipped["scrape_configs"]
     (folder / "metrics-token").write_text(token)
