@@ -8,7 +8,7 @@ from django.db.models import Q
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0023_year"), ("tenants", "0007_retention")]
+    dependencies = [("jobs", "0024_hot_leases"), ("tenants", "0007_retention")]
 
     operations = [
         migrations.AddField("learner", "stored_at", models.DateTimeField(null=True)),

@@ -34,7 +34,7 @@ def owner(to):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0022_node_resources"), ("tenants", "0001_initial")]
+    dependencies = [("jobs", "0025_retention"), ("tenants", "0001_initial")]
 
     operations = [
         migrations.AddField("progress", "metric_rolled", models.BigIntegerField(default=0)),

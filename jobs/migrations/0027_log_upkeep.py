@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0025_retention")]
+    dependencies = [("jobs", "0026_metric_rollups")]
 
     operations = [
         migrations.AddField("logchunk", "packed_times", models.BinaryField(null=True)),
