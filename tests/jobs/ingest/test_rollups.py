@@ -91,7 +91,8 @@ def test_a_long_series_is_read_from_roll_ups_and_keeps_its_spike(job: Job) -> No
 
 def test_few_points_and_ranges_of_few_come_one_by_one(job: Job) -> None:
     store(job, run("loss", 0, 3_000))
-    for how in ({"x_from": 1_000.0, "x_to": 1_100.0}, {"buckets": 2_000, "x_to": 1_500.0}):
+    ranges: list[dict[str, Any]] = [{"x_from": 1_000, "x_to": 1_100}, {"buckets": 2_000, "x_to": 1_500}]
+    for how in ranges:
         assert series_of(job, **how) == of_points(job, **how)
     (found,) = series_of(job, x_from=1_000, x_to=1_100, buckets=500)
     assert [at for at, *_ in found.buckets] == list(range(1_000, 1_101))
