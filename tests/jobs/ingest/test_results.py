@@ -112,3 +112,13 @@ def test_what_was_not_restored_stays_unless_the_program_wrote_it_again() -> None
 
     stored = {file.path: blobs.read(file.blob, 0, 9) for file in ResultFile.objects.select_related("blob")}
     assert stored == {"unread": b"first", "rewritten": b"new", "more": b"first"}
+
+
+def test_results_are_listed_in_the_order_of_their_numbers() -> None:
+    job = factories.job(state=State.PROCESSING)
+    names = ["epoch-2", "epoch-10", "epoch-1", "a/7.png", "a/11.png", "a/0012.png", "z"]
+    send(grant(job), {name: name.encode() for name in names})
+
+    listed = [file["path"] for file in result_list(job.pk)]
+
+    assert listed == ["a/7.png", "a/11.png", "a/0012.png", "epoch-1", "epoch-2", "epoch-10", "z"]

@@ -56,7 +56,7 @@ function showOldQuota(box: HTMLElement): void {
   const small = holder?.querySelector("small");
   if (!holder || !small || holder.hidden || "old" in holder.dataset) return;
   holder.dataset.old = "";
-  small.textContent = texts.lastValid(small.textContent);
+  small.textContent = texts.lastValid;
 }
 
 function showQuota(box: HTMLElement, quota: Quota): void {

@@ -26,7 +26,7 @@ export const texts = {
   sum: (used: number, limit: number) => `${thousands(used)} of ${thousands(limit)}`,
   shares: (used: number, asked: number) => `${thousands(used)} in use + ${thousands(asked)} for this job`,
   quota: (kind: string, shares: string, limit: number) => `${kind}: ${shares}, of ${thousands(limit)}`,
-  lastValid: (shares: string) => `Before the errors: ${shares}`,
+  lastValid: "From before the errors",
   results: { passed: "passed", waits: "would wait", failed: "failed", skipped: "not checked yet" },
   line: (line: number) => `line ${line}`,
   spec: "spec",
