@@ -21,17 +21,17 @@ from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
 from jobs.counters import count_response
+from portal.database import shares
 from portal.database.threads import DatabaseThreads
 from portal.error_responses import crowded
 from portal.streaming import STREAMS
 
-AT_ONCE = 48
-"""Concurrent requests. PostgreSQL allows 200 connections, which streams, live readers and workers need, too."""
+AT_ONCE = shares.REQUESTS
+"""Concurrent requests."""
 WAIT_S = 30.0
 """A request that has waited this long gets 503 with Retry-After."""
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 """Health probes have threads of their own: a supervisor restarts a server that does not answer them."""
-PROBES_AT_ONCE = 3
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
@@ -43,7 +43,7 @@ class ThreadedHandler(ASGIHandler):
         super().__init__()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._requests = DatabaseThreads(AT_ONCE, "request")
-        self._probes = DatabaseThreads(PROBES_AT_ONCE, "probe")
+        self._probes = DatabaseThreads(shares.PROBES, "probe")
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Build the synchronous middleware chain, although Django's handler asks for the asynchronous one."""

@@ -13,11 +13,12 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from portal.database import shares
 from portal.database.threads import DatabaseThreads
 
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
-STREAMS = DatabaseThreads(8, "stream", release=True)
+STREAMS = DatabaseThreads(shares.STREAMS, "stream", release=True)
 """Read the files and logs of all downloads, one block at a time. A connection to the database is returned after each
 block, so that a client that reads slowly holds none."""
 PER_USER = 16

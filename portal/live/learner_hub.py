@@ -17,6 +17,7 @@ from jobs import pubsub
 from jobs.ingest.intents import note_seen, session_states
 from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
+from portal.database import shares
 from portal.database.threads import DatabaseThreads
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 CHECK_S = 1.0
 T = TypeVar("T")
 
-THREADS = DatabaseThreads(4, "learners")
-OFFERS = DatabaseThreads(2, "offers")
+THREADS = DatabaseThreads(shares.LEARNERS, "learners")
+OFFERS = DatabaseThreads(shares.OFFERS, "offers")
 """Offers have threads of their own: one of thousands of files takes seconds, and no halt may wait for it."""
 
 

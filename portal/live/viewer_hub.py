@@ -22,6 +22,7 @@ from jobs.pubsub import Hint, Subject
 from jobs.retries import database_away
 from jobs.selectors import heads
 from learner_agent.wire import CloseCode
+from portal.database import shares
 from portal.database.threads import DatabaseThreads
 from portal.live import frames
 from portal.live.frames import ChannelSource, FrameBatch, ReadRequest, StoreDown, Unreadable
@@ -37,8 +38,6 @@ BEAT_S = 2.0  # a frame on every socket at least this often, so that a viewer no
 MIN_INTERVAL_S = 0.02  # between two reads of a channel, and two queries for a topic
 RETRY_S = 1.0  # a background task that failed restarts after this time
 STUCK_S = 60.0  # a viewer that accepts no byte for this long is disconnected
-READERS = 2  # threads that read for all viewers that are up to date …
-SIDE_READERS = 2  # … and for connects, access checks and viewers that catch up
 
 T = TypeVar("T")
 
@@ -140,8 +139,8 @@ class ViewerHub:
 
     def _start(self) -> None:
         self._readers, self._side_readers = (
-            DatabaseThreads(READERS, "live-reader"),
-            DatabaseThreads(SIDE_READERS, "live-side-reader"),
+            DatabaseThreads(shares.LIVE_READERS, "live-reader"),
+            DatabaseThreads(shares.LIVE_SIDE_READERS, "live-side-reader"),
         )
         self._wakes = {topic: asyncio.Event() for topic in SOURCES}
         for topic, source in SOURCES.items():

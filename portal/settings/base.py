@@ -44,6 +44,7 @@ LUTHIER_LEASE_S = ENV.luthier_lease_s
 LUTHIER_DEPLOY_DEADLINE_S = ENV.luthier_deploy_deadline_s
 LUTHIER_STORING_STALL_S = ENV.luthier_storing_stall_s
 LUTHIER_AVOID_NODE_S = ENV.luthier_avoid_node_s
+LUTHIER_WEB_CONNECTIONS = ENV.luthier_web_connections
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
 LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules

@@ -68,6 +68,8 @@ class Environment:
     luthier_storing_stall_s: Annotated[float, values.number(60, 86_400)] = 1800
     # seconds for which a node that failed a gang is used only if no others fit
     luthier_avoid_node_s: Annotated[float, values.number(0, 86_400)] = 1800
+    # connections to PostgreSQL of one web process at most; 21 are for learners, viewers, streams and probes
+    luthier_web_connections: Annotated[int, values.whole_number(25)] = 69
     # seconds between two looks at due jobs
     luthier_tick_s: Annotated[float, values.number(0.02, 60)] = 1
     # days a deleted job is kept before its purge
