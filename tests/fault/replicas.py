@@ -50,15 +50,15 @@ class Balancer:
         for _ in range(len(self.backends)):
             port = self.backends[next(self._next) % len(self.backends)]
             try:
-                far, forth = await asyncio.open_connection("127.0.0.1", port)
+                far, out = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 continue
             self.open[port] += 1
             try:
-                await _either(_pipe(near, forth), _pipe(far, back))
+                await _either(_pipe(near, out), _pipe(far, back))
             finally:
                 self.open[port] -= 1
-                forth.close()
+                out.close()
             break
         back.close()
 
