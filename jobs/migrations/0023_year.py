@@ -20,10 +20,16 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        # Django drops every index of the column alone, the unique one of this constraint included.
+        migrations.RemoveConstraint(model_name='attempt', name='attempt_one_live'),
         migrations.AlterField(
             model_name='attempt',
             name='job',
             field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='jobs.job'),
+        ),
+        migrations.AddConstraint(
+            model_name='attempt',
+            constraint=models.UniqueConstraint(condition=models.Q(('closed_at__isnull', True)), fields=('job',), name='attempt_one_live'),
         ),
         migrations.AlterField(
             model_name='attempt',

@@ -206,4 +206,4 @@ def test_a_node_whose_folder_is_on_a_disk_of_its_own_is_cleared_too(daemon: Node
         daemon.cluster.remove("job-x-1")
 
         assert daemon.cluster.observe().gangs == {}
-        wait_for(lambda: not list(Path(disk).iterdir()))
+        wait_for(lambda: not list(Path(disk).glob("*/*")))

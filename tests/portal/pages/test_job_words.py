@@ -244,15 +244,15 @@ def test_one_way_to_say_what_is_held() -> None:
 
 def test_the_header_and_the_receipt_say_the_time_alike(alice: User, client: Client) -> None:
     client.force_login(alice)
-    job = factories.job(
-        owner=alice,
-        state=State.HALTED,
-        intent=Intent.HALT,
-        last_halt={"step": 5, "steps_lost": 0, "seconds": 1.78, "checkpoint": 1, "parts": {"saved": 1.2}},
-    )
-    now = timezone.now()
-    happened(job, to=State.STOPPING, reason="halt_requested", at=now + timedelta(seconds=60))
-    happened(job, to=State.HALTED, reason="halt_requested", at=now + timedelta(seconds=61.2))
+    halt = {"step": 5, "steps_lost": 0, "seconds": 1.78, "checkpoint": 1, "parts": {"saved": 1.2}}
+    job = factories.job(owner=alice, state=State.PROCESSING, last_halt=halt)
+    asked = timezone.now() + timedelta(seconds=60)
+    end = asked + timedelta(seconds=1.2)
+    happened(job, to=State.STOPPING, reason="halt_requested", at=asked)
+    happened(job, to=State.HALTED, reason="halt_requested", at=end)
+    Attempt.objects.filter(job=job).update(held=False, closed_at=end, known_at=end)
+    for state in (State.STOPPING, State.HALTED):
+        Job.objects.filter(pk=job.pk).update(state=state, intent=Intent.HALT)
     text = text_of(client, job)
     assert "Halting 1.2 s" in text
     assert "1.8 s" in text
@@ -370,6 +370,8 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     )
     code = re.sub(r'source="[^"]*"', "", code)  # where a serializer reads its fields
     named = set(
-        re.findall(r'"((?:job|member|quota|runtime|secret|service_account|tenant|token)\.[a-z]+)"', code)
+        re.findall(
+            r'"((?:job|member|quota|retention|runtime|secret|service_account|tenant|token)\.[a-z]+)"', code
+        )
     )
     assert named == set(ACTION_LABELS)

@@ -97,4 +97,4 @@ def test_a_planned_queue_has_the_position_of_the_job_itself(alice: User, signed_
             rest = client.get(f"/api/v1/jobs/{job.pk}").json()
             assert rest["reason"]["numbers"]["position"] == own[job.pk]
             page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}"))
-            assert f'aria-current="true"><td class="number">{own[job.pk]}</td>' in page
+            assert f'aria-current="true"><td class="number hide-on-phone">{own[job.pk]}</td>' in page

@@ -3,8 +3,16 @@
 /** One of the 16 named colors, or one that the program mixed. */
 export type Color = number | readonly [number, number, number];
 
-const DECORATIONS = ["bold", "dim", "italic", "underlined", "reverse", "struck"] as const;
-type Decoration = (typeof DECORATIONS)[number];
+/** Their classes. */
+const DECORATIONS = {
+  bold: "ansi-bold",
+  dim: "ansi-dim",
+  italic: "ansi-italic",
+  underlined: "ansi-underlined",
+  reverse: "ansi-reverse",
+  struck: "ansi-struck",
+} as const;
+type Decoration = keyof typeof DECORATIONS;
 
 export interface Style {
   fg: Color | null;
@@ -85,13 +93,13 @@ function indexed(index: number): Color | undefined {
 
 /** How text of a style is drawn. Black and white are the page's own text color, which is readable in both themes. */
 export function lookOf({ fg, bg, on }: Style): Look {
-  const decorations = DECORATIONS.filter((one) => on.has(one) && one !== "reverse").map((one) => `ansi-${one}`);
+  const decorations: string[] = [...on].filter((one) => one !== "reverse").map((one) => DECORATIONS[one]);
   const [front, back] = on.has("reverse") ? [bg, fg] : [fg, bg];
   if (back !== null) {
     const under = numbers(back);
     return { classes: decorations, fill: { back: under.join(", "), text: readableOn(under, front).join(", ") } };
   }
-  if (on.has("reverse")) return { classes: ["ansi-reverse", ...decorations] };
+  if (on.has("reverse")) return { classes: [DECORATIONS.reverse, ...decorations] };
   if (typeof front === "object" && front) return { classes: decorations, rgb: front.join(", ") };
   const name = front === null ? "" : front === 8 ? "ansi-8" : front % 8 && front % 8 !== 7 ? `ansi-${front % 8}` : "";
   return { classes: name ? [name, ...decorations] : decorations };
