@@ -30,18 +30,17 @@ def ended(owner: User, days_ago: float, *, state: State = State.COMPLETED, log_b
     at = timezone.now() - timedelta(days=days_ago)
     job = factories.job(owner=owner, state=state, attempt=1)
     Job.objects.filter(pk=job.pk).update(finished_at=at if job.is_final else None)
-    place: dict[str, Any] = {"job": job, "tenant": job.tenant, "attempt": 1, "rank": 0, "seq": 1}
+    stream: dict[str, Any] = {"job": job, "tenant": job.tenant, "attempt": 1, "rank": 0}
+    place = stream | {"seq": 1}
     packed = zstandard.compress(b"x" * (log_bytes - 1) + b"\n")
     LogChunk.objects.create(**place, offset=0, len=log_bytes, first_line=1, lines=1, data=packed)
-    LogIndex.objects.create(
-        job=job, tenant=job.tenant, attempt=1, rank=0, first_line=1, next_line=2, end=log_bytes, after=0,
-        warnings=0, errors=0, marks=b"",
-    )  # fmt: skip
     MetricPoint.objects.create(**place, name="loss", step=1, value=0.5, at=job.created_at)
+    LogIndex.objects.create(
+        **stream, first_line=1, next_line=2, end=log_bytes, after=0, warnings=0, errors=0, marks=b""
+    )
     MetricRollup.objects.create(
-        job=job, tenant=job.tenant, attempt=1, rank=0, name="loss", first_seq=1, last_seq=1, points=1, not_finite=0,
-        in_order=True, low_step=1, high_step=1, low_at=job.created_at, high_at=job.created_at, low=0.5, high=0.5,
-        last=0.5,
+        **stream, name="loss", first_seq=1, last_seq=1, points=1, not_finite=0, in_order=True, low_step=1,
+        high_step=1, low_at=job.created_at, high_at=job.created_at, low=0.5, high=0.5, last=0.5,
     )  # fmt: skip
     Progress.objects.filter(job=job).update(log_bytes=log_bytes, metric_seq=1, log_seq=1)
     job.learner_rows.update(log_bytes=log_bytes, log_lines=1, log_sealed=True)
