@@ -24,8 +24,8 @@ from psycopg2.extras import execute_values
 from jobs import events, pubsub
 from jobs.failpoints import fp
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
-from jobs.ingest.rollups import roll_up
 from jobs.models import JobEvent, MetricRollup
+from jobs.rollups import roll_up
 from jobs.selectors import log_cache
 from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head

@@ -5,6 +5,7 @@ forecast  updates when each waiting job is expected to start
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
+rollups   rolls up metric points that an earlier version stored
 tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
 """
 
@@ -23,7 +24,7 @@ from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters, retention
+from jobs import blobs, clusters, retention, rollups
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction
@@ -211,6 +212,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
     "retention": (600.0, enforce_retention),
+    "rollups": (60.0, rollups.roll_up_stored),
     "tidy": (3600.0, tidy),
 }
 """Name -> seconds between two runs, and the function from the last run's result to the new one."""

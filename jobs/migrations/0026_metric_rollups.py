@@ -1,27 +1,8 @@
-"""Roll-ups of metric points, so that a chart of 100,000 points does not read all of them; made of what is stored, too."""
+"""Roll-ups of metric points, so that a chart of 100,000 points does not read all of them. Those of what is stored are
+made later, in small steps (jobs.rollups): here all points would be read under a lock of the tables."""
 
 import django.db.models.deletion
 from django.db import migrations, models
-
-SEGMENT, POINTS = 4_096, 32
-FINITE = "value <> ALL ('{NaN,Infinity,-Infinity}'::float8[])"
-ROLL_UP = f"""
-INSERT INTO jobs_metricrollup (job_id, tenant_id, attempt, rank, name, first_seq, last_seq, points, not_finite, in_order,
-    low_step, high_step, low_at, high_at, low, high, last)
-SELECT job_id, tenant_id, attempt, rank, name, min(seq), max(seq), count(*), count(*) FILTER (WHERE NOT {FINITE}),
-    bool_and(rises), min(step), max(step), min(at), max(at), min(value) FILTER (WHERE {FINITE}),
-    max(value) FILTER (WHERE {FINITE}), (array_agg(value ORDER BY seq DESC))[1]
-FROM (
-    SELECT p.*, (p.seq - 1) / {SEGMENT} AS segment, (row_number() OVER run - 1) / {POINTS} AS block,
-        coalesce(p.step > lag(p.step) OVER run AND p.at >= lag(p.at) OVER run, true) AS rises
-    FROM jobs_metricpoint p JOIN jobs_progress g USING (job_id)
-    WHERE p.seq <= g.metric_seq / {SEGMENT} * {SEGMENT}
-    WINDOW run AS (PARTITION BY job_id, attempt, rank, name, (p.seq - 1) / {SEGMENT} ORDER BY p.seq)
-) AS numbered
-GROUP BY job_id, tenant_id, attempt, rank, name, segment, block;
-UPDATE jobs_progress SET metric_rolled = metric_seq / {SEGMENT} * {SEGMENT} WHERE metric_seq >= {SEGMENT};
-"""
-
 
 def owner(to):
     return models.ForeignKey(
@@ -68,5 +49,4 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL(ROLL_UP, migrations.RunSQL.noop),
     ]

@@ -110,8 +110,8 @@ class MetricRollup(models.Model):
 
     first_seq, last_seq: the points are those of the series with these numbers and between. in_order: their steps rise
     and their times do not fall, so that `last` is at the high end of both axes. low, high: of the finite values, null
-    if there is none. None crosses a border of SEGMENT points of the job. Written by ingest only
-    (jobs/ingest/rollups.py). Constraints: as LogChunk.
+    if there is none. None crosses a border of SEGMENT points of the job. Written as points
+    arrive (jobs/rollups.py). Constraints: as LogChunk.
     """
 
     SEGMENT = 4_096

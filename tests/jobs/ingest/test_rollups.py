@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from jobs import migrations
-from jobs.ingest.rollups import roll_up
+from jobs import rollups
 from jobs.models import Job, MetricPoint, MetricRollup, Progress
+from jobs.rollups import roll_up
 from jobs.selectors import metrics
 from jobs.states import State
 from tests import factories
@@ -168,18 +166,36 @@ def test_each_point_is_rolled_up_once(job: Job) -> None:
     assert Progress.objects.get(job=job).metric_rolled == 4_000 // 512 * 512
 
 
-def test_the_migration_rolls_up_what_is_stored_as_ingest_does(
+def test_points_of_an_earlier_version_are_rolled_up_in_steps_as_ingest_does(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = Path(migrations.__path__[0]).glob("*_metric_rollups.py")
-    migration = import_module(f"jobs.migrations.{file.stem}")
-    monkeypatch.setattr(MetricRollup, "SEGMENT", migration.SEGMENT)
-    store(job, [*run("loss", 0, 3_000), *run("acc", 0, 3_000)])
+    other = factories.job(state=State.COMPLETED)
+    for one in (job, other):
+        store(one, [*run("loss", 0, 1_500), *run("acc", 0, 1_500)])
     fields = [field.attname for field in MetricRollup._meta.fields if field.attname != "id"]
-    made = list(MetricRollup.objects.order_by("name", "first_seq").values_list(*fields))
+    made = list(MetricRollup.objects.order_by("job", "name", "first_seq").values_list(*fields))
+    MetricRollup.objects.all().delete()
+    Progress.objects.update(metric_rolled=0)
+    monkeypatch.setattr(rollups, "SEGMENTS", 2)
+    monkeypatch.setattr(rollups, "RUN_S", -1.0)
+
+    reached = rollups.roll_up_stored({})
+    assert sum(Progress.objects.values_list("metric_rolled", flat=True)) == 2 * 512, "more than one step"
+    runs = 1
+    while not reached["done"]:
+        reached, runs = rollups.roll_up_stored(reached), runs + 1
+    assert runs == 7  # three steps of each job, then the end
+    assert list(MetricRollup.objects.order_by("job", "name", "first_seq").values_list(*fields)) == made
+    assert rollups.roll_up_stored(reached) == reached
+
+
+def test_a_commit_rolls_up_no_more_than_some_segments_of_an_earlier_version(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live job may have millions of them, and every learner waits for the commit."""
+    store(job, run("loss", 0, 3_000))
     MetricRollup.objects.all().delete()
     Progress.objects.filter(job=job).update(metric_rolled=0)
-    with connection.cursor() as cursor:
-        cursor.execute(migration.ROLL_UP)
-    assert list(MetricRollup.objects.order_by("name", "first_seq").values_list(*fields)) == made
-    assert Progress.objects.get(job=job).metric_rolled == migration.SEGMENT
+    monkeypatch.setattr(rollups, "SEGMENTS", 2)
+    store(job, run("loss", 3_000, 3_001))
+    assert Progress.objects.get(job=job).metric_rolled == 2 * 512
