@@ -172,14 +172,21 @@ def _finish(removal: Removal) -> int:
 
 
 def delete_in_parts(table: str, job_id: str, condition: str = "true") -> None:
-    """Delete a job's rows of a table in batches, each a transaction of its own."""
+    """Delete a job's rows of a table in batches, each a transaction of its own.
+
+    Under the rows of its learners: so no merge of chunks, step of an index, late commit of ingest or other worker that
+    removes the same changes rows meanwhile, and a batch that is not full is the last one.
+    """
     statement = (
-        f"DELETE FROM {table} WHERE ctid IN (SELECT e.ctid FROM {table} e JOIN jobs_job j ON j.id = e.job_id"
+        f"DELETE FROM {table} WHERE id IN (SELECT e.id FROM {table} e JOIN jobs_job j ON j.id = e.job_id"
         f" WHERE e.job_id = %s AND {condition} LIMIT %s)"
     )
     while True:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL luthier.purge = 'on'")  # history is append-only but for this
+            cursor.execute(
+                "SELECT id FROM jobs_learner WHERE job_id = %s ORDER BY id FOR NO KEY UPDATE", [job_id]
+            )
             cursor.execute(statement, [job_id, ROWS_BATCH])
             if cursor.rowcount < ROWS_BATCH:
                 return

@@ -162,7 +162,7 @@ def _read(stream: Stream, head: Head, last: _Stretch) -> _Read | None:
 
 
 def _store(stream: Stream, last: _Stretch, read: _Read) -> bool:
-    """Add what was read; False if another reader did it meanwhile, or the stream starts over."""
+    """Add what was read; False if another reader did it meanwhile, or the stream starts over or was removed."""
     base = _Stretch(0, last.next_line, last.next_line, last.end) if last.is_full else last
     before = base.next_line - 1
     previous = _unpack(base.packed, base.first_line)[-1:]
@@ -196,8 +196,10 @@ def _store(stream: Stream, last: _Stretch, read: _Read) -> bool:
             cursor.execute(
                 """INSERT INTO jobs_logindex
                    (next_line, "end", after, warnings, errors, marks, job_id, tenant_id, attempt, rank, first_line)
-                   VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING""",
-                [*values.values(), job, found[0], attempt, rank, base.first_line],
+                   SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+                   WHERE EXISTS (SELECT FROM jobs_logchunk WHERE job_id = %s AND attempt = %s AND rank = %s)
+                   ON CONFLICT DO NOTHING""",  # the lines may have been removed since they were read
+                [*values.values(), job, found[0], attempt, rank, base.first_line, *stream],
             )
         return bool(cursor.rowcount)
 

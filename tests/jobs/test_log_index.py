@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
+from jobs import retention
 from jobs.ingest.store import commit
 from jobs.lifecycle.log_compaction import compact_learner
 from jobs.log_levels import PARTS, STARTS, After, Kind, classify
@@ -169,3 +170,18 @@ def test_an_error_in_a_long_log_is_found_without_reading_it_again(job: Job) -> N
         assert numbers(job, Level.ERROR) == [30_001]
         assert levels(stream_of(job), head_of(job)).first_error == 30_001
     assert len(queries) < 12
+
+
+def test_a_reader_that_was_at_work_while_a_log_was_removed_indexes_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(job, [b"ERROR: one\n"])
+    store_read = log_index._store
+
+    def removed_before(*of: Any) -> bool:
+        retention.delete_logs(job.pk)
+        return store_read(*of)
+
+    monkeypatch.setattr(log_index, "_store", removed_before)
+    assert extend(stream_of(job), head_of(job)) == 0
+    assert not LogIndex.objects.filter(job=job).exists()

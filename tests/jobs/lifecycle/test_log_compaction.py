@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
+from jobs import retention
 from jobs.ingest.store import commit
 from jobs.lifecycle import log_compaction
 from jobs.lifecycle.log_compaction import LIVE_ROWS, compact, compact_learner
@@ -239,3 +242,56 @@ def test_a_damaged_chunk_is_left_alone_and_stops_no_other_log(job: Job) -> None:
 
     assert compact({})["rows"] == 4
     assert LogChunk.objects.filter(job=job).count() == 5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_log_that_is_removed_while_it_is_merged_leaves_no_chunk(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunk that the merge rewrote is not the one that the removal had chosen, and holds the bytes of all."""
+    send(job, *quiet_lines(5))
+    seal(job)
+    merged, go_on = threading.Event(), threading.Event()
+    note = log_compaction._note
+
+    def pause(*of: Any) -> None:
+        merged.set()
+        assert go_on.wait(60)
+        note(*of)
+
+    monkeypatch.setattr(log_compaction, "_note", pause)
+    learner = Learner.objects.get(job=job).pk
+
+    def in_thread(work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            work()
+            connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    merging = in_thread(lambda: compact_learner(learner))
+    assert merged.wait(60)
+    removing = in_thread(lambda: retention.delete_logs(job.pk))
+    try:
+        wait_for_a_lock()
+    finally:
+        go_on.set()
+        merging.join()
+        removing.join()
+    assert not LogChunk.objects.filter(job=job).exists()
+
+
+def wait_for_a_lock() -> None:
+    """Until a connection waits for another one's lock."""
+    deadline = time.monotonic() + 60
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            if cursor.fetchone()[0]:
+                return
+            time.sleep(0.01)
+    raise AssertionError("no connection waits")
