@@ -7,6 +7,7 @@ that starts again asks for them, and sends the rest.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ LARGE = 4 * 1024 * 1024
 PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000
 """S3 allows 10,000."""
+_furthest: OrderedDict[tuple[str, int], int] = OrderedDict()
+"""(upload, learner) -> the highest part that this process signed a link for; the latest UPLOADS of them."""
+UPLOADS = 1_000
 
 
 def direct() -> S3Store | None:
@@ -60,6 +64,17 @@ def link(place: S3Store, blob: Blob, part: Part) -> Link:
     if part.size != _size_of(blob, part.number):
         raise PartsWrong(f"Part {part.number} of this file has {_size_of(blob, part.number)} bytes.")
     return place.sign_part(_key(blob), _upload_of(blob), part)
+
+
+def advances(blob: Blob, number: int, learner_id: int) -> bool:
+    """Whether a learner goes on to a later part, as it does once earlier ones have arrived: a link is asked for again,
+    for as long as a day, while the store takes nothing. Each web process finds it once per part."""
+    key = (blob.upload_id, learner_id)
+    before = _furthest.pop(key, 0)
+    _furthest[key] = max(before, number)
+    while len(_furthest) > UPLOADS:
+        _furthest.popitem(last=False)
+    return number > before
 
 
 def _upload_of(blob: Blob) -> str:

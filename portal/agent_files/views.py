@@ -292,7 +292,8 @@ def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse
         link = direct.link(place, blob, direct.Part(number, size, sha256))
     except blobs.PartsWrong as error:
         return problem(409, "parts_wrong", str(error))
-    note_stored(grant.learner_id)
+    if direct.advances(blob, number, grant.learner_id):
+        note_stored(grant.learner_id)
     return JsonResponse({"url": link.url, "headers": link.headers})
 
 

@@ -10,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
+from jobs.blobs import direct
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
@@ -171,6 +172,29 @@ def test_only_bytes_that_arrive_count_as_progress_of_an_upload(client: Client, j
     assert stored()
     put(client, secret, blob, b"def", "bytes 3-5/6")
     assert not stored(), "it is whole already"
+
+
+def test_asking_again_for_the_link_of_a_part_is_no_progress_of_an_upload(
+    client: Client, job: Job, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that the store refuses asks for a day; its job would hold its devices as long. Links need no network."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of a test")
+    settings.LUTHIER_BLOBS = "s3://parts-of-a-test"
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+    Blob.objects.filter(pk=blob.pk).update(upload_id=f"upload {blob.pk}")
+    secret, size = factories.secret(job, 1, 0), direct.part_bytes(blob.size)
+
+    def stored(number: int) -> bool:
+        job.learner_rows.update(stored_at=None)
+        part = {"number": number, "size": size, "sha256": "0" * 64}
+        answer = ask(
+            client, "post", f"uploads/{blob.pk}/parts", secret, data=part, content_type="application/json"
+        )
+        assert answer.status_code == 200
+        return job.learner_rows.get().stored_at is not None
+
+    assert [stored(number) for number in (1, 2, 1, 2, 2)] == [True, True, False, False, False]
 
 
 def test_another_tenants_upload_does_not_exist(client: Client, job: Job) -> None:
