@@ -32,8 +32,8 @@ CLUSTER_UNAVAILABLE = "cluster_unavailable"
 
 UNEXPLAINED_S = 10.0
 """The cluster has this long, from a program's end by a signal, to say whether it was the cluster's own doing."""
-SIGNALED = 128
-"""Exit codes above it are 128 + the signal."""
+SIGNALED = range(129, 193)
+"""Exit codes that are 128 + a signal; 255 is what `sys.exit(-1)` leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class LearnerObservation:
         """
         if self.exited_s is None or self.exited_s > UNEXPLAINED_S or self.program_ended or self.gen_seen:
             return False
-        return not self.succeeded and (self.halted or (self.code or 0) > SIGNALED)
+        return not self.succeeded and (self.halted or self.code in SIGNALED)
 
     def reached(self, phase: Phase) -> bool:
         return PHASE_ORDER[self.phase] >= PHASE_ORDER[phase]

@@ -214,6 +214,7 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         seen(P, learner(**EXITED, exit_code=1, exited_s=1.0)),
         FAILS,
     ),
+    ("255 is no signal", seen(P, learner(**EXITED, exit_code=255, exited_s=1.0)), FAILS),
     ("killed, the cluster shows no cause of its own", seen(P, program_ended(KILLED)), FAILS),
     ("killed, and the cluster says nothing for long", seen(P, replace(KILLED, exited_s=11.0)), FAILS),
     (
