@@ -19,7 +19,8 @@ from django.db import connection, transaction
 from jobs.models import MetricRollup
 
 POINTS = 32
-"""At most, of one series in a roll-up. A chart of 600 buckets reads roll-ups from 19,200 points of a series on."""
+"""At most, of one series in a roll-up. A chart of 400 buckets reads roll-ups from 6,400 points of a series on
+(metrics.COARSER)."""
 
 SEGMENTS = 16
 """At most, in one transaction: of what an earlier version stored, there may be thousands."""

@@ -40,7 +40,7 @@ WITH wanted AS (
 ), rollups AS MATERIALIZED (
     SELECT r.name, r.rank, r.attempt, r.first_seq, r.last_seq, r.low_step, r.high_step, r.low AS least,
         r.high AS greatest, r.last AS value, r.points, w.low, w.high, w.width, {{x_high}} AS x, {{all}} AS superseded,
-        r.in_order AND {{x_low}} >= w.low AND {{x_high}} <= w.high AND {{x_high}} - {{x_low}} <= w.width
+        r.in_order AND {{x_low}} >= w.low AND {{x_high}} <= w.high AND {{x_high}} - {{x_low}} <= %(coarser)s * w.width
             AND ({{all}} OR NOT {{some}}) AS whole
     FROM wanted w JOIN jobs_metricrollup r USING (name, rank, attempt)
     WHERE r.job_id = %(job)s AND r.last_seq <= %(rolled)s AND {{x_high}} >= w.low AND {{x_low}} <= w.high

@@ -30,6 +30,9 @@ DEFAULT_BUCKETS = 500
 MAX_SERIES = 200
 """Per response; a program can report thousands of names, and each series costs a scan of its points."""
 MAX_NOT_FINITE = 200
+COARSER = 2
+"""A roll-up is read in place of its points if it is at most this many buckets wide: a wide zoom has fewer buckets then,
+about half of what was asked for at worst, and reads half as many points before roll-ups take over."""
 
 
 @dataclass(slots=True)
@@ -157,9 +160,9 @@ def series(
     """The series of these spans within x_from … x_to, each in at most this number of buckets, in the same order.
 
     x: "step", or "time" in milliseconds since the epoch. upto: the last ingest number to include.
-    Buckets are about equally wide: a roll-up that is narrower than a bucket counts in the one where it ends. Every
-    point is in exactly one bucket. Cost: a row for each roll-up of the range, and one for each point where roll-ups
-    are wider than a bucket, cross an end of the range or of what is superseded, or are not made yet.
+    Buckets are about equally wide: a roll-up of at most COARSER buckets counts in the one where it ends. Every point
+    is in exactly one bucket. Cost: a row for each roll-up of the range, and one for each point where roll-ups are
+    wider, cross an end of the range or of what is superseded, or are not made yet.
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
     kept = {(span.name, span.rank): Series(span.name, span.rank) for span in found}
@@ -202,6 +205,7 @@ def _fill(
     parameters: dict[str, Any] = {
         **read,
         **wanted,
+        "coarser": COARSER,
         "n_name": [span.name for span in spans],
         "n_rank": [span.rank for span in spans],
         "n_attempt": [span.attempt for span in spans],

@@ -17,6 +17,7 @@ from jobs.rollups import roll_up
 from jobs.selectors import metrics
 from jobs.states import State
 from tests import factories
+from tests.reads import pages_read
 
 pytestmark = pytest.mark.django_db
 BEGAN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -199,3 +200,22 @@ def test_a_commit_rolls_up_no_more_than_some_segments_of_an_earlier_version(
     monkeypatch.setattr(rollups, "SEGMENTS", 2)
     store(job, run("loss", 3_000, 3_001))
     assert Progress.objects.get(job=job).metric_rolled == 2 * 512
+
+
+def test_a_wide_zoom_reads_roll_ups_and_points_only_at_its_ends(job: Job) -> None:
+    """Just below a roll-up a bucket, every point of the range was read."""
+    store(job, run("loss", 0, 20_000))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE jobs_metricpoint, jobs_metricrollup")
+    # A bucket is 20 points wide here, and a roll-up 32.
+    zoom: dict[str, Any] = {"x_from": 1_010.0, "x_to": 9_010.0, "buckets": 400}
+    spans = metrics.spans(job.pk)
+
+    of_zoom = pages_read(lambda: metrics.series(job.pk, spans, **zoom))
+
+    (found,) = metrics.series(job.pk, spans, **zoom)
+    assert found.points == 8_001
+    assert 200 <= len(found.buckets) <= 400
+    assert found.buckets[-1][0] == 9_010
+    Progress.objects.filter(job=job).update(metric_rolled=0)
+    assert of_zoom * 4 < pages_read(lambda: metrics.series(job.pk, spans, **zoom))

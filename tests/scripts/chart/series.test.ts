@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { addPoint, lowest, smooth, type Point, type Series } from "../../../static/src/ts/chart/series";
+import { addPoint, bucketsFor, lowest, smooth, type Point, type Series } from "../../../static/src/ts/chart/series";
 
 let n = 0;
 const point = (step: number, value: number | string, more: Partial<Point> = {}): Point => ({
@@ -100,4 +100,8 @@ test("a constant stays constant however much it is smoothed", () => {
 test("smoothing nothing is nothing", () => {
   assert.deepEqual(smooth([], 0.9), []);
   assert.deepEqual(smooth([null, null], 0.9), [null, null]);
+});
+
+test("a chart asks for about a bucket a pixel, within bounds", () => {
+  assert.deepEqual([0, 120, 437, 500, 1_999, 5_000].map(bucketsFor), [200, 200, 500, 500, 2_000, 2_000]);
 });

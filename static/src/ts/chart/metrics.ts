@@ -1,5 +1,5 @@
-// A job's metrics on this page: history by REST, thinned, and every new point by the socket. Charts that ask within the
-// same moment share one request. `newest` is what tiles, chart headers and charts show as the current value.
+// A job's metrics on this page: history by REST, thinned, and every new point by the socket. Charts that ask for the
+// same range within the same moment share one request. `newest` is what tiles, chart headers and charts show as the current value.
 import { api } from "../api";
 import { live, type Frame } from "../live";
 import { NewestValues, type Rendered } from "../newest";
@@ -11,16 +11,16 @@ export interface Answer {
   seq: number;
 }
 
-export const BUCKETS = 600;
 const TOGETHER_MS = 30;
 
-type Waiting = { name: string; resolve: (answer: Answer) => void; reject: (error: unknown) => void };
+type Waiting = { name: string; buckets: number; resolve: (answer: Answer) => void; reject: (error: unknown) => void };
+type Range = readonly [number, number];
 
 /** Events: points (detail: Point[]), newest (a newest value changed), gap (points were left out: fetch them). */
 export class Metrics extends EventTarget {
   readonly newest = new NewestValues();
   private cursor = -1;
-  private readonly waiting: Waiting[] = [];
+  private readonly waiting = new Map<string, Waiting[]>(); // by axis and range
   private static readonly all = new Map<string, Metrics>();
 
   static of(job: string): Metrics {
@@ -55,28 +55,34 @@ export class Metrics extends EventTarget {
     });
   }
 
-  /** The series of one name, one per learner that reports it. */
-  fetch(name: string, axis: Axis, range?: [number, number]): Promise<Answer> {
-    if (range || axis === "time" || name.includes(",")) return this.request(name, axis, range);
+  /** The series of one name, one per learner that reports it, in at most this number of buckets (bucketsFor). */
+  fetch(name: string, axis: Axis, buckets: number, range?: Range): Promise<Answer> {
+    if (name.includes(",")) return this.request(name, axis, buckets, range); // a comma separates names
     return new Promise((resolve, reject) => {
-      this.waiting.push({ name, resolve, reject });
-      if (this.waiting.length === 1) setTimeout(() => void this.requestTogether(), TOGETHER_MS);
+      const key = JSON.stringify([axis, range]);
+      const waiting = this.waiting.get(key) ?? [];
+      waiting.push({ name, buckets, resolve, reject });
+      if (waiting.length > 1) return;
+      this.waiting.set(key, waiting);
+      setTimeout(() => void this.requestTogether(key, axis, range), TOGETHER_MS);
     });
   }
 
-  private async requestTogether(): Promise<void> {
-    const waiting = this.waiting.splice(0);
+  private async requestTogether(key: string, axis: Axis, range?: Range): Promise<void> {
+    const waiting = this.waiting.get(key) ?? [];
+    this.waiting.delete(key);
     try {
       const names = [...new Set(waiting.map((one) => one.name))];
-      const { series, seq } = await this.request(names.join(","), "step");
+      const buckets = Math.max(...waiting.map((one) => one.buckets));
+      const { series, seq } = await this.request(names.join(","), axis, buckets, range);
       for (const one of waiting) one.resolve({ seq, series: series.filter((found) => found.name === one.name) });
     } catch (error) {
       for (const one of waiting) one.reject(error);
     }
   }
 
-  private async request(names: string, axis: Axis, range?: [number, number]): Promise<Answer> {
-    const query = new URLSearchParams({ names, x: axis, buckets: String(BUCKETS) });
+  private async request(names: string, axis: Axis, buckets: number, range?: Range): Promise<Answer> {
+    const query = new URLSearchParams({ names, x: axis, buckets: String(buckets) });
     if (range) {
       query.set("from", String(range[0]));
       query.set("to", String(range[1]));

@@ -33,6 +33,11 @@ export function csvAddress(job: string, name?: string): string {
   return `/api/v1/jobs/${job}/metrics.csv${query}`;
 }
 
+const BUCKETS_MAX = 2_000; // the API's limit
+
+/** How many buckets fill a plot of this width in CSS pixels: one a pixel, in steps, so that neighbors ask for the same. */
+export const bucketsFor = (width: number): number => Math.min(BUCKETS_MAX, Math.max(200, Math.ceil(width / 100) * 100));
+
 /** Steps, or milliseconds since the epoch. */
 export const xOf = (point: Point, axis: Axis): number => (axis === "step" ? point.step : Date.parse(point.at));
 

@@ -2,10 +2,10 @@
 import uPlot from "uplot";
 import { button, downloadLink, named } from "../button";
 import { texts } from "../texts";
-import { BUCKETS, Metrics } from "./metrics";
+import { Metrics } from "./metrics";
 import { clipping } from "./clip";
 import { drawMarks, drawOutside, options } from "./plot";
-import { addPoint, csvAddress, type Axis, type Point, type Series } from "./series";
+import { addPoint, bucketsFor, csvAddress, type Axis, type Point, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { valuesTable } from "./values";
 import { change, settings } from "./page-settings";
@@ -78,6 +78,10 @@ class Chart extends HTMLElement {
     return settings.x === "step" ? "step" : "time";
   }
 
+  private get buckets(): number {
+    return bucketsFor(this.size().width);
+  }
+
   // --- data ---
 
   private readonly onSight = (visible: boolean): void => {
@@ -99,7 +103,7 @@ class Chart extends HTMLElement {
     try {
       const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
       const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
-      const { series, seq } = await this.metrics.fetch(this.name, this.axis, range);
+      const { series, seq } = await this.metrics.fetch(this.name, this.axis, this.buckets, range);
       if (turn !== this.turn) return;
       this.series = series;
       this.upto = seq;
@@ -122,7 +126,7 @@ class Chart extends HTMLElement {
     if (!points.length || !this.loaded) return;
     if (this.early) return void this.early.push(...points);
     this.take(points);
-    if (this.series.some((one) => one.buckets.length > 3 * BUCKETS)) this.loaded = false;
+    if (this.series.some((one) => one.buckets.length > 3 * this.buckets)) this.loaded = false;
     if (!this.visible) return;
     if (!this.loaded) void this.load();
     else this.drawSoon();
@@ -298,6 +302,7 @@ class Chart extends HTMLElement {
       else delete this.dataset.big;
       big.setAttribute("aria-pressed", String(on));
       this.rebuild();
+      if (on) this.reload(); // a wider plot shows more
     };
     big.addEventListener("click", () => enlarge(!("big" in this.dataset)));
     this.addEventListener("keydown", (event) => {
