@@ -104,7 +104,9 @@ def test_a_submit_with_errors_says_how_many_and_shows_the_first(open_as: Open) -
 
 
 def test_an_error_is_shown_below_its_row_and_moves_no_field(open_as: Open) -> None:
-    page = open_as("alice", f"{NEW}?template=digits-sklearn")
+    page = open_as(
+        "alice", f"{NEW}?template=digits-sklearn", height=1400
+    )  # so that no focus scrolls the page
     row = [page.get_by_label(name, exact=True) for name in ("Learners", "CPUs each", "Memory each")]
     before = [field.bounding_box() for field in row]
     row[0].fill("0")

@@ -68,7 +68,7 @@ WIDTHS = (320, 390, 768, 1180, 1440)
 
 def opened(page: Page, showcase: Platform, name: str, path: str) -> bool:
     """Go there, {a job's name} being its id; whether it is that page and not one that says what broke."""
-    listed = showcase.client("alice").get("/jobs", limit=100) if "{" in path else {"items": []}
+    listed = showcase.client("alice").get("/jobs", page_size=100) if "{" in path else {"items": []}
     jobs = {row["name"]: row["id"] for row in listed["items"]}
     answer = page.goto(showcase.url + path.format_map(jobs))
     return answer is not None and answer.status == (404 if name == "missing" else 200)

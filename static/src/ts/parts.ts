@@ -62,7 +62,7 @@ export function morphParts(root: Element, fetched: DocumentFragment, { additions
 
 /** What was typed stays; what the server says about the field comes in. */
 function keep(element: HTMLElement, fresh: Node): true {
-  for (const name of ["aria-invalid", "aria-describedby"]) {
+  for (const name of ["aria-invalid", "aria-describedby", "autofocus"]) {
     const said = element instanceof HTMLInputElement && fresh instanceof HTMLInputElement ? fresh.getAttribute(name) : element.getAttribute(name);
     if (said === null) element.removeAttribute(name);
     else element.setAttribute(name, said);

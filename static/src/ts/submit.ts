@@ -17,7 +17,7 @@ type Outcome = { next: string } | { problem: string; page?: Document; signIn?: b
 export function startSubmit(): void {
   document.addEventListener("submit", (event) => {
     const form = event.target as HTMLFormElement;
-    if (event.defaultPrevented || form.method !== "post") return;
+    if (event.defaultPrevented || form.getAttribute("method") !== "post") return;
     event.preventDefault();
     if (!running.has(form)) void submit(form, event.submitter as HTMLButtonElement | null);
   });
@@ -48,12 +48,13 @@ async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Pr
   const body = new FormData(form, button);
   body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old after another login
   const headers = { "X-Luthier-Form": document.querySelector<HTMLElement>(".app")?.dataset.user ?? "" };
-  const address = button?.hasAttribute("formaction") ? button.formAction : form.action;
+  // The attribute: form.action may be a button of that name.
+  const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? location.href;
   try {
     const answer = await fetch(address, { method: "POST", body, headers, credentials: "same-origin", redirect: "manual" });
     const next = answer.headers.get("Location");
     if (answer.status === 204 && next) {
-      const isOver = new URL(next, location.href).pathname === "/login" && location.pathname !== "/login" && !form.action.endsWith("/logout");
+      const isOver = new URL(next, location.href).pathname === "/login" && location.pathname !== "/login" && !address.endsWith("/logout");
       return isOver ? { problem: words.ended, signIn: true } : { next };
     }
     return await refusal(answer);
