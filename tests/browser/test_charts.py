@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -84,6 +85,23 @@ def test_a_spike_of_one_point_among_a_hundred_thousand_is_drawn_and_in_the_table
     table = chart.locator("table")
     expect(table.locator("th")).to_have_text(["step", "loss", "loss, lowest", "loss, highest"])
     expect(table.get_by_role("cell", name="900", exact=True)).to_have_count(1)
+
+
+def test_a_zoom_asks_once_for_all_charts_and_for_about_a_bucket_a_pixel(job: str, open_as: Open) -> None:
+    """Each chart sent a request of its own, for 600 buckets at any width."""
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}/metrics")
+    charts = page.locator("x-chart")
+    expect(charts.locator("canvas")).to_have_count(3)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    charts.first.locator(".plot").focus()
+    with page.expect_response(lambda response: "from=" in response.url):
+        page.keyboard.press("+")
+    expect(charts.locator(".zoom-pill:not([hidden])")).to_have_count(3)
+    (zoom,) = (parse_qs(urlsplit(url).query) for url in asked if "/metrics?" in url)
+    assert sorted(zoom["names"][0].split(",")) == ["loss", "train/loss", "val/loss"]
+    width = charts.first.locator(".plot").evaluate("(plot) => plot.clientWidth")
+    assert width <= int(zoom["buckets"][0]) <= max(200, width + 100)
 
 
 AT_THE_EDGE = """() => [...document.querySelectorAll('x-chart canvas')].map((canvas) => {
