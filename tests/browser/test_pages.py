@@ -115,7 +115,7 @@ def contexts(browser: Browser, showcase: Platform) -> Iterator[Callable[[str, st
     def context(name: str, theme: str, width: int) -> BrowserContext:
         if (name, theme, width) not in made:
             fresh = browser.new_context(
-                viewport={"width": width, "height": 900 if width > 760 else 844},
+                viewport={"width": width, "height": 900 if width > 768 else 844},
                 color_scheme="dark" if theme == "dark" else "light",
                 reduced_motion="reduce",
                 locale="en-US",

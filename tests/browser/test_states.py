@@ -28,7 +28,7 @@ def faults(page: Page, picture: Picture, name: str) -> list[str]:
     """What is wrong with the page in its current state, in both looks."""
     found = []
     for theme, width in LOOKS:
-        page.set_viewport_size({"width": width, "height": 900 if width > 760 else 844})
+        page.set_viewport_size({"width": width, "height": 900 if width > 768 else 844})
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
         picture(page, f"{name}-{width}-{theme}")
