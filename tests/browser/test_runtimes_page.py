@@ -20,7 +20,7 @@ def test_a_runtime_added_on_the_page_is_offered_to_new_jobs_and_a_refusal_loses_
     page.get_by_label("Requirements").fill("timm>=1\n./local\n")
     page.get_by_role("button", name="Add runtime").click()
     expect(page.get_by_role("alert")).to_contain_text("is a path or an address")
-    expect(page.get_by_label("Requirements")).to_have_value("timm>=1\n./local")
+    expect(page.get_by_label("Requirements")).to_have_value("timm>=1\n./local\n")
     picture(page, "runtimes-refused", full_page=True)
     page.get_by_label("Requirements").fill("timm>=1")
     page.get_by_role("button", name="Add runtime").click()
