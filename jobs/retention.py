@@ -42,7 +42,7 @@ from tenants.services.retention import default_rules, effective_rules
 
 ROWS_BATCH, JOBS_BATCH = 5000, 200
 RUN_S = 5.0
-"""Seconds after which a run begins no further job; the next one goes on."""
+"""Seconds after which a run begins no further job; the next run continues."""
 
 
 def enforce(until: float | None = None) -> dict[str, Any]:

@@ -67,8 +67,8 @@ def link(place: S3Store, blob: Blob, part: Part) -> Link:
 
 
 def advances(blob: Blob, number: int, learner_id: int) -> bool:
-    """Whether a learner goes on to a later part, as it does once earlier ones have arrived: a link is asked for again,
-    for as long as a day, while the store takes nothing. Each web process finds it once per part."""
+    """Whether a learner continues with a later part, as it does once earlier ones have arrived: it requests a link
+    again, for as long as a day, while the store takes nothing. Each web process finds it once per part."""
     key = (blob.upload_id, learner_id)
     before = _furthest.pop(key, 0)
     _furthest[key] = max(before, number)

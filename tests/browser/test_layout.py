@@ -91,8 +91,10 @@ def test_a_quota_from_before_an_error_says_so(open_as: Open) -> None:
     expect(quota).to_have_text(re.compile(r"^\d+ in use"))
 
 
-def test_a_job_page_transfers_no_more_than_its_budget(open_as: Open, alice: object) -> None:
-    page = open_as("alice", "/t/vision-lab/jobs/new")
+def test_the_new_job_page_transfers_compressed_files_within_its_budget_but_for_the_editor(
+    open_as: Open,
+) -> None:
+    page = open_as("alice", NEW)
     sizes = page.evaluate(
         "performance.getEntriesByType('resource').filter(e => /\\.(js|css)$/.test(e.name))"
         ".map(e => [e.name.split('/').pop(), e.encodedBodySize, e.decodedBodySize])"

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -70,9 +70,9 @@ async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             await target.drain()
 
 
-async def _either(*pipes: object) -> None:
+async def _either(*pipes: Coroutine[None, None, None]) -> None:
     """Run both directions until one ends: with HTTP, either side's end ends the connection."""
-    tasks = [asyncio.ensure_future(pipe) for pipe in pipes]  # type: ignore[call-overload]
+    tasks = [asyncio.create_task(pipe) for pipe in pipes]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -146,6 +146,9 @@ class LogViewer(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join()
+
+    def has_seen(self, lines: int) -> bool:
+        return len(self.lines) >= lines
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[ClientConnection]:

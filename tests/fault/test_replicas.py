@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg2
 import pytest
@@ -178,7 +179,7 @@ def test_a_killed_web_process_and_a_rolling_restart_cost_no_line(installation: I
             assert (ended["restarts_used"], len(alice.get(f"/jobs/{job}/attempts")["items"])) == (0, 1)
             printed[job] = alice.raw_log(job, attempt=1).decode().splitlines()
         for viewer, job in zip(viewers, jobs, strict=True):
-            wait_for(lambda: len(viewer.lines) >= len(printed[job]), within_s=60)  # noqa: B023
+            wait_for(partial(viewer.has_seen, len(printed[job])), within_s=60, what="the log's last line")
     finally:
         for viewer in viewers:
             viewer.stop()

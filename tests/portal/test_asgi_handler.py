@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import iscoroutinefunction
 from asgiref.testing import ApplicationCommunicator
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path
@@ -19,6 +20,9 @@ from django.utils.deprecation import MiddlewareMixin
 
 from portal import asgi_handler
 from portal.asgi_handler import ThreadedHandler
+from portal.database import shares
+from portal.live import learner_hub
+from portal.streaming import STREAMS
 
 threads: list[int] = []
 closed: list[str] = []
@@ -207,3 +211,10 @@ async def test_one_request_sets_nothing_for_the_next_in_its_thread(monkeypatch: 
     monkeypatch.setattr(asgi_handler, "AT_ONCE", 1)
     application = ThreadedHandler()
     assert [(await ask(application, "/mark"))[2] for _ in range(3)] == [b"fresh"] * 3
+
+
+def test_all_threads_of_a_web_process_together_hold_the_connections_that_its_setting_allows() -> None:
+    handler = ThreadedHandler()
+    own = (handler._requests, handler._probes, STREAMS, learner_hub.THREADS, learner_hub.OFFERS)
+    viewers = shares.LIVE_READERS + shares.LIVE_SIDE_READERS
+    assert sum(threads._count for threads in own) + viewers == settings.LUTHIER_WEB_CONNECTIONS
