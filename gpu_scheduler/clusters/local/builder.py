@@ -23,6 +23,7 @@ from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 
 READY = ".luthier-ready"
 BUILDING = ".building-"
+"""In the name of a folder that is no environment yet, or no longer. A dot hides it from `ls` and from `sklearn-*`."""
 LAST_LINES = 40
 _DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]?)i?B\)")
 _DOWNLOADED = re.compile(r"Downloaded (\S+)")
@@ -135,10 +136,10 @@ class Build:
 
     def _make(self) -> None:
         self._making = True
-        for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}{BUILDING}*")):
+        for leftover in (self.folder, *self.folder.parent.glob(f".{self.folder.name}{BUILDING}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         # Named by us: a builder that outlived its killed daemon may still write into its own.
-        building = self.folder.with_name(f"{self.folder.name}{BUILDING}{os.getpid()}")
+        building = self.folder.with_name(f".{self.folder.name}{BUILDING}{os.getpid()}")
         try:
             # Relocatable: its scripts still work under the name it gets at the end.
             self._call("venv", "--quiet", "--relocatable", "--python", self.python, str(building))

@@ -93,7 +93,7 @@ def remove(unused: Iterable[Cached]) -> None:
         with suppress(OSError), exclusive_lock(each.folder, wait=False) as is_ours:
             if not is_ours or (each.folder / READY).stat().st_mtime != each.used_at:
                 continue
-            leftover = each.folder.with_name(f"{each.folder.name}{BUILDING}removed")
+            leftover = each.folder.with_name(f".{each.folder.name}{BUILDING}removed")
             each.folder.rename(leftover)  # at once: what is half removed must not be taken for complete
             shutil.rmtree(leftover, ignore_errors=True)
             idle_days = round((time.time() - each.used_at) / 86400)

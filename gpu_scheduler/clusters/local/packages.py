@@ -97,8 +97,8 @@ class Environments:
 
     def _sweep(self, kept: Collection[Path]) -> None:
         for home in (self._home, self._bases):
-            for leftover in home.glob(f"*{BUILDING}*"):
-                folder = leftover.with_name(leftover.name.partition(BUILDING)[0])
+            for leftover in home.glob(f".*{BUILDING}*"):
+                folder = leftover.with_name(leftover.name[1:].partition(BUILDING)[0])
                 with suppress(OSError), exclusive_lock(folder, wait=False) as is_ours:
                     if is_ours:  # else another builder works there and has already cleaned up
                         shutil.rmtree(leftover, ignore_errors=True)

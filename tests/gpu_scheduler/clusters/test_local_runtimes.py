@@ -154,14 +154,15 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     environments = Environments(tmp_path / "data", runtimes)
     home = tmp_path / "data" / "runtimes"
     folder = runtimes.folder("plain")
-    left, other = (home / f"{name}.building-123" for name in (folder.name, "gone-0123456789ab"))
+    left, other = (home / f".{name}.building-123" for name in (folder.name, "gone-0123456789ab"))
     for half in (left, other):
         (half / "bin").mkdir(parents=True)
         (half / READY).touch()
+    assert list(home.glob("[!.]*")) == [], "nor does `plain-*` in a shell find it"
     assert isinstance(runtimes.get("plain"), Preparing), "half of it is not taken for the runtime"
     await_runtime(runtimes, "plain")
     assert not left.exists()
-    held = home / "busy-0123456789ab.building-123"
+    held = home / ".busy-0123456789ab.building-123"
     held.mkdir()
     with exclusive_lock(home / "busy-0123456789ab"):
         environments.sweep().join()
