@@ -54,17 +54,20 @@ def ingest() -> Any:
     """The module that rolls up points, as ingest uses it."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.test")
     django.setup()
-    return import_module("jobs.ingest.rollups")
+    return import_module("jobs.rollups")
 
 
 def fill(data: Path, job: str, series: int, steps: int) -> Callable[[bool], None]:
     """Store the points and their roll-ups; returns the switch between reading these and reading every point."""
+    roll_up = ingest().roll_up
     connection = psycopg2.connect(layout(data).database_url)
     newest = series * steps
     values = {"job": job, "series": series, "steps": steps, "newest": newest, "rolled": 0}
     with connection, connection.cursor() as cursor:
         cursor.execute(FILL, values)
-        rolled = ingest().roll_up(cursor, job, 0, newest)
+        rolled, before = 0, -1
+        while rolled != before:
+            rolled, before = roll_up(cursor, job, rolled, newest), rolled
         cursor.execute(PROGRESS, values)
     connection.autocommit = True
     with connection.cursor() as cursor:
