@@ -186,13 +186,16 @@ class Draft:
         self.failed.clear()
         return Start(gang.job, Placement(slot_type, nodes))
 
-    def reserve(self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool) -> None:
-        """Reserve slots of the tenant's limits for this gang, and with on_nodes the nodes where it can start soonest.
+    def reserve(
+        self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False
+    ) -> None:
+        """Reserve slots of the tenant's limits for this gang, and with on_nodes the nodes where it can start soonest,
+        or with whole_pool all of its type.
 
         Does nothing where the tenant's account, or the pool, has a reservation already.
         """
         in_quota = self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
-        on_pool = on_nodes and self.pools[slot_type].reserve_for(gang)
+        on_pool = on_nodes and self.pools[slot_type].reserve_for(gang, all_nodes=whole_pool)
         if in_quota or on_pool:
             self.failed.clear()
 

@@ -270,8 +270,10 @@ class Pool:
             self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
-    def reserve_for(self, gang: Gang) -> bool:
+    def reserve_for(self, gang: Gang, *, all_nodes: bool = False) -> bool:
         """Reserve the nodes on which the gang can start soonest; False if the pool has a reservation already.
+
+        all_nodes: every node, until the gang has started.
 
         Without known run times, those are the nodes that lack the least. What is free there stays free, so
         what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
@@ -279,6 +281,9 @@ class Pool:
         """
         if self.reserved_for is not None or not self.up_could_hold(gang):
             return False
+        if all_nodes:
+            self._reserve(gang, self._ready)
+            return True
         learners, need, free, lacking = gang.learners.min, self.need(gang), self.free.of, []
         for name, room in self._ready.items():
             if self.only_slots:
@@ -289,14 +294,19 @@ class Pool:
                 missing = nth - fitting
                 missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
                 lacking.append((missing, name in self._avoided, name, nth))
+        chosen: dict[str, Room] = {}
         for _, _, name, _ in heapq.nsmallest(learners, lacking):
-            reserved = self._reserved.get(name, NO_ROOM)
-            self._reserved[name] = (reserved[0] + need[0], reserved[1] + need[1], reserved[2] + need[2])
-        for name, reserved in self._reserved.items():
-            self.unreserved.lower(name, minus(self.free.of[name], reserved))
-        self.reserved_for = gang
+            reserved = chosen.get(name, NO_ROOM)
+            chosen[name] = (reserved[0] + need[0], reserved[1] + need[1], reserved[2] + need[2])
+        self._reserve(gang, chosen)
         self.reserved_until = self._all_reserved_free_at()
         return True
+
+    def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
+        self._reserved = dict(rooms)
+        for name, reserved in rooms.items():
+            self.unreserved.lower(name, minus(self.free.of[name], reserved))
+        self.reserved_for = gang
 
     def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang has certainly ended before the one with the reservation can start."""

@@ -6,7 +6,11 @@ read this module in every process, so it imports none of the policies.
 
 from __future__ import annotations
 
-POLICIES: dict[str, str] = {"fair_share": "gpu_scheduler.policies.fair_share.FairShare"}
+POLICIES: dict[str, str] = {
+    "fair_share": "gpu_scheduler.policies.fair_share.FairShare",
+    "fifo": "gpu_scheduler.policies.fifo.Fifo",
+    "fifo_backfill": "gpu_scheduler.policies.fifo.FifoBackfill",
+}
 """Name -> the class, which is called without arguments."""
 
 

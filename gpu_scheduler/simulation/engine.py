@@ -1,0 +1,293 @@
+"""Time, and what executes a plan, in place of a clock and a cluster."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from itertools import count
+
+from gpu_scheduler import world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
+from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.simulation.scenario import (
+    NodeFailure,
+    Outcome,
+    RunEnd,
+    RunRecord,
+    Scenario,
+    SimulatedJob,
+)
+
+PLANS_AT_ONCE = 1_000
+"""More plans than this at one instant mean that the policy stops and starts the same jobs forever."""
+
+Planner = Callable[[Snapshot], Plan]
+
+
+def unexplained(snapshot: Snapshot) -> Plan:
+    """The plan without explanations."""
+    return plan(snapshot, explained=False)
+
+
+def simulate(scenario: Scenario, planner: Planner = unexplained) -> Outcome:
+    """Run the scenario until every job has ended, or none that is left can ever start.
+
+    planner: plan(), or a wrapper that measures it. Deterministic. Raises RuntimeError if a policy never comes to rest.
+    """
+    return _Simulation(scenario, planner).run()
+
+
+class _Kind(IntEnum):
+    """What happens at a time, in the order in which it does at the same time: a job that ends when its node is lost has
+    ended."""
+
+    NODE_BACK = 0
+    COMPLETED = 1
+    SAVED = 2
+    CHECKPOINT = 3
+    ARRIVED = 4
+    NODE_LOST = 5
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A job's work in seconds: kept_s survives whatever happens; saved_at: since when, None: nothing was ever saved."""
+
+    job: SimulatedJob
+    kept_s: float = 0.0
+    saved_at: datetime | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A job on its nodes. computing_from: when its start or restore is over. base_s: the work that it began with.
+    halted_at: when it was ordered to stop; from then on it only saves."""
+
+    progress: _Progress
+    running: Running
+    rate: float
+    computing_from: datetime
+    base_s: float
+    halted_at: datetime | None = None
+
+    def computed_s(self, now: datetime) -> float:
+        """Seconds of computing until now."""
+        until = now if self.halted_at is None else min(now, self.halted_at)
+        return max(0.0, (until - self.computing_from).total_seconds())
+
+
+class _Simulation:
+    """One simulation while it runs. The world holds what a policy sees; progress and runs what it does not."""
+
+    def __init__(self, scenario: Scenario, planner: Planner) -> None:
+        arrivals = [job.gang.queued_at for job in scenario.jobs]
+        failures = [failure.at for failure in scenario.failures]
+        begin = scenario.begin or min([*arrivals, *failures], default=datetime.min.replace(tzinfo=UTC))
+        self._planner, self._rate, self._begin = planner, scenario.rate, begin
+        self._round = timedelta(seconds=scenario.round_s)
+        self._world = Snapshot(
+            begin, scenario.nodes, (), (), scenario.quotas, scenario.policy, scenario.tenants
+        )
+        self._numbers = count()
+        self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []
+        for job in scenario.jobs:
+            self._add(job.gang.queued_at, _Kind.ARRIVED, job)
+        for failure in scenario.failures:
+            self._add(failure.at, _Kind.NODE_LOST, failure)
+        self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
+        self._runs: dict[str, _Run] = {}
+        self._failures: Counter[str] = Counter()  # of each node, those that are not over
+        self._plan_at: datetime | None = None
+        self._records: list[RunRecord] = []
+        self._completed: dict[str, datetime] = {}
+        self._first_started: dict[str, datetime] = {}
+        self._plans = 0
+
+    def run(self) -> Outcome:
+        plans_now = 0
+        while (now := self._next()) is not None:
+            plans_now = 0 if now > self._world.now else plans_now
+            self._advance_to(now)
+            if self._plan_at == now:
+                plans_now += 1
+                if plans_now > PLANS_AT_ONCE:
+                    name = policy_of(self._world).name
+                    raise RuntimeError(f"{name} made {plans_now} plans at {now} and does not come to rest")
+                self._plan()
+        waiting = tuple(gang.job for gang in self._world.waiting)
+        return Outcome(
+            self._begin,
+            self._world.now,
+            tuple(self._records),
+            waiting,
+            self._plans,
+            self._completed,
+            self._first_started,
+        )
+
+    def _add(self, at: datetime, kind: _Kind, subject: SimulatedJob | NodeFailure | _Run) -> None:
+        heapq.heappush(self._events, (at, kind, next(self._numbers), subject))
+
+    def _next(self) -> datetime | None:
+        """The next time at which something happens or a plan is due; None: never."""
+        times = [self._events[0][0]] if self._events else []
+        return min(times if self._plan_at is None else [*times, self._plan_at], default=None)
+
+    def _advance_to(self, now: datetime) -> None:
+        """Let everything happen that is due, and have a plan made if that can change one."""
+        self._world = replace(self._world, now=now)
+        ended: list[str] = []
+        arrived: list[Gang] = []
+        changed = False
+        while self._events and self._events[0][0] <= now:
+            _, kind, _, subject = heapq.heappop(self._events)
+            if isinstance(subject, SimulatedJob):
+                arrived.append(subject.gang)
+            elif isinstance(subject, NodeFailure):
+                ended += self._node_changed(subject, lost=kind is _Kind.NODE_LOST)
+                changed = True
+            elif self._runs.get(subject.running.job) is not subject:
+                continue  # it ended in another way before this
+            elif kind is _Kind.CHECKPOINT:
+                self._checkpoint(subject)
+            elif kind is _Kind.SAVED or subject.halted_at is None:
+                self._keep(subject)
+                ended.append(self._end(subject, RunEnd.STOPPED if kind is _Kind.SAVED else RunEnd.COMPLETED))
+        if ended:
+            self._world = world.apply(self._world, ended=ended)
+        if arrived:
+            self._world = replace(self._world, waiting=(*self._world.waiting, *arrived))
+        if ended or arrived or changed:
+            self._plan_by(now)
+
+    def _plan_by(self, at: datetime) -> None:
+        """Have a plan made in the first round that is not before this."""
+        if self._round:
+            at = self._begin - (self._begin - at) // self._round * self._round
+        self._plan_at = at if self._plan_at is None else min(at, self._plan_at)
+
+    def _plan(self) -> None:
+        self._plan_at = None
+        policy = policy_of(self._world)
+        if self._world.waiting or policy.plans_without_queue(self._world.policy_state):
+            self._plans += 1
+            decided = self._planner(self._world)
+            self._world = world.apply(self._world, decided)
+            if decided.starts:
+                self._start(len(decided.starts))
+            if decided.stops or decided.resizes:
+                orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
+                self._halt({order.job for order in orders})
+        if self._events:
+            change = policy.next_event_at(self._world)
+        else:  # a policy may have events forever, such as aging: where nothing else happens, only a promise ends
+            ends = [until for until in self._world.promised.values() if until is not None]
+            change = min((until for until in ends if until > self._world.now), default=None)
+        if change is not None:
+            self._plan_by(change)
+
+    def _start(self, number: int) -> None:
+        """Execute the last starts of the world."""
+        known = len(self._world.running) - number
+        begun = tuple(self._begun(run) for run in self._world.running[known:])
+        self._world = replace(self._world, running=(*self._world.running[:known], *begun))
+
+    def _begun(self, running: Running) -> Running:
+        """The run as policies see it, with what is known of the costs of stopping it."""
+        now, progress = self._world.now, self._progress[running.job]
+        costs = progress.job.costs
+        running = replace(
+            running,
+            last_checkpoint_at=progress.saved_at,
+            checkpoint_cost_s=costs.checkpoint_s,
+            restart_cost_s=costs.restore_s,
+        )
+        rate = self._rate(progress.job.gang, running.nodes)
+        delay_s = costs.restore_s if running.job in self._first_started else costs.start_s
+        computing_from = now + timedelta(seconds=delay_s)
+        run = _Run(progress, running, rate, computing_from, progress.kept_s)
+        self._runs[running.job] = run
+        self._first_started.setdefault(running.job, now)
+        left_s = max(0.0, progress.job.work_s - progress.kept_s) / rate
+        self._add(computing_from + timedelta(seconds=left_s), _Kind.COMPLETED, run)
+        self._add_checkpoint(run, computing_from)
+        return running
+
+    def _halt(self, jobs: Collection[str]) -> None:
+        """Have these jobs save and release their slots, where the order was not void."""
+        for running in self._world.running:
+            run = self._runs[running.job]
+            if running.job in jobs and running.order is not None and run.halted_at is None:
+                run.halted_at = self._world.now
+                saved_at = self._world.now + timedelta(seconds=run.progress.job.costs.checkpoint_s)
+                self._add(saved_at, _Kind.SAVED, run)
+
+    def _keep(self, run: _Run) -> None:
+        """All that it has computed until now is saved."""
+        run.progress.kept_s = run.base_s + run.computed_s(self._world.now) * run.rate
+        run.progress.saved_at = self._world.now
+
+    def _checkpoint(self, run: _Run) -> None:
+        if run.halted_at is not None:
+            return
+        self._keep(run)
+        self._set_running(lambda each: replace(each, last_checkpoint_at=self._world.now), {run.running.job})
+        self._add_checkpoint(run, self._world.now)
+
+    def _add_checkpoint(self, run: _Run, after: datetime) -> None:
+        every = run.progress.job.costs.checkpoint_every_s
+        if every is not None:
+            self._add(after + timedelta(seconds=every), _Kind.CHECKPOINT, run)
+
+    def _node_changed(self, failure: NodeFailure, *, lost: bool) -> list[str]:
+        """The jobs that ended because the node was lost. They queue again with what they had saved."""
+        self._failures[failure.node] += 1 if lost else -1
+        up = not self._failures[failure.node]
+        nodes = tuple(
+            replace(node, ready=up) if node.name == failure.node else node for node in self._world.nodes
+        )
+        self._world = replace(self._world, nodes=nodes)
+        if not lost:
+            return []
+        self._add(self._world.now + timedelta(seconds=failure.down_s), _Kind.NODE_BACK, failure)
+        hit = [run for run in self._runs.values() if failure.node in run.running.nodes]
+        ended = [self._end(run, RunEnd.NODE_FAILED) for run in hit]
+        self._set_running(_queuing_again, ended)
+        return ended
+
+    def _set_running(self, change: Callable[[Running], Running], jobs: Collection[str]) -> None:
+        running = tuple(change(run) if run.job in jobs else run for run in self._world.running)
+        self._world = replace(self._world, running=running)
+
+    def _end(self, run: _Run, end: RunEnd) -> str:
+        """Record that the run has released its slots; its job's name."""
+        job, now = run.running.job, self._world.now
+        del self._runs[job]
+        if end is RunEnd.COMPLETED:
+            self._completed[job] = now
+        work_s = run.progress.kept_s - run.base_s
+        useful_s = work_s / run.rate
+        self._records.append(
+            RunRecord(
+                gang=run.running.gang,
+                slot_type=run.running.slot_type,
+                nodes=run.running.nodes,
+                began=run.running.started_at,
+                ended=now,
+                end=end,
+                work_s=work_s,
+                useful_s=useful_s,
+                lost_s=max(0.0, run.computed_s(now) - useful_s),
+            )
+        )
+        return job
+
+
+def _queuing_again(run: Running) -> Running:
+    """A run that is lost queues again like one that was stopped."""
+    return replace(run, order=run.order or Stop(run.job, "node_failed"))

@@ -1,0 +1,137 @@
+"""What a simulation is given, and what it returns. All durations are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpu_scheduler.model import Gang, Node, QuotaUse, TenantState
+from gpu_scheduler.policies.base import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What an executor needs beside the work itself.
+
+    start_s: from a job's first placement to its first progress. restore_s: the same at each later start.
+    checkpoint_s: from a stop order until the slots are released; nothing is computed meanwhile, nothing is lost.
+    checkpoint_every_s: seconds of computing between the saves that a job makes on its own, beside its computing; None:
+    it saves only when it is stopped. Raises ValueError for negative times.
+    """
+
+    start_s: float = 0.0
+    restore_s: float = 0.0
+    checkpoint_s: float = 0.0
+    checkpoint_every_s: float | None = None
+
+    def __post_init__(self) -> None:
+        every = 1.0 if self.checkpoint_every_s is None else self.checkpoint_every_s
+        if min(self.start_s, self.restore_s, self.checkpoint_s) < 0 or every <= 0:
+            raise ValueError(
+                f"{self}: start_s, restore_s and checkpoint_s must be 0 or more, checkpoint_every_s more than 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival."""
+
+    gang: Gang
+    work_s: float
+    costs: Costs = Costs()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """The node is lost at this time, with all that runs on it, and back down_s later."""
+
+    at: datetime
+    node: str
+    down_s: float
+
+
+Rate = Callable[[Gang, tuple[str, ...]], float]
+"""Seconds of a job's work that are done in a second on these nodes (a name per rank). More than 0."""
+
+
+def learners_held(gang: Gang, nodes: tuple[str, ...]) -> float:
+    """A rate in proportion to the learners: 1 for the fewest that the gang runs with."""
+    return len(nodes) / gang.learners.min
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival.
+
+    round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
+    at once. rate is asked with the gang as it was submitted. begin: None: the first arrival. Raises ValueError for two
+    jobs of one name, for work that is not positive and for failures of unknown nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    jobs: tuple[SimulatedJob, ...]
+    quotas: tuple[QuotaUse, ...]
+    policy: Policy
+    tenants: tuple[TenantState, ...] = ()
+    failures: tuple[NodeFailure, ...] = ()
+    round_s: float = 60.0
+    rate: Rate = learners_held
+    begin: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names = [job.gang.job for job in self.jobs]
+        known = {node.name for node in self.nodes}
+        wrong = []
+        if len(set(names)) < len(names):
+            wrong.append("jobs: two have the same name")
+        wrong += [f"jobs: {job.gang.job} has no work" for job in self.jobs if job.work_s <= 0]
+        wrong += [f"failures: no node {each.node}" for each in self.failures if each.node not in known]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+class RunEnd(StrEnum):
+    """How a stay on nodes ended."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    NODE_FAILED = "node_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One stay of a job on its nodes, from its start until its slots were released.
+
+    work_s: the work of it that was kept. useful_s: the seconds that it took. lost_s: seconds spent on work that was
+    lost. The rest of the stay are start, restore and save.
+    """
+
+    gang: Gang
+    slot_type: str
+    nodes: tuple[str, ...]
+    began: datetime
+    ended: datetime
+    end: RunEnd
+    work_s: float
+    useful_s: float
+    lost_s: float
+
+    @property
+    def slots(self) -> int:
+        """Over all learners."""
+        return len(self.nodes) * self.gang.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start."""
+
+    begin: datetime
+    end: datetime
+    runs: tuple[RunRecord, ...]
+    unfinished: tuple[str, ...]
+    plans: int
+    completed: dict[str, datetime] = field(default_factory=dict)
+    first_started: dict[str, datetime] = field(default_factory=dict)

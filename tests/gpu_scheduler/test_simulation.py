@@ -1,0 +1,294 @@
+"""The simulator: what happens is what a cluster would do with the same plans, to the second."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Plan, QuotaUse, Snapshot, Stop
+from gpu_scheduler.policies.base import Policy
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fifo import Fifo, FifoBackfill
+from gpu_scheduler.simulation import Costs, NodeFailure, Outcome, RunEnd, Scenario, SimulatedJob, simulate
+from tests.gpu_scheduler.preempting import Preempting
+from tests.gpu_scheduler.worlds import NOON, gang, nodes
+
+EVERYDAY = settings(max_examples=40, deadline=None)
+POLICIES: tuple[Policy, ...] = (Fifo(), FifoBackfill(), FairShare(60, 300), Preempting(60, 300))
+
+
+def job(
+    name: str, at_s: float, work_s: float, learners: int = 1, slots: int = 1, **more: Any
+) -> SimulatedJob:
+    costs = more.pop("costs", Costs())
+    arrives = NOON + timedelta(seconds=at_s)
+    return SimulatedJob(gang(name, learners, slots, queued_at=arrives, **more), work_s, costs)
+
+
+def scenario(on: Any, jobs: Any, policy: Policy, **more: Any) -> Scenario:
+    tenants = ("red", "green", "blue")
+    quotas = tuple(QuotaUse(tenant, "a100", 100, 0) for tenant in tenants)
+    values: dict[str, Any] = {"quotas": quotas, "round_s": 0.0, "begin": NOON}
+    return Scenario(on, tuple(jobs), policy=policy, **(values | more))
+
+
+def stays(outcome: Outcome) -> dict[str, list[tuple[float, float]]]:
+    """By job, when its runs began and ended, in seconds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for run in outcome.runs:
+        began, ended = ((at - NOON).total_seconds() for at in (run.began, run.ended))
+        found.setdefault(run.gang.job, []).append((began, ended))
+    return found
+
+
+def test_strict_fifo_lets_nothing_past_the_first_job_that_waits() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), job("b2", 10, 50, 2, 8), job("c3", 20, 10)]
+    assert stays(simulate(scenario(nodes(a1=8, a2=8), jobs, Fifo()))) == {
+        "a1": [(0, 100)],
+        "b2": [(100, 150)],
+        "c3": [(150, 160)],
+    }
+
+
+def test_backfill_takes_reserved_slots_only_with_a_time_limit_that_ends_in_time() -> None:
+    def jobs(limit_s: float | None) -> list[SimulatedJob]:
+        return [
+            job("a1", 0, 90, 1, 8, runs_at_most_s=100),
+            job("b2", 10, 50, 2, 8),
+            job("c3", 20, 10, runs_at_most_s=limit_s),
+        ]
+
+    on = nodes(a1=8, a2=8)
+    assert stays(simulate(scenario(on, jobs(80), FifoBackfill())))["c3"] == [(20, 30)]
+    for limit_s in (None, 81):
+        found = stays(simulate(scenario(on, jobs(limit_s), FifoBackfill())))
+        assert (found["b2"], found["c3"]) == ([(90, 140)], [(140, 150)])
+
+
+def test_backfill_uses_slots_that_the_first_job_does_not_need() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), job("b2", 10, 50, 1, 8), job("c3", 20, 200, 1, 4)]
+    on = nodes(a1=8, a2=4)
+    assert stays(simulate(scenario(on, jobs, FifoBackfill())))["c3"] == [(20, 220)]
+    assert stays(simulate(scenario(on, jobs, Fifo())))["c3"] == [(100, 300)]
+
+
+def test_a_job_that_its_own_quota_holds_back_delays_its_own_tenant_only() -> None:
+    quotas = (QuotaUse("red", "a100", 4, 0), QuotaUse("green", "a100", 8, 0))
+    jobs = [
+        job("r1", 0, 100, 1, 3),
+        job("r2", 1, 100, 1, 2),
+        job("r3", 2, 10, 1, 1),
+        job("g4", 3, 10, 1, 5, tenant="green"),
+    ]
+    for policy in (Fifo(), FifoBackfill()):
+        found = stays(simulate(scenario(nodes(a1=8), jobs, policy, quotas=quotas)))
+        assert found == {"g4": [(3, 13)], "r1": [(0, 100)], "r2": [(100, 200)], "r3": [(100, 110)]}
+
+
+def test_a_class_comes_before_an_earlier_arrival() -> None:
+    jobs = [job("a1", 0, 10, 1, 8), job("b2", 1, 10, 1, 8), job("c3", 2, 10, 1, 8, priority=3)]
+    assert stays(simulate(scenario(nodes(a1=8), jobs, Fifo())))["c3"] == [(10, 20)]
+
+
+def test_a_stopped_job_saves_and_later_restores_and_loses_no_work() -> None:
+    costs = Costs(start_s=3, restore_s=7, checkpoint_s=5)
+    jobs = [
+        job("low1", 0, 100, 1, 8, costs=costs, priority=0),
+        job("top2", 40, 20, 1, 8, costs=costs, priority=3),
+    ]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Preempting()))
+    assert stays(outcome) == {"low1": [(0, 45), (68, 138)], "top2": [(45, 68)]}
+    first, _, last = outcome.runs
+    assert (first.end, first.work_s, first.lost_s) == (RunEnd.STOPPED, 37, 0)
+    assert (last.end, last.work_s, last.lost_s) == (RunEnd.COMPLETED, 63, 0)
+
+
+def test_a_lost_node_costs_the_work_since_the_last_checkpoint() -> None:
+    costs = Costs(start_s=2, restore_s=4, checkpoint_every_s=10)
+    failures = (NodeFailure(NOON + timedelta(seconds=37), "a1", 60),)
+    outcome = simulate(scenario(nodes(a1=8), [job("a1", 0, 50, costs=costs)], Fifo(), failures=failures))
+    assert stays(outcome) == {"a1": [(0, 37), (97, 121)]}
+    assert [(run.end, run.work_s, run.lost_s) for run in outcome.runs] == [
+        (RunEnd.NODE_FAILED, 30, 5),
+        (RunEnd.COMPLETED, 20, 0),
+    ]
+
+
+def test_a_rate_says_how_fast_work_is_done_where() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), job("b2", 0, 100, 1, 8)]
+    on = nodes(a1=8, a2=8)
+    outcome = simulate(scenario(on, jobs, Fifo(), rate=lambda gang, nodes: 2.0 if nodes == ("a2",) else 0.5))
+    assert stays(outcome) == {"b2": [(0, 50)], "a1": [(0, 200)]}
+
+
+def test_plans_are_made_in_rounds() -> None:
+    jobs = [job("a1", 1, 100, 1, 8), job("b2", 2, 10, 1, 8)]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo(), round_s=60.0))
+    assert stays(outcome) == {"a1": [(60, 160)], "b2": [(180, 190)]}
+    assert outcome.plans == 2
+
+
+def test_what_can_never_start_is_left_over() -> None:
+    jobs = [job("a1", 0, 10, 1, 9), job("b2", 1, 10, 1, 8), job("c3", 2, 10, tenant="unknown")]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo()))
+    assert outcome.unfinished == ("a1", "c3")
+    assert list(outcome.completed) == ["b2"]
+
+
+def test_nothing_gives_nothing() -> None:
+    outcome = simulate(scenario((), (), Fifo(), begin=None))
+    assert (outcome.runs, outcome.plans) == ((), 0)
+
+
+def test_a_scenario_that_means_nothing_is_refused_with_all_reasons() -> None:
+    failures = (NodeFailure(NOON, "b9", 1),)
+    with pytest.raises(ValueError, match=r"same name; jobs: a1 has no work; failures: no node b9"):
+        scenario(nodes(a1=8), [job("a1", 0, 1), job("a1", 0, 0)], Fifo(), failures=failures)
+    with pytest.raises(ValueError, match="checkpoint_every_s more than 0"):
+        Costs(checkpoint_every_s=0)
+
+
+def test_a_policy_that_stops_and_starts_forever_is_an_error() -> None:
+    def stop_what_starts(snapshot: Snapshot) -> Plan:
+        decided = plan(snapshot, explained=False)
+        return replace(decided, stops=tuple(Stop(start.job, "preempted") for start in decided.starts))
+
+    with pytest.raises(RuntimeError, match="does not come to rest"):
+        simulate(scenario(nodes(a1=8), [job("a1", 0, 10)], Fifo()), stop_what_starts)
+
+
+COSTS = st.builds(
+    Costs,
+    start_s=st.sampled_from([0, 3]),
+    restore_s=st.sampled_from([0, 7.5]),
+    checkpoint_s=st.sampled_from([0, 5, 70]),
+    checkpoint_every_s=st.sampled_from([None, 20]),
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Small clusters that lose nodes, jobs of several tenants, sizes and classes, and every policy."""
+    on = nodes(**{f"a{i}": draw(st.integers(1, 8)) for i in range(draw(st.integers(1, 3)))})
+    jobs = [
+        job(
+            f"j{i}",
+            draw(st.integers(0, 300)),
+            draw(st.sampled_from([1, 30, 100.25, 400])),
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 6)),
+            costs=draw(COSTS),
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 3)),
+            runs_at_most_s=draw(st.none() | st.sampled_from([100.0, 5000.0])),
+        )
+        for i in range(draw(st.integers(0, 8)))
+    ]
+    failures = tuple(
+        NodeFailure(
+            NOON + timedelta(seconds=draw(st.integers(0, 500))),
+            draw(st.sampled_from(on)).name,
+            draw(st.integers(0, 200)),
+        )
+        for _ in range(draw(st.integers(0, 3)))
+    )
+    policy = draw(st.sampled_from(POLICIES))
+    quotas = tuple(QuotaUse(tenant, "a100", draw(st.integers(4, 24)), 0) for tenant in ("red", "green"))
+    round_s = draw(st.sampled_from([0.0, 60.0]))
+    return scenario(on, jobs, policy, failures=failures, quotas=quotas, round_s=round_s)
+
+
+@EVERYDAY
+@given(scenarios())
+def test_no_node_and_no_quota_is_overcommitted_at_any_time(made: Scenario) -> None:
+    changes = []
+    for run in simulate(made).runs:
+        for name in run.nodes:
+            changes += [(run.began, name, run.gang.slots), (run.ended, name, -run.gang.slots)]
+            changes += [
+                (run.began, run.gang.tenant, run.gang.slots),
+                (run.ended, run.gang.tenant, -run.gang.slots),
+            ]
+    most = {node.name: node.slots for node in made.nodes} | {each.tenant: each.limit for each in made.quotas}
+    used: Counter[str] = Counter()
+    for _, name, slots in sorted(changes, key=lambda change: (change[0], change[2])):
+        used[name] += slots
+        assert 0 <= used[name] <= most[name]
+
+
+@EVERYDAY
+@given(scenarios())
+def test_gangs_run_whole_one_run_at_a_time_and_never_on_a_node_that_is_down(made: Scenario) -> None:
+    last: dict[str, Any] = {}
+    for run in simulate(made).runs:
+        assert len(run.nodes) == run.gang.learners.min
+        assert run.gang.queued_at <= run.began <= run.ended
+        if run.gang.job in last:
+            assert last[run.gang.job].ended <= run.began
+            assert last[run.gang.job].end is not RunEnd.COMPLETED
+        last[run.gang.job] = run
+        for failure in made.failures:
+            if failure.node in run.nodes:
+                back = failure.at + timedelta(seconds=failure.down_s)
+                assert run.ended <= failure.at or run.began >= back
+
+
+@EVERYDAY
+@given(scenarios())
+def test_work_is_conserved_over_stops_and_failures(made: Scenario) -> None:
+    """What is kept adds up to the job's work, and every second of a run is accounted for."""
+    outcome = simulate(made)
+    jobs = {each.gang.job: each for each in made.jobs}
+    kept: Counter[str] = Counter()
+    for run in outcome.runs:
+        costs, first = jobs[run.gang.job].costs, run.began == outcome.first_started[run.gang.job]
+        kept[run.gang.job] += run.work_s
+        other_s = (run.ended - run.began).total_seconds() - run.useful_s - run.lost_s
+        start_s = costs.start_s if first else costs.restore_s
+        if run.end is RunEnd.COMPLETED:
+            assert other_s == pytest.approx(start_s, abs=1e-5)
+        else:
+            assert -1e-5 <= other_s <= start_s + costs.checkpoint_s + 1e-5
+        assert run.lost_s == 0 or run.end is RunEnd.NODE_FAILED
+    for name in outcome.completed:
+        assert kept[name] == pytest.approx(jobs[name].work_s, abs=1e-4)
+
+
+@EVERYDAY
+@given(scenarios())
+def test_every_job_that_fits_an_empty_cluster_and_its_quota_ends(made: Scenario) -> None:
+    limits = {quota.tenant: quota.limit for quota in made.quotas}
+    fits = {
+        each.gang.job
+        for each in made.jobs
+        if each.gang.asked <= limits[each.gang.tenant]
+        and sum(node.slots // each.gang.slots for node in made.nodes) >= each.gang.learners.min
+    }
+    outcome = simulate(made)
+    assert outcome.completed.keys() == fits
+    assert set(outcome.unfinished) == {each.gang.job for each in made.jobs} - fits
+
+
+@EVERYDAY
+@given(scenarios(), st.randoms(use_true_random=False))
+def test_the_same_scenario_has_the_same_outcome_in_whatever_order_it_is_listed(
+    made: Scenario, chance: random.Random
+) -> None:
+    def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(chance.sample(items, len(items)))
+
+    again = replace(
+        made, jobs=shuffled(made.jobs), nodes=shuffled(made.nodes), failures=shuffled(made.failures)
+    )
+    one, other = simulate(made), simulate(again)
+    assert one == simulate(made)
+    assert one.completed == other.completed
+    assert stays(one) == stays(other)
