@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.db.backends.postgresql.operations import DatabaseOperations
 from hypothesis import HealthCheck, settings
 
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     servers = Servers(Path(os.environ["LUTHIER_TEST_DATA"]))
     servers.start()
     os.environ["LUTHIER_TEST_SERVERS"] = "running"
+    # Only now there is a password.
+    os.environ["REDIS_URL"] = django_settings.REDIS_URL = servers.layout.redis_url
     config.stash[STARTED] = servers
 
 

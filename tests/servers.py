@@ -33,24 +33,28 @@ class Servers:
 
     def __init__(self, data: Path) -> None:
         self.layout = layout(data)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         remove_abandoned(self.layout.data.parent)
-        self.layout.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.layout.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_folders()
         postgres.prepare(self.layout)
+        valkey.prepare(self.layout)
         self._spawn("postgres", postgres.command(self.layout, durable=False))
         self._spawn("valkey", valkey.command(self.layout))
         self._await(lambda: postgres.ensure_database(self.layout), psycopg2.OperationalError)
-        client = redis.Redis(unix_socket_path=str(self.layout.valkey_socket))
+        client = redis.Redis.from_url(self.layout.redis_url)
         self._await(client.ping, redis.ConnectionError)
         client.close()
 
+    def make_folders(self) -> None:
+        for folder in (self.layout.data, self.layout.runtime):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def stop(self) -> None:
-        for process in reversed(self._processes):
-            process.send_signal(signal.SIGINT if process is self._processes[0] else signal.SIGTERM)
-        for process in self._processes:
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGINT if process is self.processes[0] else signal.SIGTERM)
+        for process in self.processes:
             process.wait(timeout=30)
         shutil.rmtree(self.layout.data, ignore_errors=True)
         shutil.rmtree(self.layout.runtime, ignore_errors=True)
@@ -64,7 +68,7 @@ class Servers:
                 stdin=subprocess.DEVNULL,
                 env=postgres.clean_environment(),
             )
-        self._processes.append(process)
+        self.processes.append(process)
 
     def _await(self, ready: object, not_yet: type[Exception]) -> None:
         deadline = time.monotonic() + START_S
@@ -73,7 +77,7 @@ class Servers:
                 ready()  # type: ignore[operator]
                 return
             except not_yet as error:
-                dead = [process for process in self._processes if process.poll() is not None]
+                dead = [process for process in self.processes if process.poll() is not None]
                 if dead or time.monotonic() > deadline:
                     logs = "\n".join(
                         path.read_text(errors="replace") for path in self.layout.data.glob("*.log")

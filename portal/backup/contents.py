@@ -71,6 +71,8 @@ def run_tool(name: str, arguments: Iterable[str], database: Mapping[str, Any]) -
         "PGDATABASE": "NAME",
     }
     env |= {variable: str(database[key]) for variable, key in named.items() if database.get(key)}
+    if passfile := database["OPTIONS"].get("passfile"):
+        env["PGPASSFILE"] = passfile
     done = subprocess.run([tool(name), *arguments], env=env, capture_output=True, text=True)
     if done.returncode != 0:
         raise BackupError(f"{name} failed: {done.stderr.strip()[-1000:]}")

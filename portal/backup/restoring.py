@@ -17,7 +17,7 @@ from typing import Any
 import psycopg2
 
 from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
-from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, Layout
+from portal.settings.embedded import Layout
 from portal.settings.values import database_from_url
 from portal.supervisor import postgres
 
@@ -75,7 +75,7 @@ def _connected(database: Mapping[str, Any]) -> Iterator[Any]:
     names = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
     given = {name: database[key] for name, key in names.items() if database.get(key)}
     try:
-        connection = psycopg2.connect(**given, connect_timeout=5)
+        connection = psycopg2.connect(**given, **database["OPTIONS"], connect_timeout=5)
     except psycopg2.OperationalError as error:
         raise BackupError(f"The database cannot be reached: {error}") from None
     try:
@@ -95,7 +95,7 @@ def _embedded(where: Layout) -> Iterator[dict[str, Any]]:
         )
     try:
         _wait_until_ready(where, server)
-        yield {"HOST": str(where.postgres_socket_dir), "USER": DATABASE_USER, "NAME": DATABASE_NAME}
+        yield database_from_url(where.database_url)
     finally:
         server.terminate()
         server.wait()

@@ -32,6 +32,7 @@ def examine() -> list[HealthCheck]:
         python(),
         variables(),
         data_folder(),
+        keys(),
         disk(),
         bundles(),
         *run_checks(),
@@ -69,6 +70,19 @@ def data_folder() -> HealthCheck:
             "data", "", f"{folder} is open to others (mode {mode:o})", f"Run `chmod 700 {folder}`."
         )
     return HealthCheck("data", str(folder))
+
+
+def keys() -> HealthCheck:
+    """The passwords of the embedded servers; libpq ignores a password file that others may read."""
+    found = sorted(settings.EMBEDDED.keys.glob("*"))
+    if open_ones := [path for path in (settings.EMBEDDED.keys, *found) if others_may_read(path)]:
+        remedy = f"Run `chmod -R go= {settings.EMBEDDED.keys}`, and restart `manage.py up`."
+        return HealthCheck("keys", "", f"others may read {', '.join(map(str, open_ones))}", remedy)
+    return HealthCheck("keys", f"{len(found)}, private" if found else "none made yet")
+
+
+def others_may_read(path: Path) -> bool:
+    return path.exists() and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
 def disk() -> HealthCheck:

@@ -24,6 +24,7 @@ HTTPS = PUBLIC.scheme == "https"
 LUTHIER_INGEST_URL = ENV.luthier_ingest_url or f"{'wss' if HTTPS else 'ws'}://{PUBLIC.netloc}"
 LUTHIER_CLUSTER = ENV.luthier_cluster
 LUTHIER_NODE_SOCKET = EMBEDDED.node_socket
+LUTHIER_NODE_KEY = EMBEDDED.node_key
 LOCAL_NODES = ENV.local_nodes
 KUBECONFIG = ENV.kubeconfig
 KUBE_NAMESPACE_PREFIX = ENV.kube_namespace_prefix

@@ -1,4 +1,4 @@
-"""Where an embedded installation keeps its files and sockets. Pure paths; creates nothing.
+"""Where an embedded installation keeps its files and sockets, and how its servers are reached. Creates nothing.
 
 The data folder holds what must survive. Sockets live apart, in a short private folder, because a Unix
 socket's path may have at most 107 bytes and a data folder may lie anywhere.
@@ -9,7 +9,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 SOCKET_PATH_MAX_BYTES = 107
 DATABASE_USER = "luthier"
@@ -58,6 +58,26 @@ class Layout:
         return self.data / "secrets_keys"
 
     @property
+    def keys(self) -> Path:
+        """What the embedded servers ask of those who connect; a job of the same user must not be able to read it."""
+        return self.data / "keys"
+
+    @property
+    def postgres_password(self) -> Path:
+        """A password file as libpq reads it."""
+        return self.keys / "postgres"
+
+    @property
+    def valkey_password(self) -> Path:
+        """The part of Valkey's configuration that has its password."""
+        return self.keys / "valkey"
+
+    @property
+    def node_key(self) -> Path:
+        """What the node daemon asks of every request."""
+        return self.keys / "node"
+
+    @property
     def run(self) -> Path:
         """What runs now: children.json (name to pid) and url, for people, `doctor` and tests."""
         return self.data / "run"
@@ -73,11 +93,18 @@ class Layout:
 
     @property
     def database_url(self) -> str:
-        return f"postgresql://{DATABASE_USER}@/{DATABASE_NAME}?host={quote(str(self.postgres_socket_dir))}"
+        """Names the file of the password; so a command line or an environment may hold it."""
+        where = urlencode({"host": self.postgres_socket_dir, "passfile": self.postgres_password})
+        return f"postgresql://{DATABASE_USER}@/{DATABASE_NAME}?{where}"
 
     @property
     def redis_url(self) -> str:
-        return f"unix://{self.valkey_socket}"
+        """Holds the password, once there is one."""
+        try:
+            _, password = self.valkey_password.read_text().split()
+        except FileNotFoundError:  # nothing has been started yet, so nothing listens
+            return f"unix://{self.valkey_socket}"
+        return f"unix://:{password}@{self.valkey_socket}"
 
 
 def layout(data: Path) -> Layout:

@@ -75,7 +75,7 @@ class SecretsKeys:
     def make(self) -> None:
         """Make the first key, unless another process has. Raises ValueError where that cannot be done."""
         try:
-            _create(self.path, new_secrets_key() + "\n")
+            create(self.path, new_secrets_key() + "\n")
         except OSError as error:
             raise ValueError(f"{self.path}: cannot hold the secrets keys: {error.strerror}") from None
 
@@ -97,12 +97,15 @@ def _read(path: Path, name: str) -> str:
 
 
 def _make(path: Path) -> str:
-    _create(path, secrets.token_urlsafe(64))
+    create(path, secrets.token_urlsafe(64))
     return path.read_text().strip()
 
 
-def _create(path: Path, content: str) -> None:
-    """Write the whole key under another name, then link it: two processes that start at once agree on one key."""
+def create(path: Path, content: str) -> None:
+    """Make a file that only its owner can read, unless it exists.
+
+    Written under another name, then linked: two processes that start at once agree on one key.
+    """
     draft = _draft(path, content)
     try:
         os.link(draft, path)

@@ -1,11 +1,13 @@
 """The folders of an embedded installation, made private before anything is put into them."""
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
 from portal.settings.embedded import SOCKET_PATH_MAX_BYTES, Layout
-from portal.supervisor import postgres, socket_folders
+from portal.settings.secret import create
+from portal.supervisor import postgres, socket_folders, valkey
 from portal.supervisor.errors import BadFolder
 
 SOURCES = (".git", "manage.py")
@@ -14,7 +16,7 @@ SOURCES = (".git", "manage.py")
 
 def make_folders(layout: Layout) -> None:
     """Create the data and runtime folders. Raises BadFolder when one is not ours or its path is too long."""
-    for folder in (layout.data, layout.logs, layout.run):
+    for folder in (layout.data, layout.keys, layout.logs, layout.run):
         _make(folder, "Choose another folder with --data.")
     # The user `nobody` must be able to reach PostgreSQL's socket where no user namespace is allowed.
     walkable = os.geteuid() == 0 and not postgres.namespaces_allowed()
@@ -25,6 +27,12 @@ def make_folders(layout: Layout) -> None:
     longest = layout.postgres_socket_dir / ".s.PGSQL.5432"
     if len(os.fsencode(longest)) > SOCKET_PATH_MAX_BYTES:
         raise BadFolder(f"{longest} is too long for a Unix socket. Set TMPDIR to a shorter folder.")
+
+
+def make_keys(layout: Layout) -> None:
+    """Make what the servers ask of those who connect, but for PostgreSQL's, which is made with its files."""
+    valkey.prepare(layout)
+    create(layout.node_key, secrets.token_urlsafe(32))
 
 
 def refuse_sources(layout: Layout) -> None:

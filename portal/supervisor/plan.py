@@ -136,8 +136,8 @@ def _web(port: int, env: dict[str, str]) -> Service:
 
 def node_command(where: Layout, nodes: str) -> list[str]:
     """The local cluster's node daemon; it finds the agent and the runtimes from the project's folder."""
-    options = ["--data", str(where.data), "--socket", str(where.node_socket), "--nodes", nodes]
-    return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options]
+    options = ["--data", str(where.data), "--socket", str(where.node_socket), "--key", str(where.node_key)]
+    return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options, "--nodes", nodes]
 
 
 def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
@@ -145,7 +145,7 @@ def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
         name="nodes",
         title="Node daemon",
         command=node_command(where, nodes),
-        ready=readiness.node_daemon_answers(where.node_socket),
+        ready=readiness.node_daemon_answers(where),
         env=env,
         stop_signal=SIGTERM,
         stop_s=NODE_STOP_S,

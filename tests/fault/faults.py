@@ -11,6 +11,9 @@ from collections.abc import Callable
 import psutil
 import redis
 
+from gpu_scheduler.clusters.local.client import Address
+from gpu_scheduler.clusters.local.driver import LocalCluster
+from portal.settings.embedded import layout
 from tests.platform import Client, Platform
 
 
@@ -50,6 +53,12 @@ def lines_so_far(client: Client, job: str) -> int:
 
 def redis_of(platform: Platform) -> redis.Redis:
     return redis.Redis.from_url(platform.redis_url())
+
+
+def local_cluster(platform: Platform) -> LocalCluster:
+    """The platform's cluster, past the platform."""
+    where = layout(platform.data)
+    return LocalCluster(Address(where.node_socket, where.node_key))
 
 
 def kill_shipper(platform: Platform, job: str) -> None:

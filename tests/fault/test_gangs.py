@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, LearnerPhase
-from gpu_scheduler.clusters.local.driver import LocalCluster
-from portal.settings.embedded import layout
-from tests.fault.faults import learner_processes
+from tests.fault.faults import learner_processes, local_cluster
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -78,7 +76,7 @@ class Watch:
     """Observes the node daemon continuously and records what must never happen."""
 
     def __init__(self, platform: Platform) -> None:
-        self._cluster = LocalCluster(layout(platform.data).node_socket)
+        self._cluster = local_cluster(platform)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self.looks = 0
@@ -131,7 +129,7 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
     assert watch.wrong == []
     assert watch.looks > 20
     assert watch.most_used > 8
-    cluster = LocalCluster(layout(platform.data).node_socket)
+    cluster = local_cluster(platform)
     wait_for(lambda: cluster.observe().gangs == {}, within_s=20)
 
 
@@ -156,7 +154,7 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
     job = client.submit(spec("dies", program, 4, max_restarts=0))
     failed = client.wait_state(job["id"], "FAILED", within_s=90)
     assert failed["reason"]["numbers"]["exit_code"] == 7
-    cluster = LocalCluster(layout(platform.data).node_socket)
+    cluster = local_cluster(platform)
     wait_for(
         lambda: all(
             learner.phase in ENDED for gang in cluster.observe().gangs.values() for learner in gang.learners

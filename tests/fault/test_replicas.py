@@ -14,7 +14,7 @@ from functools import partial
 import psycopg2
 import pytest
 
-from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, layout
+from portal.settings.embedded import layout
 from tests.fault.replicas import Balancer, LogViewer, WebReplica
 from tests.platform import Client, Platform, wait_for
 
@@ -86,12 +86,12 @@ class ConnectionCount(threading.Thread):
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(daemon=True)
-        self._where = str(layout(platform.data).postgres_socket_dir)
+        self._where = layout(platform.data).database_url
         self._over = threading.Event()
         self.most = 0
 
     def run(self) -> None:
-        with psycopg2.connect(host=self._where, user=DATABASE_USER, dbname=DATABASE_NAME) as connection:
+        with psycopg2.connect(self._where) as connection:
             connection.autocommit = True
             while not self._over.wait(0.02):
                 with connection.cursor() as cursor:

@@ -22,7 +22,8 @@ from pytest_django import Settings
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import clusters
 from jobs.models import PeriodicTask, SchedulingLease, Worker
-from portal.health import checks, deadline
+from portal.health import checks, deadline, diagnosis
+from portal.settings.embedded import layout
 
 pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
 
@@ -164,6 +165,8 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
     client: Client, worker: Worker, tmp_path: Path, settings: Settings, request: pytest.FixtureRequest
 ) -> None:
     settings.LUTHIER_CLUSTER, settings.LUTHIER_NODE_SOCKET = "local", tmp_path / "nodes"
+    settings.LUTHIER_NODE_KEY = tmp_path / "key"
+    settings.LUTHIER_NODE_KEY.write_text("the-key-of-a-node-daemon-under-test")
     request.addfinalizer(lambda: clusters.use(None))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "nodes"))
@@ -251,6 +254,17 @@ def test_doctor_names_what_is_wrong_with_its_remedy(settings: Settings, tmp_path
     assert "FAILED workers" in report
     assert "ok     database" in report
     assert "-> Start `manage.py up`." in report
+
+
+def test_doctor_names_passwords_that_others_may_read(settings: Settings, tmp_path: Path) -> None:
+    settings.EMBEDDED = layout(tmp_path)
+    settings.EMBEDDED.keys.mkdir(mode=0o700)
+    settings.EMBEDDED.valkey_password.touch(0o600)
+    assert diagnosis.keys().ready
+    settings.EMBEDDED.valkey_password.chmod(0o640)
+    found = diagnosis.keys()
+    assert str(settings.EMBEDDED.valkey_password) in found.reason
+    assert f"chmod -R go= {settings.EMBEDDED.keys}" in found.remedy
 
 
 def test_every_page_carries_the_policy(client: Client) -> None:

@@ -134,6 +134,19 @@ def test_data_and_sockets_are_private(platform: Platform) -> None:
     assert addresses == {"127.0.0.1"}
 
 
+def test_no_process_shows_a_password_of_the_servers(platform: Platform) -> None:
+    keys = layout(platform.data)
+    postgres = keys.postgres_password.read_text().strip().rpartition(":")[2]
+    valkey = keys.valkey_password.read_text().split()[1]
+    shown = ""
+    for process in processes(platform):
+        with suppress(psutil.NoSuchProcess):
+            shown += " ".join(process.cmdline()) + str(process.environ())
+    shown += "".join(path.read_text(errors="replace") for path in keys.logs.glob("*.log"))
+    assert str(platform.data) in shown
+    assert not [word for word in (postgres, valkey, keys.node_key.read_text()) if word in shown]
+
+
 def test_ctrl_c_leaves_no_process_and_no_socket(own: Platform) -> None:
     own.start()
     found = processes(own)

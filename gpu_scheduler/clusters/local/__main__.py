@@ -1,4 +1,4 @@
-"""``python -m gpu_scheduler.clusters.local --data DIR --socket PATH --nodes SPEC``: the node daemon.
+"""``python -m gpu_scheduler.clusters.local --data DIR --socket PATH --key FILE --nodes SPEC``: the node daemon.
 
 Exits 78 for wrong arguments, each on a line of its own, and 75 when another daemon has the data folder.
 """
@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local import processes, protocol
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.gangs import Gangs
@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
-    Daemon(Gangs(context, nodes, environments, on_change=wakeup.wake), options.socket, wakeup).run()
+    gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)
+    Daemon(gangs, options.socket, protocol.read_key(options.key), wakeup).run()
     os.close(folder)
     return 0
 
@@ -54,6 +55,9 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data", type=Path, required=True, help="data folder of the installation")
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
+    parser.add_argument(
+        "--key", type=Path, required=True, help="file of the key that every request must have"
+    )
     parser.add_argument("--nodes", default="auto", help=f"auto, or name:type:slots, … such as {EXAMPLE}")
     parser.add_argument("--runtimes", type=Path, default=PROJECT / "examples" / "runtimes",
                         help="folder of the runtimes' requirement files")  # fmt: skip
@@ -74,6 +78,10 @@ def _check(options: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...
         wrong.append(
             f"--socket: {options.socket} is longer than {SOCKET_PATH_BYTES} bytes; choose a shorter path"
         )
+    try:
+        protocol.read_key(options.key)
+    except (OSError, ValueError) as error:
+        wrong.append(f"--key: {options.key}: {error}")
     if not (options.agent / "__main__.py").is_file():
         wrong.append(
             f"--agent: {options.agent} is not the learner agent's package; run from the project's folder"

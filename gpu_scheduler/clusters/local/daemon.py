@@ -7,6 +7,7 @@ and leaves the learners to the next daemon, as SIGKILL does. Only one daemon run
 from __future__ import annotations
 
 import fcntl
+import hmac
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.clusters.local import processes, protocol
 from gpu_scheduler.clusters.local.gangs import Gangs
-from gpu_scheduler.clusters.local.protocol import InvalidRequest
+from gpu_scheduler.clusters.local.protocol import InvalidRequest, WrongKey
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +67,10 @@ def hold_folder(data: Path) -> int:
 class Daemon:
     """Serves the socket and manages the gangs until a signal ends it."""
 
-    def __init__(self, gangs: Gangs, socket_path: Path, wakeup: Wakeup) -> None:
+    def __init__(self, gangs: Gangs, socket_path: Path, key: str, wakeup: Wakeup) -> None:
         self._gangs = gangs
         self._path = socket_path
+        self._key = key.encode()
         self._wakeup = wakeup
         self._signals = 0
 
@@ -77,7 +79,7 @@ class Daemon:
             signal.signal(number, self._note_signal)
         processes.become_subreaper()
         self._gangs.load()
-        server = _Server(self._path, self._respond, self._watch)
+        server = _Server(self._path, self._answer)
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="socket")
         serving.start()
         logger.info("node daemon ready", extra={"socket": str(self._path), "gangs": self._gangs.count()})
@@ -118,19 +120,36 @@ class Daemon:
         self._signals += 1
         self._wakeup.wake()
 
-    def _respond(self, line: bytes) -> dict[str, Any]:
+    def _answer(self, line: bytes) -> Iterator[dict[str, Any]]:
+        """The response to one request, or the messages of a watch."""
+        try:
+            request = self._read(line)
+        except WrongKey as error:
+            logger.warning("request without the key", extra={"error": str(error)})
+            return iter([{"ok": False, "error": "wrong_key", "message": str(error)}])
+        except (InvalidRequest, ValueError) as error:
+            return iter([_bad_request(error)])
+        return self._watch() if request.get("op") == "watch" else iter([self._respond(request)])
+
+    def _read(self, line: bytes) -> Mapping[str, Any]:
+        """The request of one who has the key. Raises WrongKey, InvalidRequest, ValueError."""
+        request = json.loads(line)
+        if not isinstance(request, dict):
+            raise InvalidRequest("an object is expected")
+        if not hmac.compare_digest(str(request.get("key", "")).encode("utf-8", "replace"), self._key):
+            raise WrongKey(WrongKey.__doc__)
+        return request
+
+    def _respond(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Execute one request. Every error becomes a response; none ends the daemon."""
         try:
-            request = json.loads(line)
-            if not isinstance(request, dict):
-                raise InvalidRequest("an object is expected")
             return {"ok": True, "result": self._do(request)}
         except LaunchRefused as refusal:
             return {"ok": False, "error": "refused", "code": refusal.code, "message": str(refusal)}
         except ClusterBusy as busy:
             return {"ok": False, "error": "busy", "message": str(busy)}
         except (InvalidRequest, ValueError, KeyError, TypeError) as error:
-            return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
+            return _bad_request(error)
         except OSError as error:
             logger.error("request failed", extra={"error": str(error)})
             return {"ok": False, "error": "busy", "message": f"The node daemon cannot do this now: {error}"}
@@ -176,6 +195,10 @@ class Daemon:
                 )
 
 
+def _bad_request(error: Exception) -> dict[str, Any]:
+    return {"ok": False, "error": "bad_request", "message": f"{type(error).__name__}: {error}"}
+
+
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """A thread per request, so that a removal that waits delays no other request."""
 
@@ -183,14 +206,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(
-        self,
-        path: Path,
-        respond: Callable[[bytes], dict[str, Any]],
-        watch: Callable[[], Iterator[dict[str, Any]]],
-    ) -> None:
-        self.respond = respond
-        self.watch = watch
+    def __init__(self, path: Path, answer: Callable[[bytes], Iterator[dict[str, Any]]]) -> None:
+        self.answer = answer
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         before = os.umask(0o177)
@@ -208,12 +225,5 @@ class _Connection(socketserver.StreamRequestHandler):
             line = self.rfile.readline(protocol.MAX_LINE_BYTES)
             if not line.endswith(b"\n"):
                 return
-            messages = self.server.watch() if _is_watch(line) else [self.server.respond(line)]  # type: ignore[attr-defined]
-            for message in messages:
+            for message in self.server.answer(line):  # type: ignore[attr-defined]
                 self.wfile.write(json.dumps(message).encode() + b"\n")
-
-
-def _is_watch(line: bytes) -> bool:
-    with suppress(ValueError):
-        return bool(json.loads(line) == {"op": "watch"}) if len(line) < 100 else False
-    return False

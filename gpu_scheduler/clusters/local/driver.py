@@ -18,13 +18,17 @@ from gpu_scheduler.clusters.base import (
     Watch,
 )
 from gpu_scheduler.clusters.local import interpreters, protocol
-from gpu_scheduler.clusters.local.client import request
+from gpu_scheduler.clusters.local.client import Address, request
 from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
 
 NO_IMAGES = "The local cluster runs no container images: name a framework instead."
 
 
+NEEDED = {
+    "LUTHIER_NODE_SOCKET": "the local cluster needs the path of its node daemon's socket",
+    "LUTHIER_NODE_KEY": "the local cluster needs the file of its node daemon's key",
+}
 CAPABILITIES = Capabilities(
     node_daemon=True, pythons=interpreters.versions, remedy="See logs/nodes.log in the data folder."
 )
@@ -36,22 +40,19 @@ class LocalCluster:
     name = "local"
     capabilities = CAPABILITIES
 
-    def __init__(self, socket: str | Path) -> None:
-        self._socket = socket
-        self._feed = Feed(socket)
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._feed = Feed(address)
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> LocalCluster:
-        socket = settings.get("LUTHIER_NODE_SOCKET")
-        if not socket:
-            raise ValueError(
-                "LUTHIER_NODE_SOCKET is not set: the local cluster needs the path of its node daemon's socket;"
-                " `manage.py up` sets it"
-            )
-        return cls(socket)
+        missing = [f"{name} is not set: {why}" for name, why in NEEDED.items() if not settings.get(name)]
+        if missing:
+            raise ValueError("; ".join(missing) + "; `manage.py up` sets it")
+        return cls(Address(*(Path(settings[name]) for name in NEEDED)))
 
     def nodes(self) -> list[Node]:
-        return [protocol.node_from_json(node) for node in request(self._socket, "nodes")]
+        return [protocol.node_from_json(node) for node in request(self._address, "nodes")]
 
     def launch(self, spec: GangSpec) -> None:
         if spec.image is not None:
@@ -63,7 +64,7 @@ class LocalCluster:
             return cached
         seen_at = time.monotonic()
         requested = None if names is None else list(names)
-        reports = map(protocol.report_from_json, request(self._socket, "observe", names=requested))
+        reports = map(protocol.report_from_json, request(self._address, "observe", names=requested))
         gangs = {report.name: report for report in reports}
         return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
 
@@ -79,6 +80,6 @@ class LocalCluster:
 
     def _effect(self, op: str, **values: Any) -> dict[str, Any]:
         """Change something; from now on the cache must show at least that."""
-        result: dict[str, Any] = request(self._socket, op, **values)
+        result: dict[str, Any] = request(self._address, op, **values)
         self._feed.require(result["revision"])
         return result

@@ -7,12 +7,12 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import ClusterError, Observation, OnChange, Watch
 from gpu_scheduler.clusters.cache import GangCache
 from gpu_scheduler.clusters.local import client, protocol
+from gpu_scheduler.clusters.local.client import Address
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
 class Feed:
     """One connection to the daemon for all watches of a process."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = path
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._cache = GangCache()
         self._lock = threading.Lock()
         self._thread: _Stream | None = None
@@ -39,7 +39,7 @@ class Feed:
         watch = self._cache.watches.add(on_change, on_close=self._close_if_unwatched)
         with self._lock:
             if self._thread is None:
-                self._thread = _Stream(self._path, self._cache)
+                self._thread = _Stream(self._address, self._cache)
                 self._thread.start()
         return watch
 
@@ -53,9 +53,9 @@ class Feed:
 class _Stream(threading.Thread):
     """Reads changes until it is closed; reconnects after every error, with exponential back-off."""
 
-    def __init__(self, path: str | Path, cache: GangCache) -> None:
+    def __init__(self, address: Address, cache: GangCache) -> None:
         super().__init__(name="cluster watch", daemon=True)
-        self._path = path
+        self._address = address
         self._cache = cache
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
@@ -75,8 +75,8 @@ class _Stream(threading.Thread):
             self._failures += 1
 
     def _read(self) -> None:
-        with client.connect(self._path) as self._connection:
-            for change in client.changes(self._connection):
+        with client.connect(self._address) as self._connection:
+            for change in client.changes(self._address, self._connection):
                 if self._closed.is_set():
                     return
                 self._apply(change)

@@ -1,7 +1,10 @@
 """The JSON between a driver and the node daemon: one line per request, one line per response, then the socket closes.
 
-Requests:  {"op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove" | "watch", …}
-Responses: {"ok": true, "result": …} or {"ok": false, "error": "busy" | "refused" | "bad_request", "code", "message"}
+Requests:  {"key", "op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove" | "watch", …}
+Responses: {"ok": true, "result": …}
+           {"ok": false, "error": "busy" | "refused" | "wrong_key" | "bad_request", "code", "message"}
+
+The key is in a file of the platform: a program on the same machine may reach the socket and must not be obeyed.
 
 The results of launch, stop and remove carry a revision. After watch the daemon sends messages until the socket closes,
 at least one per second: {"revision", "all": true if these are all gangs, "changed": reports, "gone": names}.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
@@ -28,8 +32,25 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 """A gang of hundreds of learners with large environments still fits."""
 
 
+KEY_MIN_CHARS = 32
+
+
 class InvalidRequest(Exception):
     """The daemon cannot understand a request."""
+
+
+class WrongKey(Exception):
+    """The request does not have the node daemon's key; LUTHIER_NODE_KEY names the file that has it."""
+
+
+def read_key(path: Path) -> str:
+    """The key in a file. Raises OSError, and ValueError for one that could be guessed."""
+    key = path.read_text().strip()
+    if len(key) < KEY_MIN_CHARS:
+        raise ValueError(
+            f"the key has {len(key)} characters; at least {KEY_MIN_CHARS} random ones are needed"
+        )
+    return key
 
 
 def spec_to_json(spec: GangSpec) -> dict[str, Any]:

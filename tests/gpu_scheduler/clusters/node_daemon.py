@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.clusters.local.builder import READY
-from gpu_scheduler.clusters.local.client import ping
+from gpu_scheduler.clusters.local.client import Address, ping
 from gpu_scheduler.clusters.local.driver import LocalCluster
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 
@@ -38,7 +38,9 @@ class NodeDaemon:
         self._agent = agent
         self._process: subprocess.Popen[bytes] | None = None
         self._provide_runtime()
-        self.cluster = LocalCluster(self.socket)
+        self.address = Address(self.socket, Path(self._folder.name) / "node.key")
+        self.address.key.write_text("the-key-of-a-node-daemon-under-test")
+        self.cluster = LocalCluster(self.address)
 
     def _provide_runtime(self) -> None:
         """A finished runtime named fake whose Python is the suite's own."""
@@ -58,6 +60,7 @@ class NodeDaemon:
         options = {
             "--data": self.data,
             "--socket": self.socket,
+            "--key": self.address.key,
             "--nodes": self._nodes,
             "--agent": self._agent,
             "--runtimes": self.requirements,
@@ -70,7 +73,7 @@ class NodeDaemon:
 
     def _is_ready(self) -> bool:
         try:
-            return ping(self.socket)["pid"] == self.pid
+            return ping(self.address)["pid"] == self.pid
         except ClusterBusy:
             return False
 

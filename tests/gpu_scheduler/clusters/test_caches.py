@@ -12,6 +12,7 @@ import pytest
 from gpu_scheduler.clusters.base import STALE_S, Absences, GangReport, Observation
 from gpu_scheduler.clusters.cache import GangCache
 from gpu_scheduler.clusters.local import feed
+from gpu_scheduler.clusters.local.client import Address
 from gpu_scheduler.clusters.local.journal import KEPT, Journal
 
 X, Y = GangReport("job-x-1", ()), GangReport("job-y-1", ())
@@ -78,7 +79,8 @@ def test_a_feed_waits_longer_after_each_error_up_to_a_bound_until_a_change_arriv
     with socket.socket(socket.AF_UNIX) as daemon:
         daemon.bind(str(tmp_path / "socket"))
         daemon.listen()
-        stream = feed._Stream(tmp_path / "socket", GangCache())
+        (tmp_path / "key").write_text("the-key-of-a-node-daemon-under-test")
+        stream = feed._Stream(Address(tmp_path / "socket", tmp_path / "key"), GangCache())
         pauses: list[float] = []
         monkeypatch.setattr(stream._closed, "wait", pauses.append)
         stream.start()

@@ -28,20 +28,20 @@ from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, wait_for
     "line",
     [
         b"\n",
-        b"{}\n",
+        b"{KEY}\n",
         b"[1]\n",
         b"\xff\xfe\n",
-        b'{"op": "launch"}\n',
-        b'{"op": "launch", "gang": {"name": "../x"}}\n',
-        b'{"op": "remove", "name": "../../etc"}\n',
-        b'{"op": "stop", "name": "x", "grace_s": "soon"}\n',
+        b'{KEY, "op": "launch"}\n',
+        b'{KEY, "op": "launch", "gang": {"name": "../x"}}\n',
+        b'{KEY, "op": "remove", "name": "../../etc"}\n',
+        b'{KEY, "op": "stop", "name": "x", "grace_s": "soon"}\n',
         b"no end of line",
     ],
 )
 def test_nonsense_on_the_socket_is_answered_and_changes_nothing(daemon: NodeDaemon, line: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(daemon.socket))
-        link.sendall(line)
+        link.sendall(line.replace(b"KEY", b'"key": "%s"' % daemon.address.key.read_bytes()))
         link.shutdown(socket.SHUT_WR)
         answer = link.makefile().read()
     if line.endswith(b"\n"):

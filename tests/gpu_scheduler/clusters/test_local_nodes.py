@@ -106,18 +106,26 @@ def test_a_node_reaches_the_workers_as_the_daemon_has_it() -> None:
 
 
 def run_daemon(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    base = ["--data", str(tmp_path / "data"), "--socket", str(tmp_path / "s")]
+    (tmp_path / "key").write_text("the-key-of-a-node-daemon-under-test")
+    base = ["--data", str(tmp_path / "data"), "--socket", str(tmp_path / "s"), "--key", str(tmp_path / "key")]
     command = [sys.executable, "-m", "gpu_scheduler.clusters.local", *base, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_wrong_arguments_stop_the_start_all_at_once(tmp_path: Path) -> None:
     ended = run_daemon(
-        tmp_path, "--nodes", "a:b,c:cpu:0", "--agent", str(tmp_path), "--socket", "/tmp/" + "x" * 120
-    )
+        tmp_path, "--nodes", "a:b,c:cpu:0", "--agent", str(tmp_path), "--socket", "/tmp/" + "x" * 120,
+        "--key", str(tmp_path / "missing"),
+    )  # fmt: skip
     assert ended.returncode == 78
     lines = ended.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["LOCAL_NODES", "LOCAL_NODES", "--socket", "--agent"]
+    assert [line.split(":")[0] for line in lines] == [
+        "LOCAL_NODES",
+        "LOCAL_NODES",
+        "--socket",
+        "--key",
+        "--agent",
+    ]
     assert not (tmp_path / "data").exists()
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.conf import settings
@@ -93,11 +94,10 @@ def worker_process(name: str) -> subprocess.Popen[bytes]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         dead_port = probe.getsockname()[1]
-    database = f"postgresql:///{connection.settings_dict['NAME']}?host={connection.settings_dict['HOST']}"
-    user = connection.settings_dict["USER"]
+    database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}")
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "portal.settings.base",
-        "DATABASE_URL": database.replace("///", f"//{user}@/") if user else database,
+        "DATABASE_URL": urlunsplit(database),
         "REDIS_URL": f"redis://127.0.0.1:{dead_port}/0",
         "LUTHIER_CLUSTER": "memory",
         "LUTHIER_DATA": str(settings.LUTHIER_DATA),

@@ -1,0 +1,149 @@
+"""Reaching a socket of the embedded servers is not enough: each asks for what is in a private file."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+import redis
+
+from portal.settings.embedded import DATABASE_NAME, DATABASE_USER, Layout
+from portal.supervisor import postgres
+from tests.servers import Servers
+
+TRUST = "local all all trust\n"
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    found = Servers(tmp_path / "data")
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def connected(where: Layout, **options: str) -> bool:
+    """Whether the platform's user is let in with these options; an error of another kind fails the test."""
+    try:
+        psycopg2.connect(
+            host=str(where.postgres_socket_dir), user=DATABASE_USER, dbname=DATABASE_NAME, **options
+        ).close()
+    except psycopg2.OperationalError as error:
+        if "password" not in str(error):
+            raise
+        return False
+    return True
+
+
+def is_private(path: Path) -> bool:
+    return path.stat().st_mode & 0o077 == 0
+
+
+def test_a_socket_alone_opens_neither_server(servers: Servers) -> None:
+    servers.start()
+    where = servers.layout
+    assert not connected(where, passfile="/dev/null")
+    assert not connected(where, passfile="/dev/null", password="guess")
+    assert connected(where, passfile=str(where.postgres_password))
+    stranger = redis.Redis(unix_socket_path=str(where.valkey_socket))
+    with closing(stranger), pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    with closing(redis.Redis.from_url(where.redis_url)) as client:
+        assert client.ping()
+    assert all(map(is_private, (where.keys, where.postgres_password, where.valkey_password)))
+
+
+def test_no_command_line_has_a_password(servers: Servers) -> None:
+    servers.start()
+    where = servers.layout
+    words = {
+        where.postgres_password.read_text().strip().rpartition(":")[2],
+        where.valkey_password.read_text().split()[1],
+    }
+    shown = b"".join(
+        Path(f"/proc/{process.pid}/{file}").read_bytes()
+        for process in servers.processes
+        for file in ("cmdline", "environ")
+    )
+    assert shown
+    assert not [word for word in words if word.encode() in shown]
+    assert not [word for word in words if word in where.database_url]
+
+
+def old_folder(servers: Servers) -> None:
+    """The data folder of a version whose server trusted everybody, with something in it."""
+    where = servers.layout
+    servers.make_folders()
+    postgres.make_private(where.postgres_socket_dir)
+    postgres.create_files(where.postgres_data)
+    (where.postgres_data / "pg_hba.conf").write_text(TRUST)
+    command = [str(postgres.binaries() / "postgres"), "--single", "-D", str(where.postgres_data), "postgres"]
+    subprocess.run(
+        postgres.unprivileged(command, where.postgres_data),
+        input=f"CREATE DATABASE {DATABASE_NAME};\n",
+        text=True,
+        check=True,
+        capture_output=True,
+        env=postgres.clean_environment(),
+    )
+    command[-1] = DATABASE_NAME
+    subprocess.run(
+        postgres.unprivileged(command, where.postgres_data),
+        input="CREATE TABLE kept AS SELECT 42 AS answer\n",
+        text=True,
+        check=True,
+        capture_output=True,
+        env=postgres.clean_environment(),
+    )
+
+
+def test_an_older_data_folder_gets_a_password_and_loses_nothing(servers: Servers) -> None:
+    old_folder(servers)
+    servers.start()
+    assert not connected(servers.layout, passfile="/dev/null")
+    with closing(psycopg2.connect(servers.layout.database_url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT answer FROM kept")
+        assert cursor.fetchone() == (42,)
+
+
+@pytest.mark.parametrize("cut_off_after", ["_set_password", "_write_access"])
+def test_an_upgrade_that_was_cut_off_is_repeated(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, cut_off_after: str
+) -> None:
+    old_folder(servers)
+    step = getattr(postgres, cut_off_after)
+
+    def and_die(*arguments: object) -> None:
+        step(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, cut_off_after, and_die)
+        with pytest.raises(KeyboardInterrupt):
+            postgres.prepare(servers.layout)
+    servers.start()
+    assert not connected(servers.layout, passfile="/dev/null")
+    assert connected(servers.layout, passfile=str(servers.layout.postgres_password))
+
+
+def test_access_that_was_opened_by_hand_is_closed_at_the_next_start(servers: Servers) -> None:
+    servers.make_folders()
+    postgres.prepare(servers.layout)
+    (servers.layout.postgres_data / "pg_hba.conf").write_text(TRUST)
+    servers.start()
+    assert not connected(servers.layout, passfile="/dev/null")
+
+
+def test_a_lost_password_is_replaced_at_the_next_start(servers: Servers) -> None:
+    servers.make_folders()
+    postgres.prepare(servers.layout)
+    before = servers.layout.postgres_password.read_text()
+    servers.layout.postgres_password.unlink()
+    servers.start()
+    assert servers.layout.postgres_password.read_text() != before
+    assert connected(servers.layout, passfile=str(servers.layout.postgres_password))
