@@ -68,6 +68,12 @@ class SecretNotFound(SpecInvalid):
     code = "secret_not_found"
 
 
+class ImageNotAllowed(SpecInvalid):
+    """The tenant may not run the job's container image. Ask a platform admin to allow it."""
+
+    code = "image_not_allowed"
+
+
 class CodeNotStored(JobError):
     """The store of files is not responding. Nothing was changed; submit again in a moment."""
 

@@ -68,6 +68,8 @@ class Tenant(models.Model):
     priorities = ArrayField(models.CharField(max_length=12), default=default_priorities)
     jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # live jobs at once; null: no limit
     jobs_used = models.PositiveIntegerField(default=0)
+    # of the container images that its jobs may run, as tenants.images reads them; null: as the installation says
+    image_patterns = ArrayField(models.CharField(max_length=300), null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
 
     def __str__(self) -> str:

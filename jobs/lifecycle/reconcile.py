@@ -29,6 +29,7 @@ from gpu_scheduler.clusters.base import (
 )
 from gpu_scheduler.clusters.registry import ClusterMisconfigured
 from jobs import clusters, events, tokens
+from jobs.errors import ImageNotAllowed
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_cluster
@@ -37,6 +38,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
 from jobs.models import Job, Runtime
 from jobs.retries import database_away
+from jobs.selectors.images import allowed_image
 from jobs.spec.quantities import parse_duration, parse_memory
 from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
 from tenants.errors import SecretsUnavailable
@@ -180,6 +182,9 @@ def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: 
 def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
     try:
         cluster.launch(_gang_to_launch(rows))
+    except ImageNotAllowed as refused:
+        message = f"Not started: {refused} Then clone the job."
+        return _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
     except SecretMissing as missing:
         return _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
     except LaunchRefused as refused:
@@ -215,7 +220,10 @@ def _secrets(job: Job) -> dict[str, str]:
 
 
 def _gang_to_launch(rows: JobRows) -> GangSpec:
-    """The gang of the job's live attempt: the same for every call, the shippers' secrets included."""
+    """The gang of the job's live attempt: the same for every call, the shippers' secrets included.
+
+    Raises ImageNotAllowed, SecretMissing and SecretsUnavailable.
+    """
     job, attempt = rows.job, rows.attempt
     assert attempt is not None
     spec: dict[str, Any] = job.spec
@@ -225,6 +233,8 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
     runs_images = _cluster_of(rows).capabilities.images
     image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
+    if image and runs_images:
+        image = allowed_image(job, runtime)
     return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,

@@ -16,10 +16,10 @@ from jobs import clusters
 from jobs.models import ClusterNode, PeriodicTask, Runtime, Worker
 from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant, User
-from tenants.services import secrets
+from tenants.services import images, secrets
 
 FACTS = """
-SELECT (SELECT coalesce(json_agg(slug), '[]') FROM jobs_runtime WHERE enabled),
+SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs_runtime WHERE enabled),
        (SELECT coalesce(json_agg(json_build_array(slot_type, slots, on_one, memory_mib, cpus)), '[]')
         FROM (SELECT slot_type, sum(slots) AS slots, max(slots) AS on_one,
               CASE WHEN bool_and(memory_mib IS NOT NULL) THEN max(memory_mib) END AS memory_mib,
@@ -97,7 +97,9 @@ def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
         images=clusters.capabilities().images,
         pythons=_pythons(spec),
         packages=clusters.capabilities().pythons is not None,
-        runtimes=frozenset(known),
+        runtimes=frozenset(slug for slug, _ in known),
+        image_patterns=images.effective_patterns(tenant),
+        runtime_images={slug: image for slug, image in known if image},
         pools={slot_type: TypeCapacity(*size) for slot_type, *size in sizes},
         limits=dict(limits),
         priorities=frozenset(tenant.priorities),

@@ -10,12 +10,13 @@ from django.db import transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from jobs import events, wake
+from jobs import clusters, events, wake
 from jobs.errors import CheckpointNotFound, SecretNotFound, TenantSuspended
 from jobs.failpoints import fp
-from jobs.models import Checkpoint, Job
+from jobs.models import Checkpoint, Job, Runtime
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.images import allowed_image
 from jobs.selectors.jobs import will_fail
 from jobs.services.locking import illegal, lock_job, reload, time_limit_error
 from jobs.spec.problems import Problem, path_text
@@ -57,8 +58,8 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
 
     While the job is still halting, the halt completes first and the resume follows. A job that runs or waits already
     is left alone, except for another checkpoint: one that waits resumes from that one, one that runs is refused.
-    Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound, SecretNotFound or
-    TenantSuspended.
+    Raises IllegalTransition (TimeLimitUsedUp where nothing is left to run), CheckpointNotFound, SecretNotFound,
+    ImageNotAllowed or TenantSuspended.
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id, checkpoint=checkpoint)
@@ -81,6 +82,7 @@ def job_resume(*, user: User, job_id: str, checkpoint: int | None = None) -> Job
             if used_up := time_limit_error(job):
                 raise used_up
             _require_secrets(job)
+            _require_image(job)
             _begin_at(job, chosen)
             after = ", as soon as the halt is complete" if job.state != State.HALTED else ""
             _request(job, Intent.RUN, user, f"Resume{_from(job, chosen)}{after}")
@@ -138,6 +140,12 @@ def _require_secrets(job: Job) -> None:
             if name in missing.names
         ]
         raise SecretNotFound(errors=[each.as_dict() for each in problems]) from None
+
+
+def _require_image(job: Job) -> None:
+    """Raise ImageNotAllowed where the next attempt would fail for an image that the tenant may not run any more."""
+    if clusters.capabilities().images:
+        allowed_image(job, Runtime.objects.filter(pk=job.spec.get("framework")).first())
 
 
 def _begin_at(job: Job, chosen: Checkpoint | None) -> None:

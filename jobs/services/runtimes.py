@@ -20,9 +20,10 @@ from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault
 from jobs.states import ACTIVE
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
+from tenants.images import MAX_REFERENCE, read_image
 
 MAX_SLUG = 40
-TEXTS = {"title": 80, "description": 300, "image": 300}
+TEXTS = {"title": 80, "description": 300, "image": MAX_REFERENCE}
 CONTENT = ("requirements", "python", "image")
 """What a job runs in; fixed for runtimes of the source tree."""
 
@@ -128,6 +129,11 @@ def _problems(values: Mapping[str, Any]) -> Problems:
     python, requirements, image = values["python"], values["requirements"] or [], values["image"]
     if image and not capabilities.images:
         found.append(problem("image", "image_not_allowed", "this cluster runs no container images", image))
+    elif image:
+        try:
+            read_image(image)
+        except ValueError as error:
+            found.append(problem("image", "image_not_allowed", str(error), image))
     if len(requirements) > MAX_REQUIREMENTS:
         found.append(
             problem("requirements", "too_many", f"must be at most {MAX_REQUIREMENTS}", len(requirements))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, path_text, printable
 from jobs.spec.walk import nearest
+from tenants.images import is_allowed, read_image
 
 IMAGES_UNSUPPORTED = "This cluster cannot run images; name a runtime in framework instead"
 PACKAGES_UNSUPPORTED = "This cluster cannot add packages to a framework: use setup, or an image that has them"
@@ -42,22 +42,24 @@ class TypeCapacity:
 class Context:
     """What the check may know of the installation and the tenant; None or empty means not to be checked.
 
-    images: the cluster runs container images. pythons: versions of plain Python here (None: unknown). packages: jobs
-    may have packages of their own, or a plain Python. pools: slot type -> TypeCapacity (``cpu`` among them).
-    limits: slot type -> the tenant's quota in slots; a type
+    images: the cluster runs container images. image_patterns: those that the tenant's jobs may run (tenants.images).
+    runtime_images: of runtimes that are an image. pythons: versions of plain Python here (None: unknown).
+    packages: jobs may have packages of their own, or a plain Python.
+    pools: slot type -> TypeCapacity (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
     without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
     exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
     data root cannot be read). secrets: the names that this submitter's jobs may be granted.
     """
 
     images: bool = False
+    image_patterns: tuple[str, ...] = ()
+    runtime_images: Mapping[str, str] = field(default_factory=dict)
     runtimes: frozenset[str] = frozenset()
     pythons: frozenset[str] | None = None
     packages: bool = True
     pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     priorities: frozenset[str] = frozenset(PRIORITIES)
-    image_patterns: tuple[str, ...] = ()
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
     secrets: frozenset[str] | None = None
@@ -87,10 +89,10 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     if spec.image and not context.images:
         runtimes = _listed(context.runtimes)
         yield Problem("image", "image_not_allowed", IMAGES_UNSUPPORTED, printable(spec.image), runtimes)
-    elif spec.image and context.image_patterns and not _matches(spec.image, context.image_patterns):
-        allowed = ", ".join(context.image_patterns)
-        message = "This installation allows other images only"
-        yield Problem("image", "image_not_allowed", message, printable(spec.image), allowed)
+    elif context.images:
+        of_runtime = context.runtime_images.get(spec.framework or "")
+        if problem := image_problem(spec.image, of_runtime, context.image_patterns):
+            yield problem
     if spec.framework and spec.framework not in context.runtimes:
         near = nearest(spec.framework, sorted(context.runtimes))
         hint = f". Did you mean {near}?" if near else ""
@@ -192,6 +194,26 @@ def _shown(names: Sequence[str]) -> str:
     return (", ".join(names[:SECRETS_SHOWN]) or "none") + more
 
 
+def image_problem(own: str | None, of_runtime: str | None, patterns: Sequence[str]) -> Problem | None:
+    """The tenant's patterns allow neither the spec's own image nor that of its framework; None: they do, or it has
+    neither. A reference that cannot be read is never allowed."""
+    text = own or of_runtime
+    if not text:
+        return None
+    try:
+        image = read_image(text)
+    except ValueError as error:
+        full, why = text, f"is not allowed: it {error}"
+    else:
+        if is_allowed(image, patterns):
+            return None
+        full, why = str(image), "is not allowed for this tenant"
+    what = "Image" if own else "The framework's image"
+    remedy = "A platform admin can allow it on the tenant's page in the admin console."
+    message, field_name = f"{what} {printable(full)} {why}. {remedy}", "image" if own else "framework"
+    return Problem(field_name, "image_not_allowed", message, printable(text), _shown(patterns))
+
+
 def priority_problem(priority: str, allowed: Collection[str]) -> Problem:
     """The tenant may not use this priority."""
     names = ", ".join(level for level in PRIORITIES if level in allowed)
@@ -226,10 +248,6 @@ def _matching_pools(spec: Spec, context: Context) -> list[TypeCapacity]:
     if kind is not None:
         return [context.pools[kind]] if kind in context.pools else []
     return [pool for name, pool in context.pools.items() if name != CPU_TYPE]
-
-
-def _matches(image: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(image, pattern) for pattern in patterns)
 
 
 def _listed(names: frozenset[str]) -> str:

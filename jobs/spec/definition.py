@@ -12,7 +12,7 @@ from typing import Any
 from gpu_scheduler.model import Priority
 from jobs.spec import quantities
 from jobs.spec.paths import MAX_PATH_CHARS
-from tenants import secret_names
+from tenants import images, secret_names
 
 API_VERSION = "luthier/v1"
 SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
@@ -44,11 +44,6 @@ ONE_LINE = (
 )
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 UPLOAD_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
-IMAGE = (
-    r"^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?/)?"
-    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$"
-)
 
 DEFAULTS: dict[str, Any] = {
     "tags": [],
@@ -123,10 +118,10 @@ def _program() -> dict[str, Any]:
         "image": {
             "type": "string",
             "description": "A container image with tag or digest; only on a cluster that runs container images.",
-            "maxLength": 255,
-            "pattern": IMAGE,
+            "maxLength": images.MAX_REFERENCE,
+            "pattern": images.REFERENCE,
             "x-code": "image_not_allowed",
-            "x-help": "a lowercase image reference with a tag, such as registry.example/team/image:1.2",
+            "x-help": images.REFERENCE_HELP,
         },
         "code": _code(),
         **_environment(),

@@ -19,8 +19,8 @@ from portal.pages import (
     tokens,
     usage,
 )
+from portal.pages.admin import images, quota_history, quotas, retention, runtimes, system, tenants
 from portal.pages.admin import overview as admin
-from portal.pages.admin import quota_history, quotas, retention, runtimes, system, tenants
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
 _TENANT = "t/<slug:slug>/"
@@ -73,6 +73,7 @@ urlpatterns = [
     path(f"{_ADMIN}tenants/new", tenants.new, name="admin-tenant-new"),
     path(f"{_ADMIN}tenants/<slug:slug>", tenants.detail, name="admin-tenant"),
     path(f"{_ADMIN}tenants/<slug:slug>/state", tenants.state, name="admin-tenant-state"),
+    path(f"{_ADMIN}tenants/<slug:slug>/images", images.page, name="admin-tenant-images"),
     path(f"{_ADMIN}tenants/<slug:slug>/retention", retention.page, name="admin-tenant-retention"),
     path(f"{_ADMIN}tenants/<slug:slug>/members", tenants.add_member, name="admin-tenant-member"),
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),

@@ -31,6 +31,7 @@ KUBE_NAMESPACE_PREFIX = ENV.kube_namespace_prefix
 KUBE_INSTALLATION = ENV.kube_installation
 KUBE_AGENT_IMAGE = ENV.kube_agent_image
 KUBE_RUNTIME_IMAGE = ENV.kube_runtime_image
+KUBE_ALLOWED_IMAGES = ENV.kube_allowed_images
 KUBE_GPU_RESOURCE = ENV.kube_gpu_resource
 KUBE_TOLERATIONS = ENV.kube_tolerations
 KUBE_PRIORITY_CLASS = ENV.kube_priority_class

@@ -92,6 +92,8 @@ class Environment:
     kube_agent_image: Annotated[str | None, str] = None
     # image of a framework, with {runtime} for its name; none = jobs name their own image
     kube_runtime_image: Annotated[str | None, values.kube_runtime_image] = None
+    # patterns of the images that jobs may run where a tenant has none of its own, with commas; none = no images
+    kube_allowed_images: Annotated[tuple[str, ...], values.image_patterns] = ()
     kube_gpu_resource: Annotated[str, str] = "nvidia.com/gpu"
     # taints that learners' pods tolerate, as `kubectl taint` writes them, with commas
     kube_tolerations: Annotated[str, values.kube_tolerations] = ""

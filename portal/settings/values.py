@@ -21,6 +21,7 @@ from gpu_scheduler.clusters.kubernetes.settings import (
 )
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
+from tenants.images import read_patterns
 from tenants.retention import Rules, read_rules
 
 SECRET_KEY_MIN_CHARS = 50
@@ -160,6 +161,11 @@ def kube_runtime_image(text: str) -> str:
     """The images of the frameworks: one reference with {runtime} in it."""
     require_runtime_image(text)
     return text
+
+
+def image_patterns(text: str) -> tuple[str, ...]:
+    """Which container images jobs may run."""
+    return read_patterns(text)
 
 
 def kube_tolerations(text: str) -> str:

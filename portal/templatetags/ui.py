@@ -24,6 +24,7 @@ LEAST_HOURS = 0.01
 """Less is said as less than this."""
 
 ACTION_LABELS = {
+    "images.change": "Changed allowed images",
     "job.cancel": "Canceled a job",
     "job.delete": "Deleted a job",
     "job.edit": "Changed a job",

@@ -135,6 +135,8 @@ API: dict[str, Row] = {
     ),
     f"GET {T}/queue": Row(TENANT_READ),
     f"GET {T}/quotas": Row(TENANT_READ),
+    f"GET {T}/images": Row(TENANT_READ),
+    f"PUT {T}/images": Row(TENANT_ADMIN, body={"patterns": ["registry.example/vision/*"], **REASON}),
     f"GET {T}/retention": Row(TENANT_READ),
     f"PUT {T}/retention": Row(TENANT_ADMIN, body={"rules": {"logs": {"days": 90}}, **REASON}),
     f"POST {T}/retention:preview": Row(TENANT_ADMIN, body={}),
@@ -302,6 +304,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     ),
     f"{CONSOLE}tenants/<slug:slug>": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}tenants/<slug:slug>/state": (form(CONSOLE_ONLY, state="suspended", reason="matrix"),),
+    f"{CONSOLE}tenants/<slug:slug>/images": (
+        Page(CONSOLE_ONLY),
+        form(CONSOLE_ONLY, changes=False, reason="matrix"),
+    ),
     f"{CONSOLE}tenants/<slug:slug>/retention": (
         Page(CONSOLE_ONLY),
         form(CONSOLE_ONLY, changes=False, verb="preview"),

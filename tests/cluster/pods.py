@@ -33,6 +33,7 @@ def platform_on_pods(cluster: Cluster, data: Path, **options: Any) -> Iterator[P
         KUBE_INSTALLATION=name,
         KUBE_AGENT_IMAGE=AGENT,
         KUBE_RUNTIME_IMAGE=RUNTIME,
+        KUBE_ALLOWED_IMAGES="luthier.test/**,registry.invalid/**",
         KUBE_NAMESPACE_PREFIX=f"{name}-",
         KUBE_DNS_PEERS=f"{gateway}/32:53",
         **options,

@@ -45,6 +45,7 @@ WRONG = {
     "KUBECONFIG": "/nowhere/at/all",
     "KUBE_NAMESPACE_PREFIX": "Über_",
     "KUBE_INSTALLATION": "Prod",
+    "KUBE_ALLOWED_IMAGES": "Registry.example/*",
     "KUBE_RUNTIME_IMAGE": "registry.example/sklearn:1",
     "KUBE_SERVICE_ACCOUNT": "luthier",
     "KUBE_INGEST_PEERS": "web.example:443",

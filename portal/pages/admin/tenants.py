@@ -30,6 +30,7 @@ from tenants import audit
 from tenants.errors import TenantError
 from tenants.models import Membership, Tenant
 from tenants.roles import Role
+from tenants.services.images import effective_patterns
 from tenants.services.members import member_add
 from tenants.services.quotas import Change
 from tenants.services.retention import effective_rules
@@ -97,6 +98,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "events": tenant.audit.select_related("actor").order_by("-pk")[:SHOWN],
         "roles": list(Role),
         "retention": effective_rules(tenant).items(),
+        "images": effective_patterns(tenant),
     }
     return render(request, "console/tenant.html", context)
 

@@ -15,6 +15,7 @@ from jobs.lifecycle.facts import CLUSTER_BUSY, PREPARING, JobObservation, Learne
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import Intent, Phase, State, StopReason
+from tenants.models import Tenant
 from tests.jobs.lifecycle.world import World, gang, job_of, state
 
 
@@ -171,6 +172,7 @@ def test_the_nodes_row_keeps_the_mark_while_the_cluster_reports_changes(world: W
 
 def test_a_framework_with_an_image_of_its_own_runs_that_image_where_images_run(world: World) -> None:
     Runtime.objects.create(slug="sklearn", title="scikit-learn", image="example.org/sklearn:2")
+    Tenant.objects.update(image_patterns=["example.org/sklearn"])
     job = world.submit()
     world.settle()
     spec = world.cluster.launched(gang(job))

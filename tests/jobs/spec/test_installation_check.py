@@ -37,13 +37,34 @@ def test_image_on_the_local_cluster_is_refused_with_its_sentence() -> None:
         "image_not_allowed",
         IMAGES_UNSUPPORTED,
     )
-    assert check(image, replace(HERE, images=True)).errors == ()
+    assert check(image, replace(HERE, images=True, image_patterns=("docker.io/library/x",))).errors == ()
 
 
-def test_image_outside_the_allowed_patterns_is_refused_with_them() -> None:
+def test_image_outside_the_allowed_patterns_is_refused_with_them_and_with_who_can_allow_it() -> None:
     context = replace(HERE, images=True, image_patterns=("registry.example/*",))
-    (problem,) = check(parse(spec_with(framework=None, image="evil.example/x:1")), context).errors
-    assert problem.allowed == "registry.example/*"
+    (problem,) = check(parse(spec_with(framework=None, image="x:1")), context).errors
+    assert (problem.path, problem.code, problem.allowed) == (
+        "image",
+        "image_not_allowed",
+        "registry.example/*",
+    )
+    assert problem.message == (
+        "Image docker.io/library/x:1 is not allowed for this tenant. A platform admin can allow it on the tenant's"
+        " page in the admin console."
+    )
+    (problem,) = check(parse(spec_with(framework=None, image="x:1")), replace(HERE, images=True)).errors
+    assert problem.allowed == "none"
+
+
+def test_a_frameworks_image_is_compared_too_and_the_installations_own_is_not() -> None:
+    context = replace(HERE, images=True, runtime_images={"pytorch": "evil.example/x:1"})
+    (problem,) = check(parse(spec_with(framework="pytorch")), context).errors
+    assert (problem.path, problem.code, problem.got) == ("framework", "image_not_allowed", "evil.example/x:1")
+    assert check(parse(spec_with(framework="pytorch")), replace(context, image_patterns=("*",))).errors == ()
+    assert check(parse(spec_with(framework="sklearn")), context).errors == ()
+    unreadable = replace(context, runtime_images={"pytorch": "Evil.example/x:1"}, image_patterns=("*",))
+    (problem,) = check(parse(spec_with(framework="pytorch")), unreadable).errors
+    assert "must be a lowercase image reference" in problem.message
 
 
 def test_unknown_runtime_gets_the_nearest_name() -> None:
