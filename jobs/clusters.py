@@ -54,6 +54,12 @@ def has_deploy_deadline(name: str) -> bool:
         return False
 
 
+def has_data_folders(name: str) -> bool:
+    """Whether that cluster's data sets are folders of the learners' machine, which shippers link; False: its driver
+    provides them. Makes no connection."""
+    return registry.driver(name).capabilities.node_local_data
+
+
 def use(cluster: Cluster | None) -> None:
     """Replace the current cluster, for tests; None forgets all connections."""
     with _lock:

@@ -203,7 +203,8 @@ class GangSpec:
     whether the learners get their frameworks' rendezvous variables; None: if there are several. setup: commands that
     each learner runs before the program, each by sh -e. secrets: further variables of every learner's program, for it
     alone: no driver shows or logs their values, or stores them where another job can read them; the shipper does not
-    get them.
+    get them. data: the job's data sets, by the name of their folder in DATA_DIR the path below the tenant's data. With
+    Capabilities.node_local_data the shipper links them, else the driver provides them.
     """
 
     name: str
@@ -228,6 +229,7 @@ class GangSpec:
     requirements: Sequence[str] = ()
     lock: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_distributed(self) -> bool:

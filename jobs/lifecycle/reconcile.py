@@ -266,6 +266,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         distributed=spec.get("distributed"),
         setup=spec.get("setup", ()),
         secrets=_secrets(job),
+        data={mount["name"]: mount["path"] for mount in spec.get("data", ())},
     )
 
 

@@ -18,11 +18,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
-from jobs import blobs, tokens
+from jobs import blobs, clusters, tokens
 from jobs.blobs import direct
 from jobs.ingest import checkpoints
 from jobs.ingest.intents import note_stored
-from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
+from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.retries import database_away
 from jobs.selectors.metrics import ends_in_order
 from jobs.tokens import Grant
@@ -96,7 +96,7 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "rank": grant.rank,
             "learners": row.learners,
             "code": code_entry,
-            "data": row.spec.get("data") or [],
+            "data": _data_to_link(row, grant),
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "keep": row.spec.get("keep") or [],
             "in_order": ends_in_order(row.pk),
@@ -107,6 +107,14 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "direct_from": direct.LARGE if direct.direct() else None,
         }
     )
+
+
+def _data_to_link(row: Job, grant: Grant) -> list[dict[str, str]]:
+    mounts: list[dict[str, str]] = row.spec.get("data") or []
+    if not mounts:
+        return []
+    attempt = Attempt.objects.get(job=row, n=grant.attempt)
+    return mounts if clusters.has_data_folders(attempt.cluster) else []
 
 
 def _rule(rule: Any) -> dict[str, str]:

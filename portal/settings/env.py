@@ -94,7 +94,12 @@ class Environment:
     kube_runtime_image: Annotated[str | None, values.kube_runtime_image] = None
     # patterns of the images that jobs may run where a tenant has none of its own, with commas; none = no images
     kube_allowed_images: Annotated[tuple[str, ...], values.image_patterns] = ()
-    kube_gpu_resource: Annotated[str, str] = "nvidia.com/gpu"
+    # resources of which learners get their GPUs, with commas; SLOT_TYPE= in front of one for a single slot type
+    kube_gpu_resource: Annotated[str, values.kube_gpu_resources] = "nvidia.com/gpu"
+    # runtime class of learners' pods on GPU nodes, with commas; SLOT_TYPE= in front of one for a single slot type
+    kube_runtime_class: Annotated[str, values.kube_runtime_classes] = ""
+    # a claim in each tenant's namespace whose volume has the data sets, in a folder per tenant; none = no data sets
+    kube_data_claim: Annotated[str, values.kube_object_name] = ""
     # taints that learners' pods tolerate, as `kubectl taint` writes them, with commas
     kube_tolerations: Annotated[str, values.kube_tolerations] = ""
     # of learners' pods; none = the cluster's default

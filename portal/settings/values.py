@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gpu_scheduler.clusters import registry
-from gpu_scheduler.clusters.kubernetes import peers
+from gpu_scheduler.clusters.kubernetes import peers, pools
 from gpu_scheduler.clusters.kubernetes.settings import (
     account,
     parse_names,
@@ -166,6 +166,18 @@ def kube_runtime_image(text: str) -> str:
 def image_patterns(text: str) -> tuple[str, ...]:
     """Which container images jobs may run."""
     return read_patterns(text)
+
+
+def kube_gpu_resources(text: str) -> str:
+    """Resources of GPUs by slot type."""
+    pools.gpu_resources(text)
+    return text
+
+
+def kube_runtime_classes(text: str) -> str:
+    """Runtime classes by slot type."""
+    pools.runtime_classes(text)
+    return text
 
 
 def kube_tolerations(text: str) -> str:

@@ -7,6 +7,7 @@ thousand pods and give nothing here. Every error is translated here, once.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ Object = dict[str, Any]
 
 CONNECT_S, READ_S = 3.0, 10.0
 CONNECTIONS = 16
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""Kubernetes sets this variable in every container. The library's own search prints to standard output in a pod."""
 MERGE_PATCH = "application/merge-patch+json"
 WATCH_SLACK_S = 2.0
 """Seconds that a watch may be silent beyond its own end; then its connection is dead."""
@@ -225,8 +228,12 @@ def _configuration(kubeconfig: str | None, context: str | None) -> Configuration
                 client_configuration=configuration,
                 persist_config=False,
             )
+        elif IN_POD in os.environ:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            config.load_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                client_configuration=configuration, persist_config=False
+            )
     except (config.ConfigException, OSError) as error:
         where = kubeconfig or "not set, and this process is not in a pod of the cluster"
         raise ValueError(f"KUBECONFIG is {where}: {_first_line(error)}") from error

@@ -79,6 +79,7 @@ class KubernetesCluster:
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, spec)
         if (service := launch.existing()) is None:
+            launch.require_data()
             launch.require_room(self._view())
             service = launch.create_service()
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
@@ -216,19 +217,27 @@ class _Launch:
         except Forbidden as error:  # the platform's Role is in the namespaces of provisioned tenants only
             raise self._not_provisioned() from error
 
+    def require_data(self) -> None:
+        """Raises LaunchRefused if the job asks for data sets where there are none."""
+        if self.spec.data and not self.settings.data_claim:
+            message = (
+                f"This cluster has no data sets ({', '.join(self.spec.data)}): KUBE_DATA_CLAIM is not set."
+            )
+            raise LaunchRefused(message, code=RefusalCode.DATA_ERROR)
+
     def require_room(self, view: View) -> None:
         """Raises LaunchRefused and ClusterBusy: a pod that does not fit would wait and keep the rest of its gang."""
-        spec, gpu = self.spec, self.settings.gpu_resource
+        spec, gpus = self.spec, self.settings.gpu_resources()
         free: dict[str, resources.Amount] = {}
         for learner in spec.learners:
             node = view.nodes.get(learner.node)
             if node is None or not resources.is_ready(node):
                 message = f"Node {learner.node} does not exist or is not ready."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
-            if (kind := resources.slot_type_of(node, gpu)) != spec.slot_type:
+            if (kind := resources.slot_type_of(node, gpus)) != spec.slot_type:
                 raise LaunchRefused(f"Node {learner.node} has no {spec.slot_type}, it has {kind}.")
             before = free.get(learner.node) or view.free(learner.node)
-            needed = resources.needed_by(self._pod(learner.rank, {}), gpu)
+            needed = resources.needed_by(self._pod(learner.rank, {}), gpus.of(kind))
             if lacks := before.lacks(needed):
                 message = f"Node {learner.node} cannot take {spec.name} yet: {lacks}."
                 raise GangBlocked(message, node=learner.node)

@@ -34,6 +34,8 @@ LEARNER, SHIPPER, LAUNCHER = "learner", "shipper", "launcher"
 """Containers: the program under its launcher; the sidecar that delivers its output; the one that copies the agent."""
 AGENT, WORK = "/luthier/agent", "/luthier/work"
 GANG_FILES = "/luthier/gang"
+DATA = "data"
+"""The volume of the data sets."""
 FOLDERS: Mapping[str, str] = {
     "JOB_STATE_DIR": f"{WORK}/state",
     "CHECKPOINT_DIR": f"{WORK}/state/checkpoints",
@@ -146,8 +148,8 @@ def pod(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str, own
             "subdomain": spec.name,
             "terminationGracePeriodSeconds": grace(spec.grace_s),
             "tolerations": _tolerations(spec, settings),
-            "volumes": _volumes(spec),
-            **_of_the_installation(settings),
+            "volumes": _volumes(spec, settings),
+            **_of_the_installation(spec, settings),
         },
     }
 
@@ -185,13 +187,17 @@ def _tolerations(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]
         how = {"operator": "Exists"} if each.value is None else {"operator": "Equal", "value": each.value}
         found.append({"key": each.key, "effect": each.effect, **how})
     if spec.slot_type != CPU_TYPE:
-        found.append({"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+        found.append(
+            {"key": settings.gpu_resources().of(spec.slot_type), "operator": "Exists", "effect": "NoSchedule"}
+        )
     return found
 
 
-def _of_the_installation(settings: KubernetesSettings) -> Manifest:
-    """What its administrators chose for all pods, as far as they did."""
+def _of_the_installation(spec: GangSpec, settings: KubernetesSettings) -> Manifest:
+    """What its administrators chose for all pods of this pool, as far as they did."""
     found: Manifest = {}
+    if runtime_class := settings.runtime_classes().of(spec.slot_type):
+        found["runtimeClassName"] = runtime_class
     if settings.priority_class:
         found["priorityClassName"] = settings.priority_class
     if names := settings.pull_secret_names():
@@ -199,7 +205,7 @@ def _of_the_installation(settings: KubernetesSettings) -> Manifest:
     return found
 
 
-def _volumes(spec: GangSpec) -> list[Manifest]:
+def _volumes(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]:
     """The shared memory counts against the learner's own memory; half of it is what Linux gives a machine."""
     shared = {"medium": "Memory", "sizeLimit": f"{max(1, spec.memory_mib // 2)}Mi"}
     volumes: list[Manifest] = [
@@ -211,7 +217,18 @@ def _volumes(spec: GangSpec) -> list[Manifest]:
     if spec.is_distributed:
         hostfile = {"secretName": spec.name, "items": [{"key": "hostfile", "path": "hostfile"}]}
         volumes.append({"name": "gang", "secret": hostfile})
+    if spec.data:
+        claim = {"claimName": settings.data_claim, "readOnly": True}
+        volumes.append({"name": DATA, "persistentVolumeClaim": claim})
     return volumes
+
+
+def _data_mounts(spec: GangSpec) -> list[Manifest]:
+    """Each data set by itself, so that nothing else of the volume is visible: not even names of other tenants."""
+    return [
+        {**_mount(DATA, f"{FOLDERS['DATA_DIR']}/{name}", read_only=True), "subPath": f"{spec.tenant}/{path}"}
+        for name, path in spec.data.items()
+    ]
 
 
 def _launcher(settings: KubernetesSettings) -> Manifest:
@@ -255,7 +272,7 @@ def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str
     resources = _resources(cpus, spec.memory_mib, cpu_limit=cpus)
     if spec.slot_type != CPU_TYPE and spec.slots:
         for each in resources.values():
-            each[settings.gpu_resource] = str(spec.slots)
+            each[settings.gpu_resources().of(spec.slot_type)] = str(spec.slots)
     # -c, because PYTHONPATH would be the program's, too
     run = (
         f"import sys; sys.path.insert(0, {AGENT!r}); from learner_agent.__main__ import main;"
@@ -279,6 +296,7 @@ def _learner(spec: GangSpec, rank: int, settings: KubernetesSettings, image: str
             _mount("tmp", TMP),
             _mount("shm", "/dev/shm"),  # noqa: S108 - a volume of the pod's own
             *([_mount("gang", GANG_FILES, read_only=True)] if spec.is_distributed else []),
+            *_data_mounts(spec),
         ],
     }
 

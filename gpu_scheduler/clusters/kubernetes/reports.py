@@ -24,6 +24,8 @@ NO_SUCH_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 PULLING = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 FINAL_PULL_ERRORS = ("not found", "manifest unknown", "denied", "unauthorized", "does not exist", "forbidden")
 """In the message of a failed pull: trying again does not help. Anything else may be a registry that is down."""
+NO_SUCH_FOLDER = ("subPath", f'"{manifests.DATA}"')
+"""In the message of a container that cannot be made: the claim lacks a data set, and its volume cannot be changed."""
 BAD_CONTAINER = frozenset({"CreateContainerError", "CreateContainerConfigError", "RunContainerError"})
 DISRUPTIONS = {
     "PreemptionByScheduler": EndReason.PREEMPTED_BY_CLUSTER,
@@ -168,6 +170,8 @@ def _never_starts(pod: Object) -> tuple[EndReason, int | None, str] | None:
         final = any(each in message.lower() for each in FINAL_PULL_ERRORS)
         if reason in NO_SUCH_IMAGE or (reason in PULLING and final):
             return EndReason.IMAGE_ERROR, None, f"Cannot pull image {container['image']}: {message}"
+        if reason in BAD_CONTAINER and all(each in message for each in NO_SUCH_FOLDER):
+            return EndReason.DATA_ERROR, None, f"The tenant has no such data set: {message}"
     for container in pod.get("status", {}).get("initContainerStatuses", []):
         ended = container.get("state", {}).get("terminated", {})
         if container["name"] == manifests.LAUNCHER and ended.get("exitCode", 0) != 0:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.manifests import SHIPPER_MIB
+from gpu_scheduler.clusters.kubernetes.pools import GpuResources
 from gpu_scheduler.clusters.kubernetes.settings import Toleration
 from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
 
@@ -65,11 +66,16 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one pod holds of a node."""
+    """What one pod holds of a node. amount: without GPUs, which gpus has by resource."""
 
     node: str
     amount: Amount
     ours: bool
+    gpus: Mapping[str, float] = field(default_factory=dict)
+
+    def of_pool(self, gpu_resource: str) -> Amount:
+        """With the GPUs that this resource counts: those that the node's pool has."""
+        return replace(self.amount, gpus=self.gpus.get(gpu_resource, 0))
 
 
 def quantity(text: str | float) -> float:
@@ -109,14 +115,16 @@ def needed_by(pod: Object, gpu_resource: str) -> Amount:
     return _greater(most, running) + overhead + Amount(pods=1)
 
 
-def held_by(pod: Object, *, ours: bool, gpu_resource: str) -> Holding | None:
+def held_by(pod: Object, *, ours: bool, gpu_resources: Collection[str]) -> Holding | None:
     """None: the pod holds nothing, because it has ended or has no node yet."""
     node = pod["spec"].get("nodeName") or pod["metadata"].get("annotations", {}).get(manifests.NODE, "")
     if not ours:
         node = pod["spec"].get("nodeName", "")
     if not node or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None
-    return Holding(node, needed_by(pod, gpu_resource), ours)
+    needed = {name: needed_by(pod, name) for name in gpu_resources}
+    gpus = {name: amount.gpus for name, amount in needed.items() if amount.gpus}
+    return Holding(node, replace(next(iter(needed.values())), gpus=0), ours, gpus)
 
 
 def free_of(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Amount:
@@ -124,17 +132,19 @@ def free_of(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Amo
     allocatable = node["status"].get("allocatable", {})
     free = amount_of(allocatable, gpu_resource) + Amount(pods=int(quantity(allocatable.get("pods", 110))))
     for holding in holdings:
-        free -= holding.amount
+        free -= holding.of_pool(gpu_resource)
     return free
 
 
-def slot_type_of(node: Object, gpu_resource: str) -> str:
-    labels = node["metadata"].get("labels", {})
+def slot_type_of(node: Object, gpus: GpuResources) -> str:
+    """A node is in one pool: that of its label, else of the first resource that it has, else of its GPUs' model."""
+    labels, capacity = node["metadata"].get("labels", {}), node["status"].get("capacity", {})
     if named := labels.get(SLOT_TYPE):
         return str(named)
-    if quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) < 1:
+    resource = next((name for name in gpus.names if quantity(capacity.get(name, 0)) >= 1), None)
+    if resource is None:
         return CPU_TYPE
-    return str(labels.get(GPU_PRODUCT) or ANY_GPU).lower()[:40]
+    return gpus.type_of(resource) or str(labels.get(GPU_PRODUCT) or ANY_GPU).lower()[:40]
 
 
 def is_ready(node: Object) -> bool:
@@ -143,12 +153,13 @@ def is_ready(node: Object) -> bool:
 
 
 def to_node(
-    node: Object, holdings: Iterable[Holding], gpu_resource: str, tolerated: Collection[Toleration] = ()
+    node: Object, holdings: Iterable[Holding], gpus: GpuResources, tolerated: Collection[Toleration] = ()
 ) -> Node:
     """The scheduler's view of a node: what the kubelet compares with the sum of all pods' requests."""
+    slot_type = slot_type_of(node, gpus)
+    gpu_resource = gpus.of(slot_type)
     found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
-    used = sum((each.amount for each in holdings if not each.ours), Amount())
-    slot_type = slot_type_of(node, gpu_resource)
+    used = sum((each.of_pool(gpu_resource) for each in holdings if not each.ours), Amount())
     # A fraction of a CPU that others hold can cost a whole slot, or none, depending on the rest.
     used_cpus = int(found.cpus) - int(found.cpus - used.cpus + 1e-6) if slot_type == CPU_TYPE else used.cpus
     others = Resources(math.ceil(used.gpus), used_cpus, math.ceil(used.memory / MIB))

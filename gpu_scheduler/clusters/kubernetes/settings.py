@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from urllib.parse import urlsplit
 
-from gpu_scheduler.clusters.kubernetes import peers
+from gpu_scheduler.clusters.kubernetes import peers, pools
 from gpu_scheduler.clusters.kubernetes.peers import Peer
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -39,20 +39,24 @@ REQUIRED = ("KUBE_INSTALLATION", "KUBE_AGENT_IMAGE")
 class KubernetesSettings:
     """installation: marks every object of this installation; two on one cluster must differ. agent_image: has the
     learner agent in /agent. runtime_image: image of a framework, with {runtime} for its name; empty: no frameworks.
+    gpu_resource, runtime_class: by slot type, see pools.
     tolerations: taints that learners' pods tolerate, as `kubectl taint` writes them, with commas. priority_class: of
     learners' pods; empty: the cluster's default. pull_secrets: names of Secrets with registries' passwords, with
-    commas, in each tenant's namespace. kubeconfig: None: the service account of the pod that this process runs in, or
-    the user's own configuration.
+    commas, in each tenant's namespace. data_claim: a claim in each tenant's namespace whose volume has the data sets,
+    in a folder per tenant; empty: no data sets. kubeconfig: None: the service account of the pod that this process runs
+    in, or the user's own configuration.
     """
 
     installation: str
     agent_image: str
     runtime_image: str = ""
     namespace_prefix: str = "luthier-"
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: str = pools.GPU
+    runtime_class: str = ""
     tolerations: str = ""
     priority_class: str = ""
     pull_secrets: str = ""
+    data_claim: str = ""
     kubeconfig: str | None = None
 
     @classmethod
@@ -71,6 +75,14 @@ class KubernetesSettings:
     def tolerated(self) -> tuple[Toleration, ...]:
         """Raises ValueError."""
         return parse_tolerations(self.tolerations)
+
+    def gpu_resources(self) -> pools.GpuResources:
+        """Raises ValueError."""
+        return pools.gpu_resources(self.gpu_resource)
+
+    def runtime_classes(self) -> pools.RuntimeClasses:
+        """Raises ValueError."""
+        return pools.runtime_classes(self.runtime_class)
 
     def pull_secret_names(self) -> list[str]:
         return parse_names(self.pull_secrets)

@@ -129,13 +129,23 @@ def _quota(tenant: TenantLimits, settings: KubernetesSettings) -> dict[str, str]
     a GPU."""
     hard = {
         "pods": tenant.gpus + tenant.cpus,
-        f"requests.{settings.gpu_resource}": tenant.gpus,
+        **_gpu_quota(tenant, settings),
         "services.loadbalancers": 0,
         "services.nodeports": 0,
     }
     if not tenant.gpus:
         hard["requests.cpu"] = tenant.cpus
     return {name: str(value) for name, value in hard.items()}
+
+
+def _gpu_quota(tenant: TenantLimits, settings: KubernetesSettings) -> dict[str, int]:
+    """By resource, as the API server counts them."""
+    gpus = settings.gpu_resources()
+    hard = {f"requests.{name}": 0 for name in gpus.names}
+    for kind, limit in tenant.slots.items():
+        if kind != CPU_TYPE:
+            hard[f"requests.{gpus.of(kind)}"] += limit
+    return hard
 
 
 _DEFAULTS: Manifest = {

@@ -27,6 +27,7 @@ from gpu_scheduler.clusters.base import (
 from gpu_scheduler.clusters.cache import GangCache
 from gpu_scheduler.clusters.kubernetes import manifests, reports, resources
 from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream, VersionExpired
+from gpu_scheduler.clusters.kubernetes.pools import GpuResources
 from gpu_scheduler.clusters.kubernetes.resources import Amount, Holding
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.model import Node
@@ -48,6 +49,10 @@ class View:
     nodes: dict[str, Object] = field(default_factory=dict)
     pods: dict[str, Object] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
+    _gpus: GpuResources = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._gpus = self.settings.gpu_resources()
 
     @classmethod
     def of(cls, nodes: Iterable[Object], pods: Iterable[Object], settings: KubernetesSettings) -> View:
@@ -69,7 +74,7 @@ class View:
         if ours:
             pod["metadata"].pop("managedFields", None)  # half of its size
             self.pods[uid] = pod
-        held = resources.held_by(pod, ours=ours, gpu_resource=self.settings.gpu_resource)
+        held = resources.held_by(pod, ours=ours, gpu_resources=self._gpus.names)
         if held is None:
             self.holdings.pop(uid, None)
         else:
@@ -95,14 +100,16 @@ class View:
 
     def scheduler_nodes(self) -> list[Node]:
         on = self._by_node()
-        gpu, tolerated = self.settings.gpu_resource, self.settings.tolerated()
+        tolerated = self.settings.tolerated()
         return [
-            resources.to_node(node, on.get(name, []), gpu, tolerated)
+            resources.to_node(node, on.get(name, []), self._gpus, tolerated)
             for name, node in sorted(self.nodes.items())
         ]
 
     def free(self, node: str) -> Amount:
-        return resources.free_of(self.nodes[node], self._by_node().get(node, []), self.settings.gpu_resource)
+        found = self.nodes[node]
+        gpu_resource = self._gpus.of(resources.slot_type_of(found, self._gpus))
+        return resources.free_of(found, self._by_node().get(node, []), gpu_resource)
 
     def _by_node(self) -> dict[str, list[Holding]]:
         found: dict[str, list[Holding]] = {}

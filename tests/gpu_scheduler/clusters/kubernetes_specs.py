@@ -11,7 +11,10 @@ from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.model import CPU_TYPE
 
 SETTINGS = KubernetesSettings(
-    installation="test", agent_image="test.invalid/agent:1", runtime_image="test.invalid/{runtime}:1"
+    installation="test",
+    agent_image="test.invalid/agent:1",
+    runtime_image="test.invalid/{runtime}:1",
+    data_claim="data-sets",
 )
 OWNER = {"apiVersion": "v1", "kind": "Service", "name": "job-x-1", "uid": "0b7f"}
 
@@ -45,4 +48,5 @@ def gang_specs(draw: st.DrawFn) -> GangSpec:
         secrets=draw(st.dictionaries(_names, _values, max_size=3)),
         checkpoint_every_s=draw(st.one_of(st.none(), st.floats(1, 1e6))),
         distributed=draw(st.sampled_from([None, True, False])),
+        data=draw(st.dictionaries(_ids, _ids.map("sets/{}".format), max_size=3)),
     )

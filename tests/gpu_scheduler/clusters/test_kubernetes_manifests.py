@@ -81,8 +81,10 @@ def kubernetes_node(*, taints: Sequence[dict[str, str]] = (), said: str = "", **
 
 
 def test_a_node_offers_what_is_healthy_and_says_how_much_is_not() -> None:
-    holding = resources.Holding("node-a", resources.Amount(1, 0.25, 100 * resources.MIB, 1), ours=False)
-    node = resources.to_node(kubernetes_node(), [holding], SETTINGS.gpu_resource)
+    holding = resources.Holding(
+        "node-a", resources.Amount(0, 0.25, 100 * resources.MIB, 1), ours=False, gpus={"nvidia.com/gpu": 1}
+    )
+    node = resources.to_node(kubernetes_node(), [holding], SETTINGS.gpu_resources())
     assert node.allocatable == Resources(6, 63.5, 65_536)
     assert node.used_by_others == Resources(1, 0.25, 100)
     assert (node.unhealthy, node.takes_learners, node.why) == (2, True, "")
@@ -103,13 +105,13 @@ def test_a_node_offers_what_is_healthy_and_says_how_much_is_not() -> None:
     ],
 )
 def test_a_node_that_takes_no_learners_says_why(node: Manifest, why: str) -> None:
-    seen = resources.to_node(node, [], SETTINGS.gpu_resource)
+    seen = resources.to_node(node, [], SETTINGS.gpu_resources())
     assert (seen.takes_learners, seen.why) == (False, why)
 
 
 def test_the_taint_of_gpu_nodes_is_tolerated() -> None:
     taint = {"key": SETTINGS.gpu_resource, "value": "present", "effect": "NoSchedule"}
-    assert resources.to_node(kubernetes_node(taints=[taint]), [], SETTINGS.gpu_resource).takes_learners
+    assert resources.to_node(kubernetes_node(taints=[taint]), [], SETTINGS.gpu_resources()).takes_learners
 
 
 CHOSEN = replace(
@@ -143,7 +145,7 @@ def test_pods_get_what_the_installations_administrators_chose() -> None:
 )
 def test_a_node_with_a_tolerated_taint_takes_learners(taint: dict[str, str], takes: bool) -> None:
     node = kubernetes_node(taints=[taint])
-    seen = resources.to_node(node, [], SETTINGS.gpu_resource, CHOSEN.tolerated())
+    seen = resources.to_node(node, [], SETTINGS.gpu_resources(), CHOSEN.tolerated())
     assert seen.takes_learners is takes
 
 

@@ -40,6 +40,37 @@ def test_an_evicted_pod_says_so_even_if_its_program_saved_and_left_with_0(
     assert shown.message == EVICTED["message"]
 
 
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        ("EvictionByEvictionAPI", EndReason.EVICTED),
+        ("TerminationByKubelet", EndReason.EVICTED),
+        ("PreemptionByScheduler", EndReason.PREEMPTED_BY_CLUSTER),
+        ("DeletionByTaintManager", EndReason.NODE_LOST),
+        ("DeletionByPodGC", EndReason.NODE_LOST),
+    ],
+)
+def test_each_disruption_has_its_own_reason_whatever_the_exit_code_and_the_pods_own_reason(
+    why: str, reason: EndReason
+) -> None:
+    for code in (0, 137):
+        pod = ended(code, EVICTED | {"reason": why})
+        pod["status"]["reason"] = "Terminated"
+        assert reports.learner(pod, {"node-a": True}).reason is reason
+
+
+def test_a_data_set_that_does_not_exist_is_the_jobs_own_error() -> None:
+    said = 'failed to create subPath directory for volumeMount "data" of container "learner"'
+    pod = ended(0)
+    waiting = {"waiting": {"reason": "CreateContainerConfigError", "message": said}}
+    pod["status"] = {"phase": "Pending", "containerStatuses": [{"name": manifests.LEARNER, "state": waiting}]}
+    shown = reports.learner(pod, {"node-a": True})
+    assert (shown.phase, shown.reason) == (LearnerPhase.FAILED, EndReason.DATA_ERROR)
+    assert said in shown.message
+    waiting["waiting"]["message"] = 'secret "x" not found'
+    assert reports.learner(pod, {"node-a": True}).phase is LearnerPhase.PREPARING
+
+
 def test_a_pod_without_a_disruption_has_only_exited() -> None:
     shown = reports.learner(ended(0), {"node-a": True})
     assert (shown.phase, shown.reason, shown.exit_code) == (LearnerPhase.SUCCEEDED, EndReason.EXITED, 0)
