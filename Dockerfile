@@ -30,4 +30,4 @@ ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
 RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal
 USER luthier
 EXPOSE 8000
-CMD ["uvicorn", "portal.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--no-access-log", "--no-server-header", "--ws", "portal.live.socket:Socket", "--ws-max-size", "1048576", "--ws-per-message-deflate", "false", "--lifespan", "off"]
+CMD ["python", "-m", "portal.web", "--host", "0.0.0.0"]

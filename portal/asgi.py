@@ -4,9 +4,11 @@ import gc
 import logging
 import os
 import sys
+from typing import Any
 
 import django
 from channels.routing import ProtocolTypeRouter
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from portal.migrations_gate import wait_until_prepared
 from portal.settings.env import ineffective_variables
@@ -17,13 +19,19 @@ django.setup(set_prefix=False)  # before anything that needs the models
 for warning in ineffective_variables(os.environ):
     logging.getLogger("portal.settings").warning(warning)
 
+from django.conf import settings  # noqa: E402
+
 from portal.asgi_handler import ThreadedHandler  # noqa: E402
 from portal.database import connection_pool  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
 POOLED_CONNECTIONS = 16
 connection_pool.set_size(POOLED_CONNECTIONS)
-application = ProtocolTypeRouter({"http": ThreadedHandler(), "websocket": websocket_application})
+by_protocol: Any = ProtocolTypeRouter({"http": ThreadedHandler(), "websocket": websocket_application})
+# The client is the last address that none of these proxies has.
+application = ProxyHeadersMiddleware(
+    by_protocol, [str(network) for network in settings.LUTHIER_TRUSTED_PROXIES]
+)
 
 # High-volume logs create hundreds of thousands of short-lived objects per second. Objects that exist now live as long
 # as the process and need no further collection; measured: a third less CPU per line.

@@ -10,8 +10,10 @@ Each running request holds a connection to PostgreSQL, whose number is limited. 
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
-from typing import IO, Any
+from http import HTTPStatus
+from typing import IO, Any, TypeVar
 
 from django.core import signals
 from django.core.exceptions import RequestAborted
@@ -21,19 +23,30 @@ from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
 from jobs.counters import count_response
+from jobs.retries import database_away
 from portal.database import shares
 from portal.database.threads import DatabaseThreads
-from portal.error_responses import crowded
+from portal.error_responses import CROWD, OUTAGE, crowded
+from portal.health.views import alive
+from portal.live.identity import caller_is_known
+from portal.request_body import BodyRefused, discard_rest, read_body
 from portal.streaming import STREAMS
 
 AT_ONCE = shares.REQUESTS
 """Concurrent requests."""
 WAIT_S = 30.0
 """A request that has waited this long gets 503 with Retry-After."""
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Health probes have threads of their own: a supervisor restarts a server that does not answer them."""
+ALIVE = "/healthz"
+"""Answered in the event loop: a supervisor restarts a server that does not respond, whatever its threads wait for."""
+PROBES = frozenset({"/readyz", "/metrics"})
+"""Have threads of their own."""
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
+T = TypeVar("T")
+
+
+class NoTurn(Exception):
+    """No thread became free within WAIT_S."""
 
 
 class ThreadedHandler(ASGIHandler):
@@ -51,30 +64,68 @@ class ThreadedHandler(ASGIHandler):
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """Read a request, run it in a thread, send the response."""
+        if scope["path"] == ALIVE:
+            await self.send_response(self._answer(scope, io.BytesIO(), alive), send)
+            return
         try:
-            body = await self.read_body(receive)
+            body = await read_body(scope, receive, lambda: self._is_known(scope))
         except RequestAborted:
             return
-        response = await self._answered(scope, body)
+        except BodyRefused as refusal:
+            await self._refuse(scope, refusal, receive, send)
+            return
+        response = await self._answered(scope, body, self.get_response)
         if response.streaming:
             await self._stream(response, receive, send)
         else:
             await self.send_response(response, send)
         body.close()
 
-    async def _answered(self, scope: Any, body: IO[bytes]) -> HttpResponseBase:
+    async def _is_known(self, scope: Any) -> bool:
+        """Whether the request comes from a user or a learner, before its body is read. Raises BodyRefused."""
+        try:
+            return await self._in_turn(_known, scope)
+        except NoTurn:
+            raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", CROWD) from None
+        except Exception as error:
+            if not database_away(error):
+                raise
+            raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "database_unavailable", OUTAGE) from error
+
+    async def _answered(self, scope: Any, body: IO[bytes], respond: Respond) -> HttpResponseBase:
         """Wait for a free slot, then run the request in a thread."""
         if scope["path"] in PROBES:
-            return await self._probes.run(self._answer, scope, body, self.get_response)
+            found: HttpResponseBase = await self._probes.run(self._answer, scope, body, respond)
+            return found
+        try:
+            return await self._in_turn(self._answer, scope, body, respond)
+        except NoTurn:
+            return await self._probes.run(self._answer, scope, body, crowded)
+
+    async def _in_turn(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run in one of the threads for requests. Raises NoTurn."""
         try:
             async with asyncio.timeout(WAIT_S):
                 await self._turns.acquire()
         except TimeoutError:
-            return await self._probes.run(self._answer, scope, body, crowded)
+            raise NoTurn from None
         try:
-            return await self._requests.run(self._answer, scope, body, self.get_response)
+            return await self._requests.run(work, *arguments)
         finally:
             self._turns.release()
+
+    async def _refuse(self, scope: Any, refusal: BodyRefused, receive: Any, send: Any) -> None:
+        """Respond before the body has arrived, then end the connection."""
+
+        async def send_then_discard(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await send(message | {"more_body": True})
+                await discard_rest(receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        response = await self._answered(scope, io.BytesIO(), refusal.respond)
+        await self.send_response(response, send_then_discard)
 
     def _answer(self, scope: Any, body: IO[bytes], respond: Respond) -> HttpResponseBase:
         """In a thread: everything that Django does for a request. Only streamed responses continue afterward."""
@@ -103,3 +154,11 @@ class ThreadedHandler(ASGIHandler):
         await STREAMS.run(response.close)
         if isinstance(found[0], Exception):
             raise found[0]
+
+
+def _known(scope: Any) -> bool:
+    """In a thread."""
+    try:
+        return caller_is_known(scope["path"], scope["headers"])
+    finally:
+        close_old_connections()

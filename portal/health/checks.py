@@ -1,5 +1,7 @@
 """Health checks of the database, the workers, the scheduler and the cluster, for /readyz and `manage.py doctor`."""
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
 """Timeout of each check; load balancers and people do not wait for one that hangs."""
+FRESH_S = 1.0
+"""Results are shared by requests for this long."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 PASS_OVERDUE_S = 30
 """A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
@@ -33,6 +37,20 @@ class HealthCheck:
     @property
     def ready(self) -> bool:
         return not self.reason
+
+
+_sharing = threading.Lock()
+_shared: tuple[float, list[HealthCheck]] | None = None
+
+
+def shared_checks() -> list[HealthCheck]:
+    """run_checks for callers who can come in any number: those that come together wait for the same result."""
+    global _shared
+    with _sharing:
+        if _shared is None or time.monotonic() - _shared[0] >= FRESH_S:
+            found = run_checks()
+            _shared = (time.monotonic(), found)
+        return _shared[1]
 
 
 def run_checks() -> list[HealthCheck]:

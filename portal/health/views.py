@@ -9,14 +9,14 @@ from portal.problem_details import RETRY_AFTER_S
 
 @require_safe
 def alive(request: HttpRequest) -> HttpResponse:
-    """200 as long as this process responds; checks nothing else."""
+    """200 as long as this process responds; checks nothing else. Runs in the event loop."""
     return JsonResponse({"status": "alive"})
 
 
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 if the database, the workers, the scheduler and the cluster work, otherwise 503 with each reason."""
-    found = checks.run_checks()
+    found = checks.shared_checks()
     good = all(part.ready for part in found)
     answer = {
         "status": "ready" if good else "not ready",

@@ -18,6 +18,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
+from jobs import tokens as learner_tokens
 from jobs.models import Learner
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.selectors.redaction import needs_redaction
@@ -60,6 +61,17 @@ def who(known: Credentials) -> User | None:
     if known.session_key:
         return _by_session(known.session_key)
     return None
+
+
+def caller_is_known(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request's headers have a valid token, session or learner's secret, before anything else is judged."""
+    found = {name.decode("latin1").lower(): value.decode("latin1") for name, value in headers}
+    if secret := learner_tokens.bearer(found.get("authorization")):
+        if path.startswith("/agent/"):
+            return learner_tokens.grant_of(secret) is not None
+        return _by_token(secret) is not None
+    key = _cookie(found.get("cookie", ""), settings.SESSION_COOKIE_NAME)
+    return bool(key) and _by_session(key) is not None
 
 
 class AccessLevel(Enum):

@@ -13,18 +13,24 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from portal.connections import OPEN
+
 DIRECT_WRITE = "luthier.ready"
 """The ASGI extension through which an application finds its connection's direct path."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """uvicorn's websocket, selected by `--ws portal.live.socket:Socket`."""
+    """uvicorn's websocket, which portal.web selects."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if not self.close_sent:
             self.scope["extensions"][DIRECT_WRITE] = {"write": self.write_ready}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        OPEN.release(self.transport)
+        super().connection_lost(exc)
 
     def write_ready(self, frame: bytes) -> bool:
         """Write whole frames to the connection; False if its buffer is full or it is closed."""

@@ -57,6 +57,12 @@ class Environment:
     luthier_public_url: Annotated[str | None, values.url("http", "https")] = None
     # as learners reach the server; none = from the public URL
     luthier_ingest_url: Annotated[str | None, values.url("ws", "wss")] = None
+    # connections of clients to one web process at most, fewer if the system allows fewer open files
+    luthier_connections: Annotated[int, values.whole_number(16)] = 8192
+    # those of one address that are not websockets; trusted proxies are exempt
+    luthier_connections_per_address: Annotated[int, values.whole_number(8)] = 512
+    # addresses and networks, with commas; X-Forwarded-For and X-Forwarded-Proto of all others are ignored
+    luthier_trusted_proxies: Annotated[tuple[values.Network, ...], values.networks] = ()
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"

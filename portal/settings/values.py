@@ -4,6 +4,7 @@ Each reader returns its value, or raises ValueError with a sentence that says wh
 """
 
 import base64
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
 from tenants.images import read_patterns
 from tenants.retention import Rules, read_rules
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SECRET_KEY_MIN_CHARS = 50
 SECRETS_KEY_BYTES = 32
@@ -130,6 +133,17 @@ def hosts(text: str) -> tuple[str, ...]:
         if not HOST.fullmatch(name):
             raise ValueError(f"{name[:80]!r} is no host: give names or addresses without scheme and port")
     return names
+
+
+def networks(text: str) -> tuple[Network, ...]:
+    """Addresses or networks apart from each other by commas: 10.0.0.5, 10.1.0.0/16, fd00::/8."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.append(ipaddress.ip_network(part))
+        except ValueError:
+            raise ValueError(f"{part[:80]!r} is no address and no network such as 10.1.0.0/16") from None
+    return tuple(found)
 
 
 def cluster(text: str) -> str:

@@ -106,29 +106,10 @@ def _servers(where: Layout, environment: Environment) -> list[Service]:
 
 
 def _web(port: int, env: dict[str, str]) -> Service:
-    options = {
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--timeout-graceful-shutdown": "3",
-        "--ws": "portal.live.socket:Socket",
-        "--ws-max-size": str(1024 * 1024),
-        "--ws-per-message-deflate": "false",  # a compressed frame could unfold to any size
-        "--log-level": "warning",
-        "--lifespan": "off",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        "portal.asgi:application",
-        "--no-access-log",
-        "--no-server-header",
-    ]
-    command += [part for option in options.items() for part in option]
     return Service(
         name="web",
         title="Web server",
-        command=command,
+        command=[sys.executable, "-m", "portal.web", "--port", str(port)],
         ready=readiness.page_answers(port, "/healthz"),
         env=env,
     )

@@ -90,7 +90,7 @@ def test_nothing_is_made_when_the_environment_is_wrong(tmp_path: Path) -> None:
 
 ENTRY_POINTS = {
     "up": ["manage.py", "up", "--port", "0"],
-    "web": ["-m", "uvicorn", "portal.asgi:application", "--port", "0", "--lifespan", "off"],
+    "web": ["-m", "portal.web", "--port", "0"],
     "worker": ["-m", "celery", "-A", "portal.celery", "--skip-checks", "worker", "--pool", "threads"],
     "node daemon": ["manage.py", "nodes"],
     "any command": ["manage.py", "invariants"],

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from io import StringIO
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a 
 def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Healthy parts answer in time on a busy machine, too."""
     monkeypatch.setattr(checks, "ANSWER_S", 60.0)
+    monkeypatch.setattr(checks, "FRESH_S", 0.0)
 
 
 @contextmanager
@@ -274,3 +275,24 @@ def test_every_page_carries_the_policy(client: Client) -> None:
     assert answer["X-Frame-Options"] == "DENY"
     assert answer["X-Content-Type-Options"] == "nosniff"
     assert answer["Referrer-Policy"] == "same-origin"
+
+
+def test_requests_that_come_together_share_one_run_of_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "FRESH_S", 60.0)
+    monkeypatch.setattr(checks, "_shared", None)
+    runs, all_here = [], threading.Barrier(12)
+
+    def run_checks() -> list[checks.HealthCheck]:
+        runs.append(1)
+        return [checks.HealthCheck("database", "well")]
+
+    monkeypatch.setattr(checks, "run_checks", run_checks)
+
+    def request(_: int) -> list[checks.HealthCheck]:
+        all_here.wait(20)
+        return checks.shared_checks()
+
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(request, range(12)))
+    assert runs == [1]
+    assert all(answer == answers[0] for answer in answers)

@@ -1,0 +1,201 @@
+"""Bodies before they reach a view: as large, as fast and from whom the path needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
+from django.urls import re_path
+
+from jobs import blobs
+from jobs.archives import DEFAULT_LIMITS
+from jobs.models import Job
+from portal import asgi_handler, request_body
+from portal.asgi_handler import ThreadedHandler
+from portal.live.identity import caller_is_known
+from portal.request_body import ANONYMOUS_BYTES, OTHER_BYTES, cap_of
+from tenants.models import Token
+from tests import factories
+
+CHUNK = 64 * 1024
+UPLOADS = "/api/v1/tenants/vision/uploads"
+
+
+def digest(request: HttpRequest, **path: str) -> HttpResponse:
+    return HttpResponse(hashlib.sha256(request.read()).hexdigest())
+
+
+urlpatterns = [re_path(r"", digest)]
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether callers are known: its last entry."""
+    answers = [False]
+    monkeypatch.setattr(asgi_handler, "_known", lambda scope: answers[-1])
+    with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=[], ALLOWED_HOSTS=["*"]):
+        yield answers
+
+
+@dataclass
+class Sender:
+    """A request whose body is taken from it in chunks."""
+
+    path: str
+    size: int
+    declares: bool = True
+    taken: int = 0
+    stalls_after: int | None = None
+    response: list[Any] = field(default_factory=list)
+
+    async def receive(self) -> Any:
+        if self.stalls_after is not None and self.taken >= self.stalls_after:
+            await asyncio.sleep(3600)
+        chunk = bytes(min(CHUNK, self.size - self.taken))
+        self.taken += len(chunk)
+        return {"type": "http.request", "body": chunk, "more_body": self.taken < self.size}
+
+    async def send(self, message: Any) -> None:
+        self.response.append((self.taken, message))
+
+    async def run(self) -> tuple[int, bytes]:
+        headers = [(b"content-length", str(self.size).encode())] if self.declares else []
+        scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers, "query_string": b""}
+        await ThreadedHandler().handle(scope | {"http_version": "1.1"}, self.receive, self.send)
+        return self.response[0][1]["status"], b"".join(part["body"] for _, part in self.response[1:])
+
+    @property
+    def taken_before_response(self) -> int:
+        return int(self.response[0][0])
+
+    @property
+    def closes(self) -> bool:
+        return (b"Connection", b"close") in self.response[0][1]["headers"]
+
+
+async def test_a_large_body_of_a_stranger_is_refused_unread(known: list[bool]) -> None:
+    sender = Sender(UPLOADS, 200 * 1024**2)
+    status, body = await sender.run()
+    assert (status, json.loads(body)["code"]) == (401, "not_authenticated")
+    assert sender.taken_before_response == 0
+    assert sender.closes
+
+
+async def test_a_chunked_body_of_a_stranger_is_refused_at_the_strangers_share(known: list[bool]) -> None:
+    sender = Sender(UPLOADS, 200 * 1024**2, declares=False)
+    assert (await sender.run())[0] == 401
+    assert sender.taken_before_response <= ANONYMOUS_BYTES + CHUNK
+    assert sender.taken <= ANONYMOUS_BYTES + CHUNK + request_body.LINGER_BYTES + CHUNK
+
+
+@pytest.mark.parametrize(
+    "path", [UPLOADS, "/api/v1/tenants/vision/jobs", "/agent/v1/uploads/7", "/login", "/staff/"]
+)
+@pytest.mark.parametrize("declares", [True, False])
+async def test_no_caller_sends_more_than_the_path_needs(known: list[bool], path: str, declares: bool) -> None:
+    known.append(True)
+    sender = Sender(path, 300 * 1024**2, declares=declares)
+    status, body = await sender.run()
+    assert status == 413
+    assert sender.taken_before_response <= (0 if declares else cap_of(path) + CHUNK)
+    assert b"at most" in body
+
+
+async def test_a_known_caller_uploads_a_large_file_whole(known: list[bool]) -> None:
+    known.append(True)
+    for declares in (True, False):
+        status, body = await Sender(UPLOADS, 40 * 1024**2, declares=declares).run()
+        assert (status, body.decode()) == (200, hashlib.sha256(bytes(40 * 1024**2)).hexdigest())
+
+
+async def test_small_bodies_need_no_one_to_be_known(known: list[bool]) -> None:
+    assert (await Sender("/login", ANONYMOUS_BYTES).run())[0] == 200
+
+
+async def test_a_body_that_stops_arriving_is_given_up(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_body, "IDLE_S", 0.1)
+    sender = Sender("/login", 30_000, stalls_after=0)
+    sender.size, sender.stalls_after = ANONYMOUS_BYTES, 0
+    monkeypatch.setattr(request_body, "LINGER_S", 0.1)
+    status, body = await sender.run()
+    assert status == 408
+    assert b"did not arrive in time" in body
+    assert sender.closes
+
+
+async def test_a_body_that_trickles_is_given_up_at_its_total_deadline(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_body, "START_S", 0.3)
+    trickled = 0
+
+    async def trickle() -> Any:
+        nonlocal trickled
+        await asyncio.sleep(0.02)
+        trickled += 1
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    sender = Sender("/login", 50_000)
+    sender.receive = trickle  # type: ignore[method-assign]
+    assert (await sender.run())[0] == 408
+
+
+async def test_without_a_database_no_caller_is_known(known: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(scope: Any) -> bool:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(asgi_handler, "_known", away)
+    sender = Sender(UPLOADS, 10 * 1024**2)
+    status, body = await sender.run()
+    assert (status, json.loads(body)["code"]) == (503, "database_unavailable")
+    assert sender.taken_before_response == 0
+
+
+async def test_health_is_answered_in_the_event_loop_while_all_threads_are_busy() -> None:
+    handler = ThreadedHandler()
+    handler._probes = handler._requests = None  # type: ignore[assignment]
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": [], "query_string": b""}
+    caller = ApplicationCommunicator(handler, scope | {"http_version": "1.1"})
+    assert (await caller.receive_output(20))["status"] == 200
+    assert json.loads((await caller.receive_output(20))["body"]) == {"status": "alive"}
+
+
+def test_caps_are_those_of_the_views() -> None:
+    assert cap_of(UPLOADS) > DEFAULT_LIMITS.packed_bytes
+    assert cap_of("/agent/v1/uploads/12") == blobs.MAX_PIECE
+    assert cap_of("/agent/v1/uploads/12/finish") == cap_of("/api/v1/jobs") == cap_of("/login") == OTHER_BYTES
+    assert cap_of("/healthz") == 0
+
+
+@pytest.mark.django_db
+def test_known_are_sessions_tokens_and_learners_and_nothing_else(client: Client) -> None:
+    user = factories.user("alice")
+    _, secret = Token.objects.create(user=user, name="laptop", expiry=None)
+    job = factories.job(state=Job.State.PROCESSING if hasattr(Job, "State") else "PROCESSING")
+    learner = factories.secret(job, 1, 0)
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    cookie = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
+
+    def is_known(path: str, **headers: str) -> bool:
+        return caller_is_known(path, [(name.encode(), value.encode()) for name, value in headers.items()])
+
+    assert is_known(UPLOADS, authorization=f"Bearer {secret}")
+    assert is_known(UPLOADS, cookie=cookie)
+    assert is_known("/agent/v1/uploads/1", authorization=f"Bearer {learner}")
+    assert not is_known(UPLOADS, authorization=f"Bearer {learner}")
+    assert not is_known("/agent/v1/uploads/1", authorization=f"Bearer {secret}")
+    assert not is_known(UPLOADS, authorization="Bearer lut_wrong", cookie=cookie)
+    assert not is_known(UPLOADS)
+    client.logout()
+    assert not is_known(UPLOADS, cookie=cookie)
