@@ -75,6 +75,8 @@ class ThreadedHandler(ASGIHandler):
             await self._refuse(scope, refusal, receive, send)
             return
         response = await self._answered(scope, body, self.get_response)
+        if delay_s := getattr(response, "delay_s", 0.0):
+            await asyncio.sleep(delay_s)
         if response.streaming:
             await self._stream(response, receive, send)
         else:

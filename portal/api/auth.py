@@ -1,22 +1,19 @@
-"""Who calls, and how often: an API token or the portal's session cookie, and limits per minute.
-
-The limits count per web process: they stop loops and guessing, and account for nothing.
-"""
+"""Who calls, and how often: an API token or the portal's session cookie, and limits per minute."""
 
 from __future__ import annotations
 
-from django.core.cache import cache
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.request import Request
 
+from portal import budgets
 from tenants import tokens
 from tenants.models import User
 
-WINDOW_S = 60
 REALM = 'Bearer realm="luthier"'
 WRONG_TOKENS_A_MINUTE = 60
-"""Per client address. A token has 256 bits and cannot be guessed; this limits what attempts cost."""
+"""Per client address. A token has 256 bits and cannot be guessed; this stops programs with an old one. Valid tokens are
+looked up first, so that invalid ones of others do not hold them up."""
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -26,11 +23,9 @@ class TokenAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        address = request.META.get("REMOTE_ADDR", "")
-        refuse_above(f"token:{address}", WRONG_TOKENS_A_MINUTE)
         user = tokens.identify(secret.strip())
         if user is None:
-            count(f"token:{address}")
+            spend(f"token:{budgets.budget_address(request._request)}", WRONG_TOKENS_A_MINUTE)
             raise exceptions.AuthenticationFailed
         user.roles = {}  # this user object lives as long as the request
         return user, user.token
@@ -47,19 +42,7 @@ class CookieAuthentication(SessionAuthentication):
         super().enforce_csrf(request._request)  # type: ignore[arg-type]  # it reads only what Django's request has
 
 
-def refuse_above(key: str, limit: int) -> None:
-    """Raise Throttled if this key was counted limit times within the last minute."""
-    if cache.get(_name(key), 0) >= limit:
-        raise exceptions.Throttled(wait=WINDOW_S)
-
-
-def count(key: str) -> None:
-    cache.add(_name(key), 0, timeout=WINDOW_S)
-    try:
-        cache.incr(_name(key))
-    except ValueError:  # it expired in between
-        cache.set(_name(key), 1, timeout=WINDOW_S)
-
-
-def _name(key: str) -> str:
-    return f"api-throttle:{key}"
+def spend(key: str, limit: int) -> None:
+    """Count one more of this; raise Throttled above the limit per minute."""
+    if not budgets.within(key, limit):
+        raise exceptions.Throttled(wait=budgets.WINDOW_S)

@@ -26,7 +26,7 @@ from rest_framework.views import APIView
 from jobs.serialization import json_bytes
 from jobs.services import answer_once
 from portal.api import bodies, errors, openapi
-from portal.api.auth import CookieAuthentication, TokenAuthentication, count, refuse_above
+from portal.api.auth import CookieAuthentication, TokenAuthentication, spend
 from portal.api.bodies import AlwaysJson, JsonRenderer
 from portal.api.fields import NoQuery, StrictSerializer, checked
 from tenants.audit import REASON_HEADER, REASON_PARAMETER, access_reason, reason_given, request_id
@@ -108,8 +108,7 @@ class Operation:
         if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
             raise errors.NotFoundError
         if self.per_minute:
-            refuse_above(self._counter(request), self.per_minute)
-            count(self._counter(request))
+            spend(self._counter(request), self.per_minute)
         query = self._checked_query(request)
         assert isinstance(request.user, User)
         call = Call(request, request.user, query)

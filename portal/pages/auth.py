@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
 from axes.handlers.proxy import AxesProxyHandler
+from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
 
+from portal.budgets import budget_address
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
 from tenants import access
 
+MISTYPED = 3
+"""Wrong passwords for a name, from all addresses together, before answers about it come late …"""
+DELAY_MAX_S = 5.0
+"""… each twice as late as the one before, and never later: guessing is slow, and the user still signs in."""
+CHECKS_AT_ONCE = 4
+"""Passwords of one address that are checked at a time, per web process."""
+NAME_CHARS = 150
 WARNED = 3
 """Once this number of tries or fewer are left, the page says how many."""
+
+
+_lock = threading.Lock()
+_under_way: Counter[str | None] = Counter()
 
 
 class SignIn(AuthenticationForm):
@@ -36,6 +54,16 @@ class Login(LoginView):
     authentication_form = SignIn
     redirect_authenticated_user = True
 
+    def post(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Sign in. The response is held back by the event loop, so that no thread waits."""
+        with _checking(self.request) as admitted:
+            if not admitted:
+                return _wait_page(self.request, wait_s=1)
+            delay_s = delay_of(self.request.POST.get("username", ""))
+            response = super().post(*args, **kwargs)
+        response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
+        return response
+
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """ended: a session was here; tries_left: before the wait, once they are few."""
         context = super().get_context_data(**kwargs)
@@ -50,6 +78,33 @@ class Login(LoginView):
         return context
 
 
+@contextlib.contextmanager
+def _checking(request: HttpRequest) -> Iterator[bool]:
+    """Whether one more password of this address may be checked now: what is under way is not counted as wrong yet."""
+    address = budget_address(request)
+    with _lock:
+        admitted = _under_way[address] < CHECKS_AT_ONCE
+        _under_way[address] += admitted
+    try:
+        yield admitted
+    finally:
+        with _lock:
+            _under_way[address] -= admitted
+            if not _under_way[address]:
+                del _under_way[address]
+
+
+def delay_of(name: str) -> float:
+    """Seconds by which the answer to a login under this name is delayed; names that do not exist have theirs, too."""
+    if not name or not settings.AXES_ENABLED:
+        return 0.0
+    recent = AccessAttempt.objects.filter(
+        username=name[:NAME_CHARS], attempt_time__gte=timezone.now() - settings.AXES_COOLOFF_TIME
+    )
+    failures = recent.aggregate(n=Sum("failures_since_start"))["n"] or 0
+    return min(DELAY_MAX_S, 0.5 * 2.0 ** min(failures - MISTYPED, 10)) if failures > MISTYPED else 0.0
+
+
 class Logout(LogoutView):
     """POST only: a link cannot sign anybody out."""
 
@@ -57,7 +112,11 @@ class Logout(LogoutView):
 def locked_out(request: HttpRequest, answer: object, credentials: dict[str, Any] | None) -> HttpResponse:
     """What axes answers after too many wrong passwords: how long the wait still is."""
     until = _open_again(request, credentials)
-    wait_s = max(1, ceil((until - timezone.now()).total_seconds()))
+    return _wait_page(request, wait_s=max(1, ceil((until - timezone.now()).total_seconds())), until=until)
+
+
+def _wait_page(request: HttpRequest, *, wait_s: int, until: datetime | None = None) -> HttpResponse:
+    until = until or timezone.now() + timedelta(seconds=wait_s)
     response = error_page(request, 429, wait_s=wait_s, until=until)
     response["Retry-After"] = str(wait_s)
     return response

@@ -152,6 +152,16 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     }
 }
 
+CACHES: dict[str, dict[str, Any]] = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "shared": {  # by all web processes, for portal.budgets
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "luthier",
+        "OPTIONS": {"socket_timeout": 0.5, "socket_connect_timeout": 0.5},  # seconds
+    },
+}
+
 # --- people -------------------------------------------------------------------------------------
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",  # first: it refuses a locked-out name before a password is tried
@@ -178,10 +188,12 @@ LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login"
 ANONYMOUS_USER_NAME = None  # django-guardian: strangers own nothing, so they need no row
-AXES_FAILURE_LIMIT = 10
+# Per address, whatever names it tries: a limit per name would let anybody lock out anybody (docs/adr/0054-budgets.md).
+AXES_FAILURE_LIMIT = 20
 AXES_COOLOFF_TIME = timedelta(minutes=5)
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_PARAMETERS = ["ip_address"]
+AXES_CLIENT_IP_CALLABLE = "portal.budgets.budget_address"
+AXES_RESET_ON_SUCCESS = False  # who has an account would clear the count with it
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page names is the wait
 AXES_ENABLED = True
 AXES_VERBOSE = False

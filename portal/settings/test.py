@@ -27,6 +27,10 @@ from portal.settings.base import DATABASES  # noqa: E402
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 BROKER_URL = "memory://"
+CACHES = {  # both in one storage, which cache.clear() empties
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "shared": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "KEY_PREFIX": "shared"},
+}
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 DATABASES["default"]["TEST"] = {"NAME": "test_luthier"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +25,7 @@ from portal.database import shares
 from portal.live import learner_hub
 from portal.streaming import STREAMS
 
+DELAY_S = 5.0
 threads: list[int] = []
 closed: list[str] = []
 marked = ContextVar("marked", default="fresh")
@@ -82,7 +84,14 @@ async def modern(request: HttpRequest) -> HttpResponse:
     return HttpResponse("modern")
 
 
+def delayed(request: HttpRequest) -> HttpResponse:
+    response = HttpResponse("delayed")
+    response.delay_s = DELAY_S  # type: ignore[attr-defined]
+    return response
+
+
 urlpatterns = [
+    path("delayed", delayed),
     path("stream", lambda request: StreamingHttpResponse(endless())),
     path("break", lambda request: StreamingHttpResponse(breaking())),
     path("mark", mark),
@@ -218,3 +227,14 @@ def test_all_threads_of_a_web_process_together_hold_the_connections_that_its_set
     own = (handler._requests, handler._probes, STREAMS, learner_hub.THREADS, learner_hub.OFFERS)
     viewers = shares.LIVE_READERS + shares.LIVE_SIDE_READERS
     assert sum(threads._count for threads in own) + viewers == settings.LUTHIER_WEB_CONNECTIONS
+
+
+async def test_a_delayed_response_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi_handler, "AT_ONCE", 1)
+    application = ThreadedHandler()
+    started = time.monotonic()
+    held = await begin(application, "/delayed")
+    assert (await ask(application, "/look"))[0] == 200
+    assert time.monotonic() - started < DELAY_S
+    assert (await finish(held))[2] == b"delayed"
+    assert time.monotonic() - started >= DELAY_S

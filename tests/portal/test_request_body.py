@@ -151,7 +151,9 @@ async def test_a_body_that_trickles_is_given_up_at_its_total_deadline(
     assert (await sender.run())[0] == 408
 
 
-async def test_without_a_database_no_caller_is_known(known: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_database_no_caller_is_known(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(scope: Any) -> bool:
         raise OperationalError("connection refused")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.conf import LazySettings
 from django.utils import timezone
 
 from jobs.models import IdempotentResponse
+from portal.api.auth import WRONG_TOKENS_A_MINUTE
 from tenants.models import AuditEntry, Membership, Token
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -151,3 +153,22 @@ def test_making_tokens_in_a_loop_is_slowed_down(alice: Api) -> None:
     answers = [alice.post("/me/tokens", {"name": "x"}) for _ in range(31)]
     assert answers[-1].status_code == 429
     assert int(answers[-1]["Retry-After"]) > 0
+
+
+def test_valid_tokens_are_served_while_invalid_ones_come_from_the_same_address(alice: Api) -> None:
+    guesser = Api(secret="lut_" + "0" * 60)
+    guessed, served = [], []
+    for _ in range(100):
+        guessed.append(guesser.get("/me").status_code)
+        served.append(alice.get("/me").status_code)
+    assert served == [200] * 100
+    assert guessed == [401] * WRONG_TOKENS_A_MINUTE + [429] * (100 - WRONG_TOKENS_A_MINUTE)
+
+
+def test_valid_tokens_are_served_without_valkey(alice: Api, settings: LazySettings) -> None:
+    shared = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:9"}
+    settings.CACHES = {"default": settings.CACHES["default"], "shared": shared}
+    guesser = Api(secret="lut_" + "0" * 60)
+    guessed = [guesser.get("/me").status_code for _ in range(WRONG_TOKENS_A_MINUTE + 5)]
+    assert guessed == [401] * WRONG_TOKENS_A_MINUTE + [429] * 5
+    assert alice.get("/me").status_code == 200

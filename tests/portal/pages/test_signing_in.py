@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from axes.models import AccessAttempt
@@ -11,6 +12,7 @@ from django.conf import LazySettings
 from django.db.models import F
 from django.test import Client
 
+from portal.pages import auth
 from tenants.models import User
 from tests import factories
 from tests.markup import markup
@@ -18,7 +20,7 @@ from tests.markup import markup
 pytestmark = pytest.mark.django_db
 
 
-def sign_in(client: Client, name: str, password: str, **more: str) -> object:
+def sign_in(client: Client, name: str, password: str, **more: str) -> Any:
     return client.post("/login", {"username": name, "password": password} | more)
 
 
@@ -90,3 +92,58 @@ def test_an_unknown_name_is_held_back_like_a_known_one(settings: LazySettings) -
     client = Client()
     statuses = [client.post("/login", {"username": "nobody", "password": "x"}).status_code for _ in range(3)]
     assert statuses == [200, 429, 429]
+
+
+@pytest.fixture
+def guarded(settings: LazySettings) -> LazySettings:
+    settings.AXES_ENABLED = True
+    settings.AXES_FAILURE_LIMIT = 5
+    return settings
+
+
+def test_an_address_has_one_budget_for_all_names_and_forwarded_addresses(
+    alice: User, guarded: LazySettings
+) -> None:
+    statuses = [
+        Client(headers={"X-Forwarded-For": f"6.6.6.{n}", "User-Agent": f"browser {n}"})
+        .post("/login", {"username": f"user{n}", "password": "guess"})
+        .status_code
+        for n in range(40)
+    ]
+    assert statuses.count(200) < guarded.AXES_FAILURE_LIMIT
+    assert set(statuses[guarded.AXES_FAILURE_LIMIT :]) == {429}
+    assert sign_in(Client(), "alice", factories.PASSWORD).status_code == 429
+    assert sign_in(Client(REMOTE_ADDR="10.0.0.8"), "alice", factories.PASSWORD).status_code == 302
+
+
+def test_a_login_of_ones_own_does_not_renew_the_budget(alice: User, guarded: LazySettings) -> None:
+    for n in range(4):
+        sign_in(Client(), f"victim{n}", "guess")
+        sign_in(Client(), "alice", factories.PASSWORD)
+    sign_in(Client(), "victim", "guess")
+    assert sign_in(Client(), "victim", "guess").status_code == 429
+
+
+def test_guesses_from_many_addresses_slow_a_name_down_and_never_lock_it_out(
+    alice: User, guarded: LazySettings
+) -> None:
+    delays = []
+    for n in range(30):
+        answer = sign_in(Client(REMOTE_ADDR=f"10.0.0.{n}"), "alice", "guess")
+        delays.append(answer.delay_s)
+    assert delays[: auth.MISTYPED + 1] == [0.0] * (auth.MISTYPED + 1)
+    assert delays == sorted(delays)
+    assert delays[-1] == auth.DELAY_MAX_S
+    own = sign_in(Client(REMOTE_ADDR="10.0.1.1"), "alice", factories.PASSWORD)
+    assert (own.status_code, own.delay_s) == (302, auth.DELAY_MAX_S)
+    assert sign_in(Client(REMOTE_ADDR="10.0.1.1"), "bob", "guess").delay_s == 0.0
+
+
+def test_passwords_of_one_address_are_checked_a_few_at_a_time(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(auth._under_way, "127.0.0.1", auth.CHECKS_AT_ONCE)
+    held = sign_in(Client(), "alice", factories.PASSWORD)
+    assert (held.status_code, held.headers["Retry-After"]) == (429, "1")
+    assert sign_in(Client(REMOTE_ADDR="10.0.0.8"), "alice", factories.PASSWORD).status_code == 302
+    assert auth._under_way == {"127.0.0.1": auth.CHECKS_AT_ONCE}

@@ -1,0 +1,66 @@
+"""How often something may be tried: counts per minute, and the address that shares a count.
+
+Web processes count together in Valkey. Each also counts on its own, so that a budget holds while Valkey is away, then
+per process.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+
+from django.core.cache import BaseCache, cache, caches
+from django.http import HttpRequest
+from redis import RedisError
+
+logger = logging.getLogger(__name__)
+
+WINDOW_S = 60
+PAUSE_S = 5.0
+"""After a failure, Valkey is not tried again for this long."""
+
+_away_until = 0.0
+
+
+def within(key: str, limit: int) -> bool:
+    """Count one more; whether it is one of the first `limit` within a minute."""
+    own = _increased(cache, key)
+    shared = _increased_in_valkey(key)
+    return (own if shared is None else shared) <= limit
+
+
+def budget_address(request: HttpRequest) -> str | None:
+    """The address that shares budgets with the caller's: of IPv6 its network, in which a client may have any."""
+    text = request.META.get("REMOTE_ADDR", "")
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None  # a Unix socket
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+    return text
+
+
+def _increased_in_valkey(key: str) -> int | None:
+    global _away_until
+    if time.monotonic() < _away_until:
+        return None
+    try:
+        return _increased(caches["shared"], key)
+    except (RedisError, OSError) as error:
+        _away_until = time.monotonic() + PAUSE_S
+        logger.warning("budgets are counted per process: no Valkey", extra={"error": str(error)[:200]})
+        return None
+
+
+def _increased(store: BaseCache, key: str) -> int:
+    name = f"budget:{key}"
+    store.add(name, 0, timeout=WINDOW_S)
+    try:
+        return int(store.incr(name))
+    except ValueError:  # it expired in between
+        store.set(name, 1, timeout=WINDOW_S)
+        return 1

@@ -1,0 +1,60 @@
+"""A client's address: X-Forwarded-For counts from the proxies that the installation names alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from portal.settings import values
+
+PROGRAM = """
+import asyncio
+from portal import asgi
+
+async def seen(scope, receive, send):
+    print(scope["client"][0])
+
+asgi.application.app = seen
+scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"x-forwarded-for", b"6.6.6.6, 10.0.0.9")]}
+asyncio.run(asgi.application(scope, None, None))
+"""
+
+
+async def client_of(peer: str, forwarded: str, *trusted: str) -> str:
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    scope: Any = {"type": "http", "client": (peer, 5), "headers": [(b"x-forwarded-for", forwarded.encode())]}
+    networks = [str(network) for network in values.networks(",".join(trusted))]
+    await ProxyHeadersMiddleware(app, networks)(scope, None, None)  # type: ignore[arg-type]
+    return str(seen[0])
+
+
+async def test_the_last_address_that_is_no_proxys_is_the_clients() -> None:
+    assert await client_of("127.0.0.1", "6.6.6.6") == "127.0.0.1"
+    assert await client_of("127.0.0.1", "6.6.6.6", "127.0.0.1") == "6.6.6.6"
+    assert await client_of("10.0.0.5", "6.6.6.6, 7.7.7.7, 10.0.9.9", "10.0.0.0/16") == "7.7.7.7"
+    assert await client_of("8.8.8.8", "6.6.6.6", "10.0.0.0/16") == "8.8.8.8"
+
+
+@pytest.mark.parametrize(("trusted", "address"), [("", "127.0.0.1"), ("127.0.0.1", "10.0.0.9")])
+def test_the_application_trusts_whom_its_setting_names(trusted: str, address: str) -> None:
+    env = os.environ | {"DJANGO_SETTINGS_MODULE": "portal.settings.test", "LUTHIER_TRUSTED_PROXIES": trusted}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.strip() == address, done.stderr
+
+
+def test_networks_are_read_and_a_host_name_is_refused() -> None:
+    assert values.networks("10.0.0.5, fd00::/8") == (ip_network("10.0.0.5"), ip_network("fd00::/8"))
+    with pytest.raises(ValueError, match=r"'proxy\.example' is no address"):
+        values.networks("10.0.0.5,proxy.example")
