@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 SMALL_BYTES, LARGE_BYTES = 64 * 1024, 16 * 1024 * 1024
 """Limits in bytes: of a file of the spool, and of one with an entry for each stored file."""
@@ -39,13 +39,58 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
         raise
 
 
+OWN_STEPS = 2
+"""Of a folder of the job's, its own name and its parent's may have been replaced by links; what is above is ours."""
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 def open_regular(path: str) -> int:
-    """Open a regular file for reading. Raises OSError for a link, FIFO, directory or device; never blocks."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    """Open a regular file of the spool for reading. Raises OSError for a FIFO, directory or device, and for a link in
+    its place or in that of one of the two folders above; never blocks."""
+    parts = path.split(os.sep)
+    above = os.sep.join(parts[: -1 - OWN_STEPS]) or (os.sep if os.path.isabs(path) else os.curdir)
+    return _open_regular(above, [step for step in parts[-1 - OWN_STEPS :] if step])
+
+
+def open_below(folder: Path, *steps: str) -> int:
+    """Open a regular file below a folder of the job's, as open_regular does. No step is a link, nor the folder."""
+    return _open_regular(*_from_ours(folder, steps))
+
+
+def open_folder(folder: Path, *steps: str) -> int:
+    """Open a folder of the job's, or one below it, to list it. Raises OSError if it or a step to it is a link."""
+    above, names = _from_ours(folder, steps)
+    return _open(above, names, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def is_linked(folder: Path) -> bool:
+    """True if a folder of the job's has been replaced by a link."""
+    return folder.is_symlink() or folder.parent.is_symlink()
+
+
+def _from_ours(folder: Path, steps: Sequence[str]) -> Tuple[str, List[str]]:
+    return str(folder.parents[OWN_STEPS - 1]), [*folder.parts[-OWN_STEPS:], *steps]
+
+
+def _open_regular(above: str, steps: Sequence[str]) -> int:
+    handle = _open(above, steps, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)
-    raise OSError(errno.EINVAL, "not a regular file", path)
+    raise OSError(errno.EINVAL, "not a regular file", steps[-1])
+
+
+def _open(above: str, steps: Sequence[str], flags: int) -> int:
+    """Go down step by step, so that a folder that is replaced by a link meanwhile leads nowhere."""
+    at = os.open(above, _PASS & ~os.O_NOFOLLOW)
+    try:
+        for step in steps[:-1]:
+            below = os.open(step, _PASS, dir_fd=at)
+            os.close(at)
+            at = below
+        return os.open(steps[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
 
 
 def read_regular(path: str, *, most: int = SMALL_BYTES) -> bytes:

@@ -12,9 +12,16 @@ from typing import Any
 
 from learner_agent.shipper import direct
 from learner_agent.shipper.connection import Connection
+from learner_agent.shipper.direct import Sending
 from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable, patiently
-from learner_agent.shipper.inputs import sha256_of
-from learner_agent.shipper.outputs import FileSet, NotWhole, find_checkpoints, prune, read_checkpoint
+from learner_agent.shipper.outputs import (
+    FileSet,
+    NotWhole,
+    find_checkpoints,
+    prune,
+    read_checkpoint,
+    sha256_from,
+)
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES
 
@@ -119,25 +126,26 @@ class CheckpointUploader:
                 return "COMMITTED"  # or this part is stored, and the gang's other parts are being uploaded
             for index, upload, offset in response.need:
                 _, size, sha256 = files.offer.files[index]
-                place = files.place(index)
-                await self._send_file(place, upload, offset, size, sha256, is_unchanged)
+                with files.open(index) as source:
+                    file = Sending(source, files.place(index).name, size, sha256)
+                    await self._send_file(file, upload, offset, is_unchanged)
 
     async def _send_file(
-        self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
+        self, file: Sending, upload: int, offset: int, is_unchanged: Callable[[], bool]
     ) -> None:
         """Send one file to the server, or a large one to its store. Raises NotWhole, Refused or OSError."""
-        if size >= self.direct_from:
+        if file.size >= self.direct_from:
             try:
-                return await direct.send(self.client, place, upload, size, sha256, is_unchanged)
+                return await direct.send(self.client, file, upload, is_unchanged)
             except Refused as refusal:
                 if (
                     refusal.code != "not_direct"
                 ):  # else the server was given a folder since this attempt began
                     raise
-        return await self._upload_file(place, upload, offset, size, sha256, is_unchanged)
+        return await self._upload_file(file, upload, offset, is_unchanged)
 
     async def _upload_file(
-        self, place: Path, upload: int, offset: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
+        self, file: Sending, upload: int, offset: int, is_unchanged: Callable[[], bool]
     ) -> None:
         """Send one file from offset on until it is verified. Raises NotWhole if it is not what its manifest says.
 
@@ -145,28 +153,27 @@ class CheckpointUploader:
         server would report damage where there is none.
         """
         while True:
-            with place.open("rb") as source:
-                source.seek(offset)
-                piece = source.read(min(PIECE_BYTES, size - offset))
-            if not piece and offset < size:
-                raise NotWhole(f"{place.name} became shorter than its manifest says")
-            if offset + len(piece) >= size and not is_unchanged():
-                raise NotWhole(f"{place.name} was saved again")
+            file.source.seek(offset)
+            piece = file.source.read(min(PIECE_BYTES, file.size - offset))
+            if not piece and offset < file.size:
+                raise NotWhole(f"{file.name} became shorter than its manifest says")
+            if offset + len(piece) >= file.size and not is_unchanged():
+                raise NotWhole(f"{file.name} was saved again")
             last = max(offset, offset + len(piece) - 1)
-            span = f"bytes {offset}-{last}/{size}" if piece else f"bytes */{size}"
+            span = f"bytes {offset}-{last}/{file.size}" if piece else f"bytes */{file.size}"
             try:
                 response = await patiently(partial(self._put, upload, piece, span))
             except Unreachable as error:
-                raise NotWhole(f"The server took nothing of {place.name} for a day: {error}") from error
+                raise NotWhole(f"The server took nothing of {file.name} for a day: {error}") from error
             except Refused as refusal:
                 if refusal.code == "wrong_offset":
                     offset = int(refusal.body.get("received", 0))
                     continue
                 if refusal.code == "send_directly":  # another store since this attempt began
-                    await direct.send(self.client, place, upload, size, sha256, is_unchanged)
+                    await direct.send(self.client, file, upload, is_unchanged)
                     return
-                if refusal.code == "hash_mismatch" and sha256_of(place) != sha256:
-                    raise NotWhole(f"{place.name} is not the file that its manifest lists") from refusal
+                if refusal.code == "hash_mismatch" and sha256_from(file.source) != file.sha256:
+                    raise NotWhole(f"{file.name} is not the file that its manifest lists") from refusal
                 raise
             offset = int(response.get("received", offset + len(piece)))
             if response.get("verified"):

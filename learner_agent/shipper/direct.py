@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from io import BufferedReader
 from typing import Any
 
 from learner_agent.shipper.http import Client, Refused, Unreachable, Unreadable, patiently
@@ -26,95 +28,98 @@ CHANGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})
 """The store found other bytes than the hashed ones."""
 
 
-async def send(
-    client: Client, place: Path, upload: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
-) -> None:
+@dataclass(frozen=True)
+class Sending:
+    """An open file that is being sent, as its manifest describes it."""
+
+    source: BufferedReader
+    name: str
+    size: int
+    sha256: str
+
+
+async def send(client: Client, file: Sending, upload: int, is_unchanged: Callable[[], bool]) -> None:
     """Send what the store lacks of a file, and have it verified.
 
     Raises NotWhole if the file is not what its manifest says, or nothing of it was taken for a day; Refused if the
     server or the store refuses it.
     """
     try:
-        await _send(client, place, upload, size, sha256, is_unchanged)
+        await _send(client, file, upload, is_unchanged)
     except Unreachable as error:
-        raise NotWhole(f"Nothing of {place.name} was taken for a day: {error}") from error
+        raise NotWhole(f"Nothing of {file.name} was taken for a day: {error}") from error
 
 
-async def _send(
-    client: Client, place: Path, upload: int, size: int, sha256: str, is_unchanged: Callable[[], bool]
-) -> None:
+async def _send(client: Client, file: Sending, upload: int, is_unchanged: Callable[[], bool]) -> None:
     for _ in range(TRIES):
         state = await patiently(lambda: client.json(f"/agent/v1/uploads/{upload}/parts"))
         if state.get("verified"):
             return
         try:
-            hashes = await _send_parts(client, place, upload, size, sha256, state)
+            hashes = await _send_parts(client, file, upload, state)
             if not is_unchanged():
-                raise NotWhole(f"{place.name} was saved again")
+                raise NotWhole(f"{file.name} was saved again")
             await patiently(lambda: _post(client, f"/agent/v1/uploads/{upload}/finish", {"parts": hashes}))  # noqa: B023
             return
         except Refused as refusal:
             if refusal.code not in BEGIN_AGAIN:
                 raise
-    raise NotWhole(f"{place.name} could not be stored in {TRIES} tries")
+    raise NotWhole(f"{file.name} could not be stored in {TRIES} tries")
 
 
-async def _send_parts(
-    client: Client, place: Path, upload: int, size: int, sha256: str, state: dict[str, Any]
-) -> list[str]:
+async def _send_parts(client: Client, file: Sending, upload: int, state: dict[str, Any]) -> list[str]:
     """Send the parts that the store lacks; returns the SHA-256 of all of them, in order."""
     have = {int(number): (int(bytes_), str(digest)) for number, bytes_, digest in state.get("parts") or []}
     step, whole, hashes = int(state["part_bytes"]), hashlib.sha256(), []
     room = asyncio.Semaphore(AT_ONCE)
     try:
         async with asyncio.TaskGroup() as tasks:
-            for number, start in enumerate(range(0, size, step), start=1):
-                length = min(step, size - start)
+            for number, start in enumerate(range(0, file.size, step), start=1):
+                length = min(step, file.size - start)
                 async with room:  # so that hashing is no more than a part ahead of sending
-                    digest = await asyncio.to_thread(_hash, place, start, length, whole)
+                    digest = await asyncio.to_thread(_hash, file, start, length, whole)
                 hashes.append(digest)
                 if have.get(number) != (length, digest):
                     part = {"number": number, "size": length, "sha256": digest}
-                    tasks.create_task(_send_part(client, place, upload, start, part, room))
+                    tasks.create_task(_send_part(client, file, upload, start, part, room))
     except ExceptionGroup as failed:  # of the parts, the first one says why
         raise failed.exceptions[0] from failed
-    if whole.hexdigest() != sha256:
-        raise NotWhole(f"{place.name} is not the file that its manifest lists")
+    if whole.hexdigest() != file.sha256:
+        raise NotWhole(f"{file.name} is not the file that its manifest lists")
     return hashes
 
 
-def _hash(place: Path, start: int, size: int, whole: Any) -> str:
+def _hash(file: Sending, start: int, size: int, whole: Any) -> str:
     """SHA-256 of a part, whose bytes are added to the hash of the whole file. Raises NotWhole if it is shorter."""
     digest = hashlib.sha256()
-    with place.open("rb") as source:
-        source.seek(start)
-        while size:
-            block = source.read(min(BLOCK, size))
-            if not block:
-                raise NotWhole(f"{place.name} became shorter than its manifest says")
-            digest.update(block)
-            whole.update(block)
-            size -= len(block)
+    while size:
+        block = os.pread(file.source.fileno(), min(BLOCK, size), start)
+        if not block:
+            raise NotWhole(f"{file.name} became shorter than its manifest says")
+        digest.update(block)
+        whole.update(block)
+        start += len(block)
+        size -= len(block)
     return digest.hexdigest()
 
 
 async def _send_part(
-    client: Client, place: Path, upload: int, start: int, part: dict[str, Any], room: asyncio.Semaphore
+    client: Client, file: Sending, upload: int, start: int, part: dict[str, Any], room: asyncio.Semaphore
 ) -> None:
     async with room:
-        await patiently(lambda: _send_once(client, place, upload, start, part))
+        await patiently(lambda: _send_once(client, file, upload, start, part))
 
 
-async def _send_once(client: Client, place: Path, upload: int, start: int, part: dict[str, Any]) -> None:
+async def _send_once(client: Client, file: Sending, upload: int, start: int, part: dict[str, Any]) -> None:
     parts = f"/agent/v1/uploads/{upload}/parts"
     link = await _post(client, parts, part)
     try:
-        await client.put_file(str(link["url"]), dict(link["headers"]), place, start, int(part["size"]))
+        await client.put_file(str(link["url"]), dict(link["headers"]), file.source, start, int(part["size"]))
     except Unreadable as error:
-        raise NotWhole(f"{place.name} cannot be read: {error}") from error
+        raise NotWhole(f"{file.name} cannot be read: {error}") from error
     except Refused as refusal:
         if refusal.code in CHANGED:
-            raise NotWhole(f"{place.name} was changed while it was sent") from refusal
+            raise NotWhole(f"{file.name} was changed while it was sent") from refusal
         if refusal.status not in (400, 403):  # the link has expired, the connection was too slow …
             raise
         raise Unreachable(str(refusal)) from refusal

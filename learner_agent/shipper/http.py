@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import random
 import re
 import time
@@ -17,7 +18,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -85,9 +85,11 @@ class Client:
             raise Unreachable(f"{path}: {len(content)} bytes instead of {size}")
         return content
 
-    async def put_file(self, url: str, headers: dict[str, str], place: Path, start: int, size: int) -> None:
-        """Send bytes start … start+size-1 of a file to a link. Raises Unreachable, Refused, Unreadable or OSError."""
-        await asyncio.to_thread(_put_file, url, headers, place, start, size)
+    async def put_file(
+        self, url: str, headers: dict[str, str], source: IO[bytes], start: int, size: int
+    ) -> None:
+        """Send bytes start … start+size-1 of an open file to a link. Raises Unreachable, Refused or Unreadable."""
+        await asyncio.to_thread(_put_file, url, headers, _Section(source.fileno(), start, size))
 
     def _piece(self, path: str, headers: dict[str, str]) -> bytes:
         link = self._links.get(path)
@@ -142,25 +144,21 @@ def _send(url: str, method: str, body: bytes | None, headers: Mapping[str, str])
         raise Unreachable(f"{urlsplit(url).path}: {error}") from error
 
 
-def _put_file(url: str, headers: Mapping[str, str], place: Path, start: int, size: int) -> None:
+def _put_file(url: str, headers: Mapping[str, str], section: _Section) -> None:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     target = f"{parts.path}?{parts.query}"
     connection = kind(parts.netloc, timeout=TIMEOUT_S, blocksize=BLOCK)
-    with place.open("rb") as source:
-        source.seek(start)
-        try:
-            connection.request(
-                "PUT", target, _Section(source, size), {**headers, "Content-Length": str(size)}
-            )
-            response = connection.getresponse()
-            if response.status >= 300:
-                raise _as_refusal(response.status, response)
-            response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{parts.path}: {error}") from error
-        finally:
-            connection.close()
+    try:
+        connection.request("PUT", target, section, {**headers, "Content-Length": str(section.left)})
+        response = connection.getresponse()
+        if response.status >= 300:
+            raise _as_refusal(response.status, response)
+        response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{parts.path}: {error}") from error
+    finally:
+        connection.close()
 
 
 class Unreadable(Exception):
@@ -168,21 +166,24 @@ class Unreadable(Exception):
 
 
 class _Section:
-    """size bytes of a file, for http.client to read. Raises Unreadable, which no error of the connection hides."""
+    """size bytes of an open file, for http.client to read while other parts of it are read, too.
 
-    def __init__(self, source: IO[bytes], size: int) -> None:
-        self._source = source
-        self._left = size
+    Raises Unreadable, which no error of the connection hides.
+    """
+
+    def __init__(self, handle: int, start: int, size: int) -> None:
+        self._handle, self._at, self.left = handle, start, size
 
     def read(self, most: int = -1) -> bytes:
-        wanted = self._left if most < 0 else min(most, self._left)
+        wanted = self.left if most < 0 else min(most, self.left)
         try:
-            block = self._source.read(wanted)
+            block = os.pread(self._handle, wanted, self._at)
         except OSError as error:
             raise Unreadable(str(error)) from error
         if wanted and not block:
             raise Unreadable("it became shorter")
-        self._left -= len(block)
+        self._at += len(block)
+        self.left -= len(block)
         return block
 
 

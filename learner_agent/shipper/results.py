@@ -25,7 +25,16 @@ from msgspec import structs
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper.http import Client
 from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError, below, download, sha256_of
-from learner_agent.shipper.outputs import FileSet, Listing, TooMany, checked, describe, entries, pack
+from learner_agent.shipper.outputs import (
+    FileSet,
+    LinkedFolder,
+    Listing,
+    TooMany,
+    checked,
+    describe,
+    entries,
+    pack,
+)
 from learner_agent.wire import Ckpt, WireError
 from learner_agent.wire_fields import MAX_FILES, PATH_CHARS, File
 
@@ -60,6 +69,10 @@ class _Group:
     def files(self) -> list[File]:
         return self.listing.files if self.listing else []
 
+    @property
+    def root(self) -> Path:
+        return self.archive.parent if self.archive else self.folder
+
     def place(self, path: str) -> Path:
         return self.archive or self.folder / path
 
@@ -74,7 +87,9 @@ def collect(
     stored_before: bool,
     unrestored: Sequence[str] = (),
 ) -> Found:
-    """Describe all results. Too many to list become archives, made below into. Raises OSError, or TooMany.
+    """Describe all results. Too many to list become archives, made below into.
+
+    Raises OSError, TooMany, or LinkedFolder if RESULT_DIR is a link.
 
     stored_before: the job has results, so that an empty RESULT_DIR means that the program removed them. One that is
     missing means nothing. unrestored: paths of stored results that are missing only because they were not restored.
@@ -93,8 +108,8 @@ def collect(
             message = left_out_message(group.folder.name, group.listing.left_out)
             found.notes.append(("results_left_out", message))
     if offer.files or (stored_before and result_dir.is_dir() and not left_out):
-        places = tuple(group.place(path) for group in (own, kept) for path, _, _ in group.files)
-        found.files = FileSet(result_dir, offer, tuple(left_out), places)
+        places = tuple((group.root, group.place(path)) for group in (own, kept) for path, _, _ in group.files)
+        found.files = FileSet(result_dir, result_dir, offer, tuple(left_out), places)
     return found
 
 
@@ -129,10 +144,15 @@ def _skipping(at: set[int], glob: Sequence[str]) -> set[int]:
 
 def _kept(code_dir: Path, keep: Sequence[str], found: Found) -> Iterator[Path]:
     searched = 0
-    for place in islice(entries(code_dir), MAX_SEARCHED):
-        searched += 1
-        if is_kept(place.relative_to(code_dir).as_posix(), keep):
-            yield place
+    try:
+        for place in islice(entries(code_dir), MAX_SEARCHED):
+            searched += 1
+            if is_kept(place.relative_to(code_dir).as_posix(), keep):
+                yield place
+    except LinkedFolder as error:
+        if keep:
+            raise
+        found.notes.append(("results_left_out", str(error)))
     if searched == MAX_SEARCHED:
         message = f"Only {MAX_SEARCHED:,} files of the code folder were compared with keep."
         found.notes.append(("keep_not_complete", message))

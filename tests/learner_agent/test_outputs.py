@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,8 +101,8 @@ def breaks_off(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     """Let one file be shorter than it was a moment ago, when it was described."""
     described = tarfile.TarFile.gettarinfo
 
-    def longer(archive: tarfile.TarFile, name: Path, arcname: str) -> tarfile.TarInfo:
-        info = described(archive, name, arcname)
+    def longer(archive: tarfile.TarFile, *of: Any, **more: Any) -> tarfile.TarInfo:
+        info = described(archive, *of, **more)
         info.size += 1_000 * (info.name == broken)
         return info
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
+from learner_agent.shipper.outputs import LinkedFolder, entries, open_file
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, number_or
 from learner_agent.wire import Metric, number_out
@@ -83,9 +84,10 @@ class TensorBoard:
         key = str(path)
         start = self.offsets.get(key, 0)
         try:
-            if path.is_symlink() or path.stat().st_size <= start:
+            if path.stat().st_size <= start:  # opened only if there may be more
                 return None
-            with path.open("rb") as source:
+            with open_file(root, path) as source:
+                size = os.fstat(source.fileno()).st_size
                 source.seek(start)
                 data = source.read(READ_BYTES)
         except OSError:
@@ -103,7 +105,7 @@ class TensorBoard:
                 if len(points) >= BATCH_POINTS:
                     break
         except NotAnEventFile:
-            used = path.stat().st_size - start  # never read again
+            used = size - start  # never read again
         if not used and len(data) == READ_BYTES:
             used = _size_of_record(data)  # a record larger than one read is an image or a graph: skip it
         if not used:
@@ -113,10 +115,10 @@ class TensorBoard:
 
 
 def _files(root: Path) -> list[Path]:
-    found = []
-    for folder, _, names in os.walk(root):
-        found += [Path(folder, name) for name in names if "tfevents" in name]
-    return sorted(found)
+    try:
+        return sorted(path for path in entries(root) if "tfevents" in path.name)
+    except LinkedFolder:
+        return []
 
 
 def _size_of_record(data: bytes) -> int:
