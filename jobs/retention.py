@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Now, Random
 
-from jobs import blobs, events
+from jobs import blobs, events, usage_days
 from jobs.failpoints import fp
 from jobs.models import (
     Attempt,
@@ -212,12 +212,18 @@ def _remove_files(files: QuerySet[Any]) -> None:
     blobs.release(held)
 
 
+def _remove_events(job_id: str) -> None:
+    """Usage of waits is counted from events: first what is not counted yet."""
+    usage_days.roll_up_job(job_id)
+    delete_in_parts("jobs_jobevent", job_id, f"NOT {KEPT_EVENT}")
+
+
 REMOVERS: dict[Kind, Callable[[str], None]] = {
     Kind.LOGS: delete_logs,
     Kind.METRICS: delete_metrics,
     Kind.CHECKPOINTS: lambda job_id: _remove_files(CheckpointFile.objects.filter(checkpoint__job=job_id)),
     Kind.RESULTS: lambda job_id: _remove_files(ResultFile.objects.filter(job=job_id)),
-    Kind.EVENTS: lambda job_id: delete_in_parts("jobs_jobevent", job_id, f"NOT {KEPT_EVENT}"),
+    Kind.EVENTS: _remove_events,
 }
 
 

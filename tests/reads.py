@@ -9,6 +9,7 @@ from typing import Any
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from jobs import usage_days
 from jobs.models import Job
 from jobs.states import State
 from tenants.models import Tenant
@@ -45,6 +46,25 @@ def history(of: Tenant, count: int, *, apart: str = "1 hour") -> Job:
         cursor.execute(HISTORY, {"count": count, "like": like.pk, "apart": apart})
         cursor.execute("ANALYZE jobs_job, jobs_progress, jobs_attempt, jobs_jobevent")
     return like
+
+
+NOTE_USAGE = """
+INSERT INTO jobs_usagedue (tenant_id, job_id, holds, n, at)
+SELECT tenant_id, job_id, true, n, now() - interval '1 h' FROM jobs_attempt WHERE closed_at IS NOT NULL
+UNION ALL SELECT tenant_id, job_id, false, n, now() - interval '1 h' FROM jobs_jobevent
+WHERE from_state = 'QUEUED' AND to_state <> '';
+"""
+
+
+def roll_up_usage() -> None:
+    """Roll up all of a history, which was written past the triggers."""
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_USAGE)
+        while usage_days.roll_up({})["more"]:
+            pass
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("TRUNCATE jobs_usagedue")  # what a vacuum leaves of it
+        cursor.execute("ANALYZE jobs_usageday")
 
 
 def pages_read(work: Callable[[], Any]) -> int:

@@ -7,6 +7,7 @@ purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
 rollups   rolls up metric points that an earlier version stored
 tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
+usage     rolls up usage by day
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters, retention, rollups
+from jobs import blobs, clusters, retention, rollups, usage_days
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction
@@ -170,16 +171,21 @@ def _delete_rows(job_id: str) -> None:
         UserObjectPermission.objects.filter(  # shares name their job by its id alone
             object_pk=job_id, content_type=ContentType.objects.get_for_model(Job)
         ).delete()
+        usage_days.roll_up_job(job_id)
         Job.objects.filter(pk=job_id, deleted_at__isnull=False).delete()
         fp("purge.before_commit")
 
 
-def enforce_retention(_: Result) -> Result:
-    """Remove what retention rules no longer keep. With more to do than one run may, the next one is due at once."""
-    done = retention.enforce()
-    if done["more"]:
-        PeriodicTask.objects.filter(name="retention").update(next_at=Now())
-    return done
+def _until_done(name: str, task: Callable[[Result], Result]) -> Callable[[Result], Result]:
+    """With more to do than one run may, the next one is due at once."""
+
+    def run(before: Result) -> Result:
+        done = task(before)
+        if done["more"]:
+            PeriodicTask.objects.filter(name=name).update(next_at=Now())
+        return done
+
+    return run
 
 
 def tidy(before: Result) -> Result:
@@ -211,8 +217,9 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
-    "retention": (600.0, enforce_retention),
+    "retention": (600.0, _until_done("retention", lambda _: retention.enforce())),
     "rollups": (60.0, rollups.roll_up_stored),
     "tidy": (3600.0, tidy),
+    "usage": (60.0, _until_done("usage", usage_days.roll_up)),
 }
 """Name -> seconds between two runs, and the function from the last run's result to the new one."""

@@ -22,6 +22,7 @@ from jobs.models.job import Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal, counted
 from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint, MetricRollup
+from jobs.models.usage import UsageDay, UsageDue
 
 __all__ = [
     "UNIT",
@@ -49,6 +50,8 @@ __all__ = [
     "SchedulerState",
     "SchedulingLease",
     "Upload",
+    "UsageDay",
+    "UsageDue",
     "Worker",
     "counted",
     "event_choices",

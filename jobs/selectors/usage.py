@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
 from django.db import connection
 from django.db.models import Count, F, Q, Sum
+from django.utils import timezone
 
 from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
-from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State, StopReason
+from jobs.selectors.usage_sql import LOSSES, USAGE, Span, direct, first_waits_sql
+from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Quota, Tenant, User
-
-LOSSES = (
-    State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
-    StopReason.DEPLOY_TIMEOUT, StopReason.IMAGE_ERROR, StopReason.DATA_ERROR, StopReason.SECRET_MISSING,
-)  # fmt: skip
-"""Outcomes of attempts whose work after the newest checkpoint is repeated or lost."""
 
 
 class By(StrEnum):
@@ -119,23 +115,29 @@ def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStart:
-    """A job's first start: its owner, the slot type, and how long the job had waited."""
+class FirstWaits:
+    """Seconds that jobs had waited for their first start, as (median, 90th percentile): of all, by username, and by
+    resource ("gpu" or "cpu"). None and left out: no job started."""
 
-    owner: str
-    gpu_type: str
-    waited_s: float
+    whole: tuple[float, float] | None
+    by_user: Mapping[str, tuple[float, float]]
+    by_resource: Mapping[str, tuple[float, float]]
 
 
-def starts_of(tenant: Tenant, *, start: datetime, end: datetime) -> list[FirstStart]:
-    """The first starts between two times."""
-    rows = Attempt.objects.filter(tenant=tenant, n=1, opened_at__gte=start, opened_at__lt=end)
-    return [
-        FirstStart(owner, kind, max(0.0, (opened - made).total_seconds()))
-        for owner, kind, opened, made in rows.values_list(
-            "job__owner__username", "slot_type", "opened_at", "job__created_at"
-        )
-    ]
+def first_waits(tenant: Tenant, *, start: datetime, end: datetime) -> FirstWaits:
+    """Of the jobs that first started between two times; those of whole days count although they were purged."""
+    span = Span.of(start, end, timezone.now())
+    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end}
+    with connection.cursor() as cursor:
+        cursor.execute(first_waits_sql(len(span.edges)), values | span.values)
+        rows = cursor.fetchall()
+    return FirstWaits(
+        whole=next(
+            ((median, p90) for user, resource, median, p90 in rows if not user and not resource), None
+        ),
+        by_user={user: (median, p90) for user, _, median, p90 in rows if user},
+        by_resource={resource: (median, p90) for _, resource, median, p90 in rows if resource},
+    )
 
 
 def held_by(user: User, tenant: Tenant) -> dict[str, int]:
@@ -167,43 +169,105 @@ def live_by_tenant() -> dict[int, Live]:
 
 
 def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[Usage]:
-    """Slot-seconds between start and end, by key and slot type; both times must be aware, start < end."""
-    return _usage(tenant, start, end, key=KEYS[by], by_day=by is By.DAY)
+    """Slot-seconds between start and end, by key and slot type; both times must be aware, start < end.
+
+    Whole days (UTC) are read as rolled up, with the jobs that were purged; of a part of a day, jobs that are left
+    count.
+    """
+    shown, columns = KEYS[by]
+    return [Usage(*row) for row in _usage(tenant, start, end, (shown,), columns)]
 
 
-def usage_by_day_and_user(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
-    """As usage_of, keyed by "2026-11-21 alice", for charts that stack users on days."""
-    return _usage(tenant, start, end, key=f"{KEYS[By.DAY]} || ' ' || {KEYS[By.USER]}", by_day=True)
+@dataclass(frozen=True, slots=True)
+class DayUsage:
+    """As Usage, of one user on one UTC day. user: empty for those that were not named."""
+
+    day: date
+    user: str
+    gpu_type: str
+    used: float
+    waited: float
+    lost: float
 
 
-def by_user(rows: Iterable[Usage]) -> list[Usage]:
-    """Rows of usage_by_day_and_user summed over their days, keyed by username."""
-    sums: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        total = sums.setdefault((row.key.split(" ", 1)[1], row.gpu_type), [0.0, 0.0, 0.0])
-        total[:] = [old + new for old, new in zip(total, (row.used, row.waited, row.lost), strict=True)]
-    return [Usage(*key, *total) for key, total in sorted(sums.items())]
+def usage_by_day_and_user(
+    tenant: Tenant, *, start: datetime, end: datetime, named: Sequence[str] | None = None
+) -> list[DayUsage]:
+    """As usage_of, for charts that stack users on days. named: the users that have a name in it; by default all."""
+    owner = "owner_id"
+    if named is not None:
+        owner = "CASE WHEN owner_id = ANY (%(named)s) THEN owner_id END AS owner_id"
+    ids = list(User.objects.filter(username__in=named or ()).values_list("pk", flat=True))
+    shown = ("sums.day", "coalesce(owner.username, '')")
+    return [DayUsage(*row) for row in _usage(tenant, start, end, shown, ("day", owner), named=ids)]
 
 
-def usage_by_job(tenant: Tenant, *, start: datetime, end: datetime) -> list[Usage]:
-    """As usage_of, keyed by job id."""
-    return _usage(tenant, start, end, key="part.job_id", by_day=False)
-
-
-def _usage(tenant: Tenant, start: datetime, end: datetime, *, key: str, by_day: bool) -> list[Usage]:
-    spans = SPANS_BY_DAY if by_day else SPAN_WHOLE
+def _usage(
+    tenant: Tenant, start: datetime, end: datetime, shown: Sequence[str], columns: Sequence[str], **more: Any
+) -> list[tuple[Any, ...]]:
+    """Rows of shown (of sums and owner), the slot type and the three sums. columns: what is summed by, besides the
+    type."""
+    span = Span.of(start, end, timezone.now())
+    keys = [*columns, "slot_type"]
+    statement = USAGE.format(
+        columns=", ".join(keys),
+        groups=", ".join(str(n) for n, _ in enumerate(keys, 1)),
+        shown=", ".join([*shown, "sums.slot_type"]),
+        joined="LEFT JOIN tenants_user AS owner ON owner.id = sums.owner_id"
+        if "owner_id" in " ".join(keys)
+        else "",
+        order=", ".join(str(n) for n in range(1, len(shown) + 2)),
+        **direct(len(span.edges)),
+    )
+    losses = [str(outcome) for outcome in LOSSES]
+    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "losses": losses}
     with connection.cursor() as cursor:
-        losses = [str(outcome) for outcome in LOSSES]
-        values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "losses": losses}
-        cursor.execute(USAGE.format(key=key, spans=spans, counts_until=COUNTS_UNTIL), values)
-        return [Usage(*row) for row in cursor.fetchall()]
+        cursor.execute(statement, values | span.values | more)
+        return cursor.fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """Slot-seconds that one job held."""
+
+    job_id: str
+    used: float
+
+
+def largest_jobs(
+    tenant: Tenant, *, start: datetime, end: datetime, resource: str, count: int
+) -> list[JobUsage]:
+    """The jobs that held most between two times, on "gpu" or "cpu", most first; jobs that were purged are left out."""
+    values: dict[str, Any] = {
+        "tenant": tenant.pk,
+        "start": start,
+        "end": end,
+        "cpu": resource == "cpu",
+        "count": count,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(LARGEST, values)
+        return [JobUsage(*row) for row in cursor.fetchall()]
 
 
 KEYS = {
-    By.USER: "owner.username",
-    By.GPU_TYPE: "part.slot_type",
-    By.DAY: "to_char(span.day, 'YYYY-MM-DD')",
+    By.USER: ("owner.username", ("owner_id",)),
+    By.GPU_TYPE: ("sums.slot_type", ()),
+    By.DAY: ("to_char(sums.day, 'YYYY-MM-DD')", ("day",)),
 }
+"""What usage is shown by, and the columns that it is summed by, besides the slot type."""
+
+LARGEST = f"""
+SELECT job_id, sum(size * extract(epoch FROM least(b, %(end)s) - greatest(opened_at, %(start)s)))::float8 AS used
+FROM (
+  SELECT attempt.job_id, attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
+  FROM (
+    SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
+    UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
+  ) AS attempt WHERE (attempt.slot_type = 'cpu') = %(cpu)s
+) AS part WHERE greatest(opened_at, %(start)s) < least(b, %(end)s)
+GROUP BY job_id ORDER BY used DESC, job_id LIMIT %(count)s
+"""
 
 
 WAITS = """
@@ -215,67 +279,6 @@ FROM (
   WHERE attempt.tenant_id = %(tenant)s AND attempt.n = 1 AND attempt.opened_at > %(since)s
   GROUP BY attempt.slot_type
 ) AS attempt ORDER BY 1
-"""
-
-SPAN_WHOLE = "SELECT %(start)s::timestamptz AS day, %(start)s::timestamptz AS a, %(end)s::timestamptz AS b"
-SPANS_BY_DAY = """
-  SELECT day AT TIME ZONE 'UTC' AS day,
-         greatest(day AT TIME ZONE 'UTC', %(start)s::timestamptz) AS a,
-         least((day + interval '1 day') AT TIME ZONE 'UTC', %(end)s::timestamptz) AS b
-  FROM generate_series(date_trunc('day', greatest(part.a, %(start)s::timestamptz) AT TIME ZONE 'UTC'),
-                       least(part.b, %(end)s::timestamptz) AT TIME ZONE 'UTC', interval '1 day') AS day"""
-"""The days of one part: joined with all days of a year, each part would be compared with each of them."""
-
-USAGE = """
-WITH ended AS (
-  SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
-  UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
-),
-held AS (
-  SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
-         {counts_until} AS b,
-         CASE WHEN attempt.closed_at IS NULL OR attempt.outcome <> ALL (%(losses)s) THEN NULL
-              ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
-                             WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
-                               AND saved.committed_at <= attempt.closed_at), attempt.opened_at)
-         END AS lost_from
-  FROM ended AS attempt
-),
-waits AS (
-  SELECT move.job_id, entry.at AS a, move.at AS b
-  FROM jobs_jobevent AS move CROSS JOIN LATERAL (
-    SELECT at FROM jobs_jobevent WHERE job_id = move.job_id AND n < move.n AND to_state = 'QUEUED'
-    ORDER BY n DESC LIMIT 1) AS entry
-  WHERE move.tenant_id = %(tenant)s AND move.from_state = 'QUEUED' AND move.to_state <> '' AND move.at > %(start)s
-  UNION ALL
-  SELECT job.id, entry.at, now()
-  FROM jobs_job AS job CROSS JOIN LATERAL (
-    SELECT at FROM jobs_jobevent WHERE job_id = job.id AND to_state = 'QUEUED' ORDER BY n DESC LIMIT 1) AS entry
-  WHERE job.tenant_id = %(tenant)s AND job.state = 'QUEUED' AND job.deleted_at IS NULL
-),
-queued AS (
-  SELECT wait.job_id,
-         CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END AS slot_type,
-         job.slots * job.learners AS size, wait.a, wait.b
-  FROM waits AS wait JOIN jobs_job AS job ON job.id = wait.job_id
-  WHERE wait.a < %(end)s
-),
-part AS (
-  SELECT job_id, slot_type, size, a, b, lost_from, TRUE AS holds FROM held
-  UNION ALL SELECT job_id, slot_type, size, a, b, NULL, FALSE FROM queued
-)
-SELECT {key} AS key, part.slot_type,
-  round(coalesce(sum(size * seconds) FILTER (WHERE holds), 0)::numeric, 3)::float8 AS used,
-  round(coalesce(sum(size * seconds) FILTER (WHERE NOT holds), 0)::numeric, 3)::float8 AS waited,
-  round(coalesce(sum(size * greatest(0, extract(epoch FROM
-    least(part.b, span.b) - greatest(part.lost_from, span.a)))) FILTER (WHERE lost_from IS NOT NULL), 0)::numeric, 3
-  )::float8 AS lost
-FROM part
-JOIN LATERAL ({spans}) AS span ON part.a < span.b AND part.b > span.a
-JOIN jobs_job AS job ON job.id = part.job_id
-JOIN tenants_user AS owner ON owner.id = job.owner_id
-CROSS JOIN LATERAL (SELECT extract(epoch FROM least(part.b, span.b) - greatest(part.a, span.a)) AS seconds) AS overlap
-GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 

@@ -227,7 +227,7 @@ def quota_changes(call: Call) -> dict[str, Any]:
 
 
 class UsageQuery(ShortListQuery):
-    from_ = TimestampField(required=False, help_text="default: 30 days before `to`")
+    from_ = TimestampField(required=False, help_text="default: the day that began 30 days before `to`")
     to = TimestampField(required=False, help_text="default: now")
     by = serializers.ChoiceField([by.value for by in usage.By], required=False, default="user")
 
@@ -249,7 +249,10 @@ class UsageSerializer(ReadSerializer):
     response_example={"key": "alice", "gpu_type": "a100", "used": 86400.0, "waited": 1200.0, "lost": 0.0},
 )
 def usage_list(call: Call, t: str) -> dict[str, Any]:
-    """Slot-seconds used, waited for and lost, by user, slot type or day (UTC)."""
+    """Slot-seconds used, waited for and lost, by user, slot type or day (UTC).
+
+    Whole days are read from daily sums, which outlive the jobs; of a part of a day, jobs that were purged do not count.
+    """
     tenant = permissions.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
     start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
@@ -264,9 +267,11 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
 
 
 def _before(end: datetime, span: timedelta) -> datetime:
-    """end - span, but not before the year 1."""
+    """The begin of the day (UTC) of end - span, but not before the year 1."""
     earliest = datetime.min.replace(tzinfo=UTC)
-    return end - span if end - earliest >= span else earliest
+    if end - earliest < span:
+        return earliest
+    return (end - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _aware(at: datetime | None) -> datetime | None:

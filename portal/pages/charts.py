@@ -68,16 +68,24 @@ class Bars:
 
 
 def stacked_days(
-    values: Mapping[tuple[date, str], float], *, first: date, days: int, today: date, possible: float = 0.0
+    values: Mapping[tuple[date, str], float],
+    *,
+    first: date,
+    days: int,
+    today: date,
+    possible: float = 0.0,
+    rest: str = "",
 ) -> Bars:
-    """values: by day and name. Names are ordered by their total; those after the sixth share one color.
+    """values: by day and name. Names are ordered by their total; those after the sixth share one color. rest: the name
+    that stands for many, which comes last.
 
     What is possible a day is drawn as long as that leaves the highest bar a quarter of the plot.
     """
     totals: dict[str, float] = {}
     for (_, name), value in values.items():
         totals[name] = totals.get(name, 0.0) + value
-    names = sorted((name for name, total in totals.items() if total > 0), key=lambda name: -totals[name])
+    named = (name for name, total in totals.items() if total > 0)
+    names = sorted(named, key=lambda name: (name == rest, -totals[name]))
     shown = [first + timedelta(days=n) for n in range(days)]
     rows = tuple(_row(day, names, values) for day in shown)
     highest = max([row.total for row in rows], default=0.0)

@@ -7,7 +7,6 @@ import csv
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from statistics import median
 from typing import Any
 
 from django.db.models import Count, F, QuerySet, Sum
@@ -30,6 +29,11 @@ from tenants.models import Tenant, User
 JOBS_SHOWN = 8
 ENDS = (State.COMPLETED, State.FAILED, State.CANCELED)
 CHANGES_SHOWN = 5
+PEOPLE_SHOWN = 50
+"""Lines of the table; the others are one line together, and each has its lines in the CSV."""
+NAMED = 12
+"""Users with a series of their own in the chart; more would look alike."""
+OTHERS = "others"
 ANY = "any"
 """Slot type of waits for whatever GPU comes first; no job holds it, so it has no column."""
 
@@ -92,26 +96,27 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     resource = "cpu" if request.GET.get("of") == "cpu" else "gpu"
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
         resource = "cpu"
-    daily = usage.usage_by_day_and_user(tenant, start=month.start, end=month.end)
-    rows = usage.by_user(daily)
-    starts = usage.starts_of(tenant, start=month.start, end=month.end)
+    rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
+    waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     by_owner = dict(submitted.values_list("owner__username").annotate(n=Count("pk")).order_by())
+    people = _people(rows, kinds, waits, by_owner)
     context = frame(request, tenant, "usage") | {
         "news": news,
         "month": month,
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
-        "chart": _chart(daily, month, by, resource, quotas),
-        "people": _people(rows, kinds, starts, by_owner),
+        "chart": _chart(tenant, month, by, resource, rows, quotas),
+        "people": people[:PEOPLE_SHOWN],
+        "others": _others(people[PEOPLE_SHOWN:], kinds),
         "kinds": kinds,
         "on_gpus": resource == "gpu"
         or any(_of("gpu", kind) for kind in [*kinds, *(use.gpu_type for use in quotas if use.limit)]),
-        "total": _totals(rows, kinds, starts),
-        "sum": _sum(rows, starts, quotas, month, resource),
+        "total": _totals(rows, kinds, waits.whole),
+        "sum": _sum(rows, waits, quotas, month, resource),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
         "changes": tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN],
@@ -130,10 +135,8 @@ def export(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     lines = csv.writer(answer)
     lines.writerow(["day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"])
     for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
-        day, user = row.key.split(" ", 1)
-        lines.writerow(
-            [day, user, row.gpu_type, *(f"{s / 3600:.4f}" for s in (row.used, row.waited, row.lost))]
-        )
+        hours = (f"{seconds / 3600:.4f}" for seconds in (row.used, row.waited, row.lost))
+        lines.writerow([row.day, row.user, row.gpu_type, *hours])
     return answer
 
 
@@ -156,17 +159,28 @@ def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
 
 
 def _chart(
-    daily: list[usage.Usage], month: Month, by: str, resource: str, quotas: list[usage.QuotaStatus]
+    tenant: Tenant,
+    month: Month,
+    by: str,
+    resource: str,
+    rows: list[usage.Usage],
+    quotas: list[usage.QuotaStatus],
 ) -> charts.Bars:
-    values: dict[tuple[date, str], float] = {}
-    for row in daily:
-        if (row.gpu_type == usage.CPU_TYPE) == (resource == "cpu"):
-            day, user = row.key.split(" ", 1)
-            key = (date.fromisoformat(day), user if by == "user" else row.gpu_type)
-            values[key] = values.get(key, 0.0) + row.used / 3600
-    possible = 24 * sum(q.limit for q in quotas if (q.gpu_type == usage.CPU_TYPE) == (resource == "cpu"))
+    """rows: the month by user; those with the most hours are named, the others share a series."""
+    hours: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        if _of(resource, row.gpu_type):
+            hours[row.key] += row.used
+    named = sorted(hours, key=lambda name: -hours[name])[:NAMED] if by == "user" else []
+    values: defaultdict[tuple[date, str], float] = defaultdict(float)
+    for one in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end, named=named):
+        if _of(resource, one.gpu_type):
+            values[one.day, (one.user or OTHERS) if by == "user" else one.gpu_type] += one.used / 3600
+    possible = 24 * sum(quota.limit for quota in quotas if _of(resource, quota.gpu_type))
     today = min(month.now.astimezone(UTC).date(), month.first + timedelta(days=month.days - 1))
-    return charts.stacked_days(values, first=month.first, days=month.days, today=today, possible=possible)
+    return charts.stacked_days(
+        values, first=month.first, days=month.days, today=today, possible=possible, rest=OTHERS
+    )
 
 
 def _of(resource: str, kind: str) -> bool:
@@ -179,34 +193,24 @@ def _hours(rows: list[usage.Usage], resource: str) -> dict[str, float]:
     return {"used": sum(row.used for row in mine) / 3600, "lost": sum(row.lost for row in mine) / 3600}
 
 
-def _waits(starts: list[usage.FirstStart]) -> dict[str, float | None]:
-    waits = sorted(one.waited_s for one in starts)
-    if not waits:
-        return {"median": None, "p90": None}
-    return {"median": median(waits), "p90": waits[min(len(waits) - 1, int(0.9 * len(waits)))]}
-
-
-def _totals(rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstStart]) -> dict[str, Any]:
+def _totals(rows: list[usage.Usage], kinds: list[str], wait: tuple[float, float] | None) -> dict[str, Any]:
     """One line of the table: hours per resource and kind, what was lost of each, and the wait for the first start."""
     return {
         "gpu": _hours(rows, "gpu"),
         "cpu": _hours(rows, "cpu"),
         "cells": [(kind, sum(row.used for row in rows if row.gpu_type == kind) / 3600) for kind in kinds],
-        "wait": _waits(starts)["median"],
+        "wait": wait[0] if wait else None,
     }
 
 
 def _people(
-    rows: list[usage.Usage], kinds: list[str], starts: list[usage.FirstStart], submitted: dict[str, int]
+    rows: list[usage.Usage], kinds: list[str], waits: usage.FirstWaits, submitted: dict[str, int]
 ) -> list[dict[str, Any]]:
     used: defaultdict[str, list[usage.Usage]] = defaultdict(list)
-    started: defaultdict[str, list[usage.FirstStart]] = defaultdict(list)
     for row in rows:
         used[row.key].append(row)
-    for start in starts:
-        started[start.owner].append(start)
     found = [
-        _totals(used[name], kinds, started[name]) | {"name": name, "jobs": submitted.get(name, 0)}
+        _totals(used[name], kinds, waits.by_user.get(name)) | {"name": name, "jobs": submitted.get(name, 0)}
         for name in used.keys() | submitted.keys()
     ]
     found.sort(key=lambda one: (-one["gpu"]["used"], -one["cpu"]["used"], one["name"]))
@@ -217,9 +221,28 @@ def _people(
     return found
 
 
+def _others(people: list[dict[str, Any]], kinds: list[str]) -> dict[str, Any] | None:
+    """The line of those who have none; a median of medians would say nothing."""
+    if not people:
+        return None
+    cells = [(kind, sum(one["cells"][n][1] for one in people)) for n, kind in enumerate(kinds)]
+    sums = {
+        resource: {key: sum(one[resource][key] for one in people) for key in ("used", "lost")}
+        for resource in ("gpu", "cpu")
+    }
+    return sums | {
+        "name": f"{len(people):,} others",
+        "kind": meters.REST,
+        "share": sum(one["share"] for one in people),
+        "cells": cells,
+        "jobs": sum(one["jobs"] for one in people),
+        "wait": None,
+    }
+
+
 def _sum(
     rows: list[usage.Usage],
-    starts: list[usage.FirstStart],
+    waits: usage.FirstWaits,
     quotas: list[usage.QuotaStatus],
     month: Month,
     resource: str,
@@ -228,15 +251,14 @@ def _sum(
     hours = _hours(rows, resource)
     slots = sum(quota.limit for quota in quotas if _of(resource, quota.gpu_type))
     so_far = (month.end - month.start).total_seconds() / 3600
-    return (
-        hours
-        | _waits([one for one in starts if _of(resource, one.gpu_type)])
-        | {
-            "share": 100 * hours["used"] / (slots * so_far) if slots and so_far else None,
-            "lost_share": 100 * hours["lost"] / hours["used"] if hours["used"] else None,
-            "projected": hours["used"] * 24 * month.days / so_far if month.ongoing and so_far >= 24 else None,
-        }
-    )
+    median, p90 = waits.by_resource.get(resource, (None, None))
+    return hours | {
+        "median": median,
+        "p90": p90,
+        "share": 100 * hours["used"] / (slots * so_far) if slots and so_far else None,
+        "lost_share": 100 * hours["lost"] / hours["used"] if hours["used"] else None,
+        "projected": hours["used"] * 24 * month.days / so_far if month.ongoing and so_far >= 24 else None,
+    }
 
 
 def _submitted(tenant: Tenant, month: Month) -> QuerySet[Job]:
@@ -254,12 +276,12 @@ def _ends(submitted: QuerySet[Job]) -> dict[str, Any]:
 
 def _jobs(request: HttpRequest, tenant: Tenant, month: Month, resource: str) -> list[dict[str, Any]]:
     """The jobs that used most of one resource in this month, each with its slot-hours."""
-    hours: dict[str, float] = {}
-    for one in usage.usage_by_job(tenant, start=month.start, end=month.end):
-        if not _of(resource, one.gpu_type):
-            continue
-        hours[one.key] = hours.get(one.key, 0.0) + one.used / 3600
-    most = sorted(hours, key=lambda key: -hours[key])[:JOBS_SHOWN]
+    found = usage.largest_jobs(tenant, start=month.start, end=month.end, resource=resource, count=JOBS_SHOWN)
     mine = job_list(user=request.user, tenant=tenant.slug)
-    shown = {job.pk: job for job in detailed(mine.filter(pk__in=most).only("pk"))}
-    return [job_row(JobSerializer.render(shown[pk])) | {"hours": hours[pk]} for pk in most if pk in shown]
+    ids = [one.job_id for one in found]
+    shown = {job.pk: job for job in detailed(mine.filter(pk__in=ids).only("pk"))}
+    return [
+        job_row(JobSerializer.render(shown[one.job_id])) | {"hours": one.used / 3600}
+        for one in found
+        if one.job_id in shown
+    ]

@@ -13,8 +13,9 @@ from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
 from gpu_scheduler.policies.fair_share import FairShare
-from jobs import invariants
-from jobs.models import Checkpoint, Job, JobEvent, Learner, PeriodicTask, SchedulerState
+from jobs import invariants, usage_days
+from jobs.models import Checkpoint, Job, JobEvent, Learner, PeriodicTask, SchedulerState, UsageDay, UsageDue
+from jobs.states import State
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("latest_again")]
@@ -130,3 +131,30 @@ def test_steps_that_were_guessed_for_a_programs_own_checkpoints_are_unknown_afte
     saved.create(**job, n=2, attempt=2, step=10)
     call_command("migrate", "jobs", verbosity=0)
     assert dict(Checkpoint.objects.values_list("n", "step")) == {1: None, 2: 10}
+
+
+def test_usage_of_the_past_is_noted_once_and_then_rolled_up() -> None:
+    models_at("0027_log_upkeep")
+    tenant = factories.tenant()
+    job = factories.job(of=tenant, state=State.COMPLETED)
+    at = timezone.now() - timedelta(days=3)
+    JobEvent.objects.create(job=job, tenant=tenant, n=2, at=at, code="MOVED", to_state="QUEUED", source="x")
+    at += timedelta(minutes=1)
+    JobEvent.objects.create(
+        job=job,
+        tenant=tenant,
+        n=3,
+        at=at,
+        code="PLACED",
+        from_state="QUEUED",
+        to_state="DEPLOYING",
+        source="x",
+    )
+    call_command("migrate", "jobs", verbosity=0)
+    call_command(
+        "migrate", "jobs", "0028_usage_days", verbosity=0
+    )  # as if it was killed before it was recorded
+    call_command("migrate", "jobs", verbosity=0)
+    assert sorted(UsageDue.objects.values_list("holds", "n")) == [(False, 3), (True, 1)]
+    usage_days.roll_up_job(job.pk)
+    assert [day.waited for day in UsageDay.objects.filter(day=at.date())] == [pytest.approx(60)]

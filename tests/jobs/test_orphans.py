@@ -18,7 +18,7 @@ from guardian.models import UserObjectPermission
 
 from jobs import retention
 from jobs.lifecycle import periodic
-from jobs.models import Estimate, Job
+from jobs.models import Estimate, Job, UsageDue
 from jobs.services.sharing import SharePermission, job_share
 from tenants.models import RetentionRule, Token
 from tests.jobs.conftest import People
@@ -52,6 +52,8 @@ COLLECTED = {
     "jobs.SchedulerState": BOUNDED,
     "jobs.SchedulingLease": BOUNDED,
     "jobs.Upload": "after 24 h (periodic.tidy)",
+    "jobs.UsageDay": "kept: one row per user, slot type and day of use, which outlives the jobs",
+    "jobs.UsageDue": "when it is rolled up (jobs.usage_days), so at the latest before its job goes",
     "jobs.Worker": "an hour after its last look (periodic.tidy)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
     "tenants.Membership": KEPT,
@@ -92,6 +94,7 @@ def test_a_purged_job_leaves_no_row_in_any_table(people: People) -> None:
     Estimate.objects.create(job=job, tenant=people.vision)
     RetentionRule.objects.create(tenant=people.vision, kind="events", days=30)
     retention.enforce()
+    UsageDue.objects.create(job=job, tenant=people.vision, holds=True, n=1)
     tables = _of_jobs()
     assert {model._meta.label for model, _ in tables} >= {
         name for name, how in COLLECTED.items() if how is WITH_ITS_JOB and name.startswith("jobs.")

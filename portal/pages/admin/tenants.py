@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, date, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -245,11 +245,10 @@ def _chart(tenant: Tenant, resource: str) -> charts.Bars:
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=DAYS - 1)
     start = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
-    values: dict[Any, float] = {}
-    for use in usage.usage_by_day_and_user(tenant, start=start, end=now):
-        if (use.gpu_type == usage.CPU_TYPE) != (resource == "cpu"):
-            continue
-        day = use.key.split(" ", 1)[0]
-        key = (type(today).fromisoformat(day), use.gpu_type)
-        values[key] = values.get(key, 0.0) + use.used / 3600
+    found = usage.usage_of(tenant, start=start, end=now, by=usage.By.DAY)
+    values = {
+        (date.fromisoformat(use.key), use.gpu_type): use.used / 3600
+        for use in found
+        if (use.gpu_type == usage.CPU_TYPE) == (resource == "cpu")
+    }
     return charts.stacked_days(values, first=first, days=DAYS, today=today)

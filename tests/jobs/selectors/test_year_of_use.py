@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from jobs.selectors import heads
 from jobs.selectors.jobs import job_list
-from jobs.selectors.usage import By, by_user, live_jobs, usage_by_day_and_user, usage_of
+from jobs.selectors.usage import By, live_jobs, usage_by_day_and_user, usage_of
 from tests import factories
-from tests.reads import history, pages_read
+from tests.reads import history, pages_read, roll_up_usage
 
 pytestmark = pytest.mark.django_db
 JOBS = 10_000
@@ -23,6 +23,7 @@ def test_usage_of_the_last_day_reads_the_last_day() -> None:
     """Each job of the day costs its attempt, two events, its row and its owner; the history costs nothing."""
     tenant = factories.tenant()
     history(tenant, JOBS)
+    roll_up_usage()
     end = timezone.now()
 
     def last_day() -> None:
@@ -53,14 +54,14 @@ def test_counting_live_jobs_reads_no_ended_ones() -> None:
 def test_days_and_people_of_usage_add_up_to_the_people() -> None:
     tenant = factories.tenant()
     history(tenant, 300)
+    roll_up_usage()
     span = {"start": timezone.now() - timedelta(days=9, hours=3.5), "end": timezone.now()}
-    of_days = by_user(usage_by_day_and_user(tenant, **span))
-    of_people = usage_of(tenant, **span, by=By.USER)
-    assert [(row.key, row.gpu_type) for row in of_days] == [(row.key, row.gpu_type) for row in of_people]
-    for day, person in zip(of_days, of_people, strict=True):
-        assert (day.used, day.waited, day.lost) == pytest.approx(
-            (person.used, person.waited, person.lost), abs=0.1
-        )
+    of_days = usage_by_day_and_user(tenant, **span)
+    (person,) = usage_of(tenant, **span, by=By.USER)
+    assert {day.user for day in of_days} == {person.key}
+    assert {day.user for day in usage_by_day_and_user(tenant, **span, named=["nobody"])} == {""}
+    sums = [sum(each) for each in zip(*((day.used, day.waited, day.lost) for day in of_days), strict=True)]
+    assert sums == pytest.approx([person.used, person.waited, person.lost], abs=0.1)
 
 
 def test_jobs_of_a_gpu_type_are_found_without_reading_the_others() -> None:

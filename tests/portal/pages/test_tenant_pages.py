@@ -191,6 +191,30 @@ def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab:
     assert [job["name"] for job in on_cpu.context["jobs"]] == ["lost-cpu"]
 
 
+def test_many_users_are_summed_up_in_the_table_and_in_the_chart(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    end = end_within_a_month()
+    lab.quotas.filter(gpu_type="cpu").update(limit=60)
+    for n in range(60):
+        job = factories.job(of=lab, owner=factories.user(f"person-{n:02}"), state=State.PROCESSING)
+        Attempt.objects.filter(job=job).update(
+            opened_at=end - timedelta(minutes=n % 30 + 1), closed_at=end, held=False, outcome="COMPLETED"
+        )
+    query = f"of=cpu&month={end - HALF_AN_HOUR:%Y-%m}"
+    page = signed_in(alice).get(f"/t/vision-lab/usage?{query}")
+    others, total = page.context["others"], page.context["total"]
+    assert (len(page.context["people"]), others["name"], others["jobs"]) == (50, "10 others", 10)
+    assert others["cpu"]["used"] + sum(one["cpu"]["used"] for one in page.context["people"]) == pytest.approx(
+        total["cpu"]["used"]
+    )
+    names = [key.name for key in page.context["chart"].keys]
+    assert (len(names), names[-1]) == (13, "others")
+    assert "10 others" in markup(page)
+    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{query}").content.decode()
+    assert {line.split(",")[1] for line in csv.splitlines()[1:]} >= {f"person-{n:02}" for n in range(60)}
+
+
 @pytest.mark.parametrize(
     ("hours", "words"),
     [(0, "—"), (0.004, "< 0.01"), (0.05, "0.05"), (0.994, "0.99"), (0.996, "1.0"), (1234.56, "1,234.6")],
