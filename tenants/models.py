@@ -7,12 +7,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.crypto import salted_hmac
 from knox.models import AbstractAuthToken
 
+from tenants import search
 from tenants.roles import Role
 
 
@@ -186,6 +188,10 @@ class RetentionRule(models.Model):
         constraints = [models.UniqueConstraint(fields=["tenant", "kind"], name="retention_rule_once")]
 
 
+AUDIT_TERMS = search.terms("action", "target", tenant="tenant", person="actor")
+"""What the audit log is searched by, as its index has it."""
+
+
 class AuditEntry(models.Model):
     """Who did or read what in whose tenant. Append-only, like QuotaChange; tenant is null for the installation."""
 
@@ -206,4 +212,5 @@ class AuditEntry(models.Model):
             models.Index(F("tenant"), F("id").desc(), name="audit_by_tenant"),
             models.Index(fields=["actor", "action", "target", "at"], name="audit_repeat"),
             models.Index(fields=["-at", "-id"], name="audit_by_time"),
+            GinIndex(AUDIT_TERMS, fastupdate=False, name="audit_search"),
         ]

@@ -18,13 +18,14 @@ from jobs.models.installation import (
     SchedulingLease,
     Worker,
 )
-from jobs.models.job import Estimate, Job, Progress
+from jobs.models.job import JOB_TERMS, Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal, counted
 from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint, MetricRollup
 from jobs.models.usage import UsageDay, UsageDue
 
 __all__ = [
+    "JOB_TERMS",
     "UNIT",
     "WORKER_ALIVE",
     "WORKER_SILENT_S",

@@ -15,12 +15,17 @@ from jobs.ids import new_id
 from jobs.models.blobs import Blob
 from jobs.models.choices import intent_choices, state_choices
 from jobs.states import ACTIVE, FINAL, Intent, State
+from tenants import search
 from tenants.models import Tenant
 
 
 def _listed(*keys: Any, name: str, also: Q | None = None) -> models.Index:
     """An index for lists, which leave deleted jobs out: so they need not look at the rows they only count."""
     return models.Index(*keys, name=name, condition=Q(deleted_at=None) & (also or Q()))
+
+
+JOB_TERMS = search.terms("name", tenant="tenant", person="owner", words="tags")
+"""What jobs are searched by, as their index has it."""
 
 
 class Job(models.Model):
@@ -150,6 +155,8 @@ class Job(models.Model):
             models.Index(fields=["id"], condition=Q(settled=False), name="job_unsettled"),
             models.Index(fields=["queued_at"], condition=Q(state=State.QUEUED), name="job_waiting"),
             GinIndex(fields=["tags"], name="job_tags"),
+            # Without a list of pending entries, which a search would have to read, and a write now and then to empty.
+            GinIndex(JOB_TERMS, fastupdate=False, condition=Q(deleted_at=None), name="job_search"),
         ]
         permissions = [("operate_job", "Can halt, resume and cancel one job")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,11 +15,11 @@ from gpu_scheduler.model import CPU_TYPE
 from jobs.accounting import counts_until, time_left_s
 from jobs.errors import JobForbidden, JobNotFound
 from jobs.ids import is_job_id
-from jobs.models import Attempt, Checkpoint, Job
+from jobs.models import JOB_TERMS, Attempt, Checkpoint, Job
 from jobs.selectors.attempts import began_after
 from jobs.selectors.redaction import redacted_job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
-from tenants import access
+from tenants import access, search
 from tenants.models import Tenant, User
 from tenants.roles import Permission, Role
 
@@ -133,7 +134,8 @@ def job_list(
     The result is lazy and ordered by a unique key: slice a page from it and load that with `detailed`. Raises KeyError
     if order is not one of ORDERS.
     """
-    rows = _within(user, tenant)
+    scope = _scope(user, tenant)
+    rows = scope.rows
     if states := list(states):
         rows = rows.filter(state__in=states)
     if owner:
@@ -143,15 +145,28 @@ def job_list(
     if gpu_type:
         rows = rows.filter(_on(gpu_type))
     if q := q.strip():
-        # A query of its own: tags have their own index, all other searched columns are in the list's index.
-        tagged = Job.objects.filter(tags__contains=[q]).values("pk")
-        rows = rows.filter(
-            Q(pk__startswith=q.lower())
-            | Q(pk__in=tagged)
-            | Q(owner__in=_ids(User.objects.filter(username__icontains=q)))
-            | Q(name__icontains=q)
-        )
+        rows = rows.filter(_sought(scope, q))
     return rows.order_by(*ORDERS[order])
+
+
+def _sought(scope: _Scope, q: str) -> Q:
+    """The condition of a search: q in the name, at the begin of the id, in the owner's name, or one of the tags."""
+    owners = _ids(User.objects.filter(username__icontains=q))
+    named, has_id = Q(name__icontains=q), Q(pk__startswith=q.lower())
+    matches = named | has_id | Q(owner__in=owners) | Q(tags__contains=[q])
+    found = search.find(
+        scope.rows,
+        JOB_TERMS,
+        q,
+        matches=matches,
+        text_matches=named,
+        tenants=scope.tenants,
+        also=[*search.marks("word", [q]), *search.marks("person", owners)],
+    )
+    if found is None:
+        return matches
+    shared = Q(pk__in=scope.shared) & matches if scope.shared else Q()
+    return Q(pk__in=found) | has_id | shared
 
 
 def _on(slot_type: str) -> Q:
@@ -164,23 +179,35 @@ def _on(slot_type: str) -> Q:
     return ranges & (Q(gpu_type=slot_type) | Q(Exists(last)))
 
 
-def _within(user: access.Person, tenant: str) -> QuerySet[Job]:
-    """The jobs of jobs_visible_to in one tenant, or in all ("").
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """rows: the jobs of jobs_visible_to in one tenant or in all: those of these tenants (None: of any), and the shared
+    ones.
 
     Tenants and owners are in the query as ids, not as joins: the planner then knows how many jobs each has, and a list
     of one tenant is one range of an index in any order.
     """
+
+    rows: QuerySet[Job]
+    tenants: list[int] | None
+    shared: list[str]
+
+
+def _scope(user: access.Person, tenant: str) -> _Scope:
     rows = Job.objects.filter(deleted_at=None)
-    if not tenant:
-        if access.is_platform_admin(user):
-            return rows
-        mine = Q(tenant__in=_ids(access.visible_tenants(user)))
-        shared = shared_ids(user) if isinstance(user, User) else []
-        return rows.filter(mine | Q(pk__in=shared) if shared else mine)
-    rows = rows.filter(tenant__in=_ids(Tenant.objects.filter(slug=tenant)))
-    if access.find_tenant(user, tenant) is not None:
-        return rows
-    return rows.filter(pk__in=shared_ids(user)) if isinstance(user, User) else rows.none()
+    if not tenant and access.is_platform_admin(user):
+        return _Scope(rows, None, [])
+    if tenant:
+        tenants = _ids(Tenant.objects.filter(slug=tenant))
+        rows = rows.filter(tenant__in=tenants)
+        if access.find_tenant(user, tenant) is not None:
+            return _Scope(rows, tenants, [])
+    shared = shared_ids(user) if isinstance(user, User) else []
+    if tenant:
+        return _Scope(rows.filter(pk__in=shared), [], shared)
+    tenants = _ids(access.visible_tenants(user))
+    mine = Q(tenant__in=tenants)
+    return _Scope(rows.filter(mine | Q(pk__in=shared) if shared else mine), tenants, shared)
 
 
 def _ids(rows: QuerySet[Any]) -> list[int]:

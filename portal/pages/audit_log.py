@@ -20,9 +20,9 @@ from django.views.decorators.http import require_GET
 from portal.pages.admin.shell import frame as admin_frame
 from portal.pages.guard import admins_only, in_tenant
 from portal.pages.shell import frame
-from tenants import access
+from tenants import access, search
 from tenants.errors import NotAllowed
-from tenants.models import AuditEntry, QuotaChange, Tenant, User
+from tenants.models import AUDIT_TERMS, AuditEntry, QuotaChange, Tenant, User
 from tenants.roles import Permission
 
 PER_PAGE = 50
@@ -100,15 +100,25 @@ def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Plac
         actors = list(User.objects.filter(username=q).values_list("pk", flat=True))
         tenants = list(Tenant.objects.filter(slug=q).values_list("pk", flat=True))
         common = Q(actor__in=actors) | Q(tenant__in=tenants)
-        entries = entries.filter(common | Q(action__icontains=q) | Q(target__icontains=q))
+        text = Q(action__icontains=q) | Q(target__icontains=q)
+        found = search.find(
+            entries,
+            AUDIT_TERMS,
+            q,
+            matches=common | text,
+            text_matches=text,
+            tenants=None if tenant is None else [tenant.pk],
+            also=[*search.marks("person", actors), *search.marks("tenant", tenants)],
+        )
+        entries = entries.filter(common | text if found is None else Q(pk__in=found))
         if q.lower() not in LIMIT_SET:
             changes = changes.filter(common | Q(gpu_type__icontains=q))
-    found = [
+    places = [
         (Place(row.at, table, row.pk), _described(row))
         for table, rows in ((ENTRY, entries), (CHANGE, changes))
         for row in _part(rows, table, start)
     ]
-    return sorted(found, key=lambda one: (one[0].at, one[0].table, one[0].pk), reverse=True)[: PER_PAGE + 1]
+    return sorted(places, key=lambda one: (one[0].at, one[0].table, one[0].pk), reverse=True)[: PER_PAGE + 1]
 
 
 def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]:
