@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -58,15 +59,17 @@ async def always() -> bool:
 
 async def fetch(port: int, path: str) -> tuple[int, dict[str, Any]]:
     """Status and JSON body of a page of ours; (0, {}) when there is no answer."""
-    request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n\r\n".encode()
+
+    def get() -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ASK_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"X-Forwarded-Proto": "https", "Connection": "close"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"{}")
+
     try:
-        async with asyncio.timeout(ASK_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(request)
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
-        return int(head.split()[1]), json.loads(body or b"{}")
-    except (OSError, TimeoutError, ValueError, IndexError):
+        return await asyncio.wait_for(asyncio.to_thread(get), ASK_S)
+    except (OSError, TimeoutError, ValueError, http.client.HTTPException):
         return 0, {}
 
 
