@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
+from portal.pages.form_once import Outcome, once, say
 from tenants.errors import AdminOnly, NotAllowed, NotFound, ServiceError
 
 FORM_HEADER = "X-Luthier-Form"
@@ -24,13 +25,18 @@ def problems_of(error: ServiceError) -> list[str]:
 def act_and_redirect(
     request: HttpRequest, act: Callable[[], object], *, to: str, done: str, level: int = messages.SUCCESS
 ) -> HttpResponse:
-    """Run act; say done or what was wrong, then go to a page that may be reloaded without doing it again.
+    """Run act, once per form; say done or what was wrong, then go to a page that may be reloaded.
 
     level: of what is said when it is done; a warning where a thing is worse off now.
     What the caller may not do answers 403, what is not there 404, as everywhere. A script gets 422 and what was wrong.
     """
-    try:
+
+    def work() -> Outcome:
         act()
+        return {}
+
+    try:
+        once(request, work)
     except (NotAllowed, AdminOnly) as error:
         raise PermissionDenied(error.message) from error
     except NotFound as error:
@@ -41,7 +47,7 @@ def act_and_redirect(
         for line in problems_of(error):
             messages.error(request, line)
     else:
-        messages.add_message(request, level, done)
+        say(request, done, level)
     return HttpResponseRedirect(to)
 
 

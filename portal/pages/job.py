@@ -38,11 +38,12 @@ from portal.pages import (
     job_waiting,
 )
 from portal.pages.cells import device, primary_metrics
-from portal.pages.guard import access_reason
+from portal.pages.form_once import Outcome, once
+from portal.pages.guard import access_reason, person
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
 from tenants import access, audit
-from tenants.models import Tenant, User
+from tenants.models import Tenant
 from tenants.roles import Permission
 
 TAIL_LINES = 40
@@ -85,19 +86,22 @@ def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpRes
 def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
     """Halt, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
     job = job_of(request, slug, job_id)
-    assert isinstance(request.user, User)
+    user = person(request)
     if verb == "halt" and "confirmed" not in request.POST and may_operate(request.user, job):
         context = job_frame(request, job, "")
         if context["halt_question"]:
             return render(request, "jobs/detail/halt.html", context)
-    try:
+
+    def request_it() -> Outcome:
         if verb == "resume":
             text = request.POST.get("checkpoint", "")
-            services.job_resume(
-                user=request.user, job_id=job.pk, checkpoint=int(text) if text.isdecimal() else None
-            )
+            services.job_resume(user=user, job_id=job.pk, checkpoint=int(text) if text.isdecimal() else None)
         else:
-            VERBS[verb](user=request.user, job_id=job.pk)
+            VERBS[verb](user=user, job_id=job.pk)
+        return {}
+
+    try:
+        once(request, request_it)
     except JobError as error:
         messages.error(request, error.message)
     return HttpResponseRedirect(f"/t/{slug}/jobs/{job.pk}")

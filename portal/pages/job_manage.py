@@ -17,6 +17,7 @@ from jobs.selectors.jobs import may_manage
 from jobs.services.sharing import SharePermission, job_share, job_unshare, shares_of
 from jobs.spec.definition import MAX_NAME_CHARS
 from jobs.states import FINAL, State
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import person
 from portal.pages.job import job_frame, job_of
@@ -37,7 +38,8 @@ def page(request: HttpRequest, slug: str, job_id: str) -> HttpResponse:
     if request.method != "POST":
         return _form(request, job, typed, [])
     typed |= {name: request.POST[name][:2000] for name in FIELDS if name in request.POST}
-    try:
+
+    def save() -> Outcome:
         services.job_edit(
             user=person(request),
             job_id=job.pk,
@@ -45,9 +47,13 @@ def page(request: HttpRequest, slug: str, job_id: str) -> HttpResponse:
             tags=tags_of(typed["tags"]),
             priority=None if State(job.state) in FINAL else typed["priority"],
         )
+        return {}
+
+    try:
+        once(request, save)
     except JobError as error:
         return _form(request, job, typed, problems_of(error))
-    messages.success(request, "Saved.")
+    say(request, "Saved.")
     return HttpResponseRedirect(f"/t/{slug}/jobs/{job.pk}")
 
 

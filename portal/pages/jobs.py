@@ -25,6 +25,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
 from portal.pages import job_halt
 from portal.pages.cells import row
+from portal.pages.form_once import Outcome, once
 from portal.pages.form_responses import problems_of
 from portal.pages.guard import in_tenant, person
 from portal.pages.job_manage import tags_of
@@ -165,27 +166,35 @@ def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse
         context = frame(request, tenant, "jobs") | {"ids": ids, "questions": asked}
         return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
     chosen = _rows(request, tenant, Filters()).filter(pk__in=ids).values_list("pk", "name", "intent_gen")
-    names = {pk: name for pk, name, _ in chosen}
-    requested = {pk: generation for pk, _, generation in chosen}
-    results, done = [], 0
-    for job_id in ids:
-        try:
-            changed = bulk.act(person(request), job_id, request.POST)
-            asked_before = isinstance(changed, Job) and changed.intent_gen == requested.get(job_id)
-            if verb in REPEATABLE and asked_before:
-                result = {"ok": True, "text": "No change: it was requested before."}
-            else:
-                result = {"ok": True, "text": f"{bulk.done}."}
-                done += 1
-        except JobError as error:
-            result = {"ok": False, "text": " ".join(problems_of(error))}
-        results.append({"id": job_id, "name": names.get(job_id, job_id)} | result)
+    before = {pk: (name, generation) for pk, name, generation in chosen}
+    results = [_act_on_one(request, verb, job_id, *before.get(job_id, (job_id, None))) for job_id in ids]
     if results:
+        done = sum(result["done"] for result in results)
         title = f"{bulk.done} {done} of {len(results)} job{pluralize(len(results))}."
         request.session[RESULTS] = {"title": title, "rows": results, "gone": verb == "delete"}
     else:
         messages.warning(request, "Choose at least one job first.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs?{Filters.read(request.POST).address}")
+
+
+def _act_on_one(
+    request: HttpRequest, verb: str, job_id: str, name: str, generation: int | None
+) -> dict[str, Any]:
+    """Its row of the results. A form acts on each job once: repeated after an interruption, it goes on with the rest.
+
+    generation: of its intent before the action.
+    """
+
+    def work() -> Outcome:
+        changed = BULK[verb].act(person(request), job_id, request.POST)
+        if verb in REPEATABLE and isinstance(changed, Job) and changed.intent_gen == generation:
+            return {"name": name, "done": False, "text": "No change: it was requested before."}
+        return {"name": name, "done": True, "text": f"{BULK[verb].done}."}
+
+    try:
+        return {"id": job_id, "ok": True} | once(request, work, part=job_id)
+    except JobError as error:
+        return {"id": job_id, "ok": False, "name": name, "done": False, "text": " ".join(problems_of(error))}
 
 
 def _questions(request: HttpRequest, tenant: Tenant, ids: list[str]) -> list[tuple[Job, str]]:

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs.models import Job
 from jobs.selectors import usage
 from jobs.states import ACTIVE
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -70,13 +71,18 @@ def add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         access.require(request.user, Permission.MANAGE_MEMBERS, tenant)
         if not name or role is None:
             return _page(request, tenant, ["Enter a username and choose one of the three roles."])
-        member_add(user=request.user, tenant=tenant, username=name, role=role)
+        once(request, lambda: _added(request, tenant, name, role))
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
     except ServiceError as error:
         return _page(request, tenant, problems_of(error))
-    messages.success(request, f"{name} is now a {role} of {tenant}.")
+    say(request, f"{name} is now a {role} of {tenant}.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/members")
+
+
+def _added(request: HttpRequest, tenant: Tenant, name: str, role: Role) -> Outcome:
+    member_add(user=request.user, tenant=tenant, username=name, role=role)
+    return {}
 
 
 @require_POST

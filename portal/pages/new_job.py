@@ -24,6 +24,7 @@ from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS
 from jobs.states import State
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from tenants import access
@@ -48,21 +49,25 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     assert isinstance(request.user, User)  # in_tenant admits only users
     text = request.POST.get("spec", "")
     parent = _parent(request, tenant)
-    try:
+    user = request.user
+
+    def submit() -> Outcome:
         if parent:
             job = services.job_clone_as(
-                user=request.user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
+                user=user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
             )
         else:
-            job = services.job_submit(
-                user=request.user, tenant=tenant, source=text, content_type="application/yaml"
-            )
+            job = services.job_submit(user=user, tenant=tenant, source=text, content_type="application/yaml")
+        return {"job": job.pk}
+
+    try:
+        made = once(request, submit)
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
     for warning in parse_spec(text, "application/yaml").warnings:
         if warning.code == "env_looks_secret":
-            messages.warning(request, f"{warning.path} {warning.message}.")
-    return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{job.pk}")
+            say(request, f"{warning.path} {warning.message}.", messages.WARNING)
+    return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{made['job']}")
 
 
 def _parent(request: HttpRequest, tenant: Tenant) -> Job | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -16,11 +15,12 @@ from django.views.decorators.debug import sensitive_post_parameters, sensitive_v
 from django.views.decorators.http import require_GET, require_POST
 
 from jobs.selectors.secrets import Users, users_of_own, users_of_tenant
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant, person, signed_in
 from portal.pages.shell import frame, last_tenant
 from tenants import access
-from tenants.errors import NotAllowed, TenantError
+from tenants.errors import NotAllowed, ServiceError
 from tenants.models import Secret, Tenant, User
 from tenants.roles import Permission
 from tenants.services import secrets
@@ -100,13 +100,18 @@ def own_delete(request: HttpRequest) -> HttpResponse:
 def _put(request: HttpRequest, place: Place) -> HttpResponse:
     """A form that is wrong comes back with what is wrong and without the value."""
     name, value = request.POST.get("name", "").strip(), _read(request.POST.get("value", ""))
-    try:
+
+    def put() -> Outcome:
         secrets.secret_set(user=place.user, tenant=place.tenant, name=name, value=value)
+        return {}
+
+    try:
+        once(request, put)
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
-    except TenantError as error:
+    except ServiceError as error:
         return _page(request, place, problems=problems_of(error), typed=name)
-    messages.success(request, f"Secret {name} is set. Jobs that start from now on get this value.")
+    say(request, f"Secret {name} is set. Jobs that start from now on get this value.")
     return HttpResponseRedirect(place.base)
 
 

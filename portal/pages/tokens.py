@@ -1,7 +1,8 @@
 """API tokens of the caller and, for managers, of the tenant's service accounts.
 
 A secret is shown once: the POST that made it puts it into a cookie of the browser that asked, and leads to the list,
-which shows it and removes the cookie. So a reload makes no second token, and no server keeps the secret.
+which shows it and removes the cookie. So a reload makes no second token. A repeat of the form
+gets the secret of the first token from an outcome that only the form's key opens, which the server does not have.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from portal.pages.form_once import Outcome, once
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
 from portal.pages.shell import frame
 from tenants import access, tokens
-from tenants.errors import NotAllowed, NotFound, TenantError
+from tenants.errors import NotAllowed, NotFound, ServiceError
 from tenants.models import Tenant, Token
 from tenants.roles import Permission, Role
 from tenants.services import accounts
@@ -55,7 +57,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 @in_tenant
 @never_cache
 def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """GET: the form. POST: make a token of the caller, or of an account; its secret is in this answer only."""
+    """GET: the form. POST: make a token of the caller, or of an account; a cookie takes its secret to the list."""
     who: Any = request.user
     if request.method == "GET":
         return _page(request, tenant, form=True)
@@ -65,7 +67,8 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         return _page(
             request, tenant, form=True, account=account, problems=problems, values=values, status=422
         )
-    try:
+
+    def make() -> Outcome:
         if account:
             token, secret = accounts.account_token_create(
                 user=who, tenant=tenant, name=account, token_name=values["name"], days=values["days"]
@@ -79,26 +82,21 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
                 role=values["role"],
                 days=values["days"],
             )
+        return {"shown": _shown(token, secret, account)}
+
+    try:
+        made = once(request, make, sealed=("shown",))
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
     except NotFound as error:
         raise Http404 from error
-    except TenantError as error:
+    except ServiceError as error:
         whole = {"": " ".join(problems_of(error))}
         return _page(request, tenant, form=True, account=account, problems=whole, values=values, status=422)
     answer = HttpResponseRedirect(_base(tenant))
     answer.set_signed_cookie(
         MADE,
-        signing.dumps(
-            {
-                "name": token.name,
-                "role": token.role_ceiling,
-                "expiry": token.expiry.isoformat() if token.expiry else "",
-                "secret": secret,
-                "account": account,
-            },
-            compress=True,
-        ),
+        made["shown"],
         salt=_salt(request),
         max_age=MADE_S,
         path=_base(tenant),
@@ -156,6 +154,13 @@ def _base(tenant: Tenant) -> str:
 def _salt(request: HttpRequest) -> str:
     """Only the user who made a token sees it, also if another one signs in with the same browser."""
     return f"{MADE}:{request.user.pk}"
+
+
+def _shown(token: Token, secret: str, account: str) -> str:
+    """What the list shows of a new token, once."""
+    expiry = token.expiry.isoformat() if token.expiry else ""
+    shown = {"name": token.name, "role": token.role_ceiling, "expiry": expiry}
+    return signing.dumps(shown | {"secret": secret, "account": account}, compress=True)
 
 
 def _made(request: HttpRequest) -> dict[str, Any] | None:

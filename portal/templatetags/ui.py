@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from jobs import humanize
+from portal.pages import form_once
 from portal.pages.badges import phase_badge
 
 register = template.Library()
@@ -78,6 +79,14 @@ def icon(name: str, classes: str = "") -> SafeString:
         classes,
         static("dist/icons.svg"),
         name,
+    )
+
+
+@register.simple_tag
+def form_key() -> SafeString:
+    """The key by which a form acts once. No browser may restore an older one into a new page."""
+    return format_html(
+        '<input type="hidden" name="{}" value="{}" autocomplete="off">', form_once.FIELD, form_once.new_key()
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -150,3 +150,68 @@ def test_a_form_with_errors_is_rendered_in_place_with_the_focus_on_the_first(ope
     expect(page.locator("[aria-invalid=true]").first).to_be_focused()
     expect(page.get_by_label("Name", exact=True)).to_have_value("Kept Lab")
     assert page.evaluate("window.stays"), "the page was not left"
+
+
+def count(alice: Client, name: str) -> int:
+    """Jobs of this name."""
+    return sum(job["name"] == name for job in alice.call("GET", "/jobs?tenant=vision-lab").body["items"])
+
+
+def name_it(page: Page, name: str) -> None:
+    expect(page.locator(".cm-content")).to_be_visible()
+    page.get_by_label("Name", exact=True).fill(name)
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
+
+
+def test_a_form_whose_response_was_lost_is_sent_again_and_acts_once(alice: Client, open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    name_it(page, "response-lost")
+
+    def lose(route: Route) -> None:
+        route.fetch(max_redirects=0)
+        route.abort()
+
+    page.route(re.compile("/jobs/new"), lose)
+    page.get_by_role("button", name="Submit job").click()
+    alert = page.locator(".submit-bar").get_by_role("alert")
+    expect(alert).to_contain_text("You can safely try again")
+    assert count(alice, "response-lost") == 1, "the server has acted"
+    page.unroute(re.compile("/jobs/new"))
+    alert.get_by_role("button", name="Try again").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.get_by_text("This form was already submitted")).to_be_visible()
+    assert count(alice, "response-lost") == 1
+
+
+def test_back_and_another_press_of_the_button_lead_to_the_same_job(
+    ended: str, alice: Client, open_as: Open, picture: Callable[..., None]
+) -> None:
+    page = open_as("alice", f"{NEW}?from={ended}")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    made, before = page.url, count(alice, "kept-form")
+    page.go_back()
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    assert page.url == made
+    assert count(alice, "kept-form") == before
+    expect(page.get_by_text("This form was already submitted")).to_be_visible()
+    picture(page, "form-repeated")
+
+
+def test_two_clicks_without_scripts_submit_one_job(
+    alice: Client, browser: Browser, platform: Platform, open_as: Open
+) -> None:
+    cookies = open_as("alice", "/").context.cookies()
+    context = browser.new_context(java_script_enabled=False)
+    context.add_cookies(cookies)
+    page = context.new_page()
+    page.goto(f"{platform.url}{NEW}?template=plain")
+    field = page.locator("textarea[name=spec]")
+    field.fill(re.sub(r"(?m)^name: .*$", "name: two-clicks", field.input_value()))
+    page.get_by_role("button", name="Submit job").dblclick()
+    page.wait_for_url(JOB_PAGE)
+    assert count(alice, "two-clicks") == 1
+    context.close()

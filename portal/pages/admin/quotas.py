@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from django.conf import settings
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
@@ -26,9 +25,10 @@ from portal.pages.admin.matrix import (
     read_limits,
 )
 from portal.pages.admin.shell import frame
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
-from tenants.errors import LimitChanged, TenantError
+from tenants.errors import LimitChanged, ServiceError, TenantError
 from tenants.models import QuotaChange
 from tenants.services.quotas import Change
 
@@ -50,6 +50,14 @@ class Review:
         return bool(self.limits or self.reason or self.whole)
 
 
+class _NotApplied(Exception):
+    """The draft was not applied. review: what is wrong with it."""
+
+    def __init__(self, review: Review) -> None:
+        super().__init__()
+        self.review = review
+
+
 @require_http_methods(["GET", "POST"])
 @admins_only
 def page(request: HttpRequest) -> HttpResponse:
@@ -64,17 +72,26 @@ def page(request: HttpRequest) -> HttpResponse:
     changes = _changes(drawn, draft)
     reason = request.POST.get("reason", "").strip()[:REASON_MAX]
     applies = request.POST.get("action") == "apply"
-    review = _review(request, draft, changes, reason if applies else None)
-    if applies and not review.refused:
+    if not applies:
+        return _page(request, drawn, _review(request, draft, changes), reason)
+
+    def apply() -> Outcome:
+        review = _review(request, draft, changes, reason)
+        if review.refused:
+            raise _NotApplied(review)
         try:
-            made = quotas_change(user=person(request), changes=changes, reason=reason)
+            return {"count": len(quotas_change(user=person(request), changes=changes, reason=reason).changes)}
         except TenantError as error:  # another admin changed a limit after the review
-            review = _refused(error, changes)
-        else:
-            count = len(made.changes)
-            messages.success(request, "Quota updated." if count == 1 else f"{count} quotas updated.")
-            return HttpResponseRedirect("/admin-console/quota-history")
-    return _page(request, drawn, review, reason, applies=applies)
+            raise _NotApplied(_refused(error, changes)) from error
+
+    try:
+        count = once(request, apply)["count"]
+    except _NotApplied as refused:
+        return _page(request, drawn, refused.review, reason, applies=True)
+    except ServiceError as error:
+        return _page(request, drawn, Review(whole=(sentence(error.message),)), reason, applies=True)
+    say(request, "Quota updated." if count == 1 else f"{count} quotas updated.")
+    return HttpResponseRedirect("/admin-console/quota-history")
 
 
 def _page(

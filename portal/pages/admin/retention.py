@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from jobs.selectors.retention import Effect, effects
 from portal.pages.admin.shell import frame
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
-from tenants.errors import FieldsInvalid, TenantError
+from tenants.errors import FieldsInvalid, ServiceError
 from tenants.models import Tenant
 from tenants.retention import BY_AGE_ALONE, OF_TENANTS, UNITS, Kind, Rule, read_size
 from tenants.services import retention as services
@@ -56,14 +56,19 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
         problems["reason"] = "A reason is required; it goes into the audit log."
     if apply and not problems:
         seen = frozenset({request.POST.get("etag", "")})
-        try:
+
+        def set_rules() -> Outcome:
             services.retention_set(
                 user=person(request), slug=slug, rules=wanted, reason=reason, if_match=seen
             )
-        except TenantError as error:
+            return {}
+
+        try:
+            once(request, set_rules)
+        except ServiceError as error:
             problems["reason"] = sentence(error.message)
         else:
-            messages.success(request, "Retention rules updated. They act within minutes.")
+            say(request, "Retention rules updated. They act within minutes.")
             return HttpResponseRedirect(f"/admin-console/tenants/{slug}/retention")
     context = frame(request, "tenants") | {
         "tenant": tenant,

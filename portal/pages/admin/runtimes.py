@@ -14,9 +14,10 @@ from jobs.models import Job, Runtime
 from jobs.services import runtimes as services
 from jobs.states import ACTIVE
 from portal.pages.admin.shell import frame
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import admins_only, person
-from tenants.errors import TenantError
+from tenants.errors import ServiceError
 
 PAGE = "/admin-console/runtimes"
 FIELDS = ("slug", "title", "python", "requirements", "image")
@@ -29,12 +30,17 @@ def page(request: HttpRequest) -> HttpResponse:
     typed = {name: request.POST.get(name, "").strip() for name in FIELDS}
     problems: list[str] = []
     if request.method == "POST":
-        try:
+
+        def add() -> Outcome:
             services.runtime_add(user=person(request), values=_values(typed))
-        except TenantError as error:
+            return {}
+
+        try:
+            once(request, add)
+        except ServiceError as error:
             problems = problems_of(error)
         else:
-            messages.success(request, f"Runtime {typed['slug']} added. Jobs can use it now.")
+            say(request, f"Runtime {typed['slug']} added. Jobs can use it now.")
             return HttpResponseRedirect(PAGE)
     find = clusters.capabilities().pythons
     users = Job.objects.filter(deleted_at=None, state__in=ACTIVE).values_list("framework", flat=True)

@@ -24,10 +24,11 @@ from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
 from portal.pages.cells import row
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, sentence
 from portal.pages.guard import admins_only, person
 from tenants import audit
-from tenants.errors import TenantError
+from tenants.errors import ServiceError, TenantError
 from tenants.models import Membership, Tenant
 from tenants.roles import Role
 from tenants.services.images import effective_patterns
@@ -113,7 +114,7 @@ def new(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         problems = _create(request, values, draft)
         if not problems:
-            messages.success(request, f"{values['name']} created.")
+            say(request, f"{values['name']} created.")
             return HttpResponseRedirect(f"/admin-console/tenants/{values['slug']}")
     limits = {kind: str(limit) for (_, kind), limit in draft.requested.items()}
     limits |= {kind: text for (_, kind), text in draft.wrong.items()}
@@ -195,8 +196,33 @@ def _missing(values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
     return problems
 
 
+class _Refused(Exception):
+    """Nothing was created. problems: everything that is wrong, by field."""
+
+    def __init__(self, problems: dict[str, str]) -> None:
+        super().__init__()
+        self.problems = problems
+
+
 def _create(request: HttpRequest, values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
-    """Create it, or nothing: then everything that is wrong, by field.
+    """Create it, or nothing: then everything that is wrong, by field."""
+
+    def create() -> Outcome:
+        if problems := _attempt(request, values, draft):
+            raise _Refused(problems)
+        return {}
+
+    try:
+        once(request, create)
+    except _Refused as refused:
+        return refused.problems
+    except ServiceError as error:
+        return {"reason": sentence(error.message)}
+    return {}
+
+
+def _attempt(request: HttpRequest, values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
+    """Create it; where something is wrong, roll back and return it by field.
 
     Where a value is wrong a placeholder takes its place, so that the steps behind it say what they miss, too.
     """

@@ -19,10 +19,11 @@ export class ApiError extends Error {
 
 export const csrfToken = (): string => /(?:^|; )csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? "";
 
-export async function api<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+/** key: of a POST that may repeat an earlier one; without it, each POST is new. */
+export async function api<T>(method: string, path: string, body?: unknown, { signal, key }: { signal?: AbortSignal; key?: string } = {}): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (method !== "GET") headers["X-CSRFToken"] = csrfToken();
-  if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID();
+  if (method === "POST") headers["Idempotency-Key"] = key ?? crypto.randomUUID();
   const payload = encode(body, headers);
   const answer = await fetch(`/api/v1${path}`, {
     method,

@@ -2,6 +2,7 @@
 // again and morphing its parts.
 import { ApiError, api } from "./api";
 import { Metrics } from "./chart/metrics";
+import { renewKey, withKey } from "./form-key";
 import { duration, hours, metric } from "./format";
 import { live, type Frame } from "./live";
 import type { Rendered } from "./newest";
@@ -182,7 +183,11 @@ class JobPage extends HTMLElement {
   private async act(verb: string, form: HTMLFormElement, button: HTMLButtonElement): Promise<void> {
     const chosen = new FormData(form).get("checkpoint");
     try {
-      const job = await api<Job>("POST", `/jobs/${this.dataset.job}/${verb}`, chosen ? { checkpoint: Number(chosen) } : {});
+      const address = `/jobs/${this.dataset.job}/${verb}`;
+      const answer = await withKey(form, (key) => responded(api<Job>("POST", address, chosen ? { checkpoint: Number(chosen) } : {}, { key })));
+      renewKey(form);
+      if (answer instanceof ApiError) throw answer;
+      const job = answer;
       const halt = job.state === "QUEUED" || job.state === "HALTED" ? texts.job.dequeued : texts.job.halting;
       toast({ halt, resume: texts.job.resuming, cancel: texts.job.canceling }[verb] ?? texts.job.done, "success");
       form.closest("dialog")?.close();
@@ -195,6 +200,13 @@ class JobPage extends HTMLElement {
     }
   }
 }
+
+/** A refusal is a response, too. */
+const responded = <T>(answer: Promise<T>): Promise<T | ApiError> =>
+  answer.catch((error: unknown) => {
+    if (error instanceof ApiError) return error;
+    throw error;
+  });
 
 /** A dialog before an action exists as long as the action is possible and needs one, and while it is open. */
 function morphDialog(page: DocumentFragment, id: string): void {

@@ -4,6 +4,7 @@
 // A form receives `submitted` before its page is left, and `refused` with the page that the server rendered instead; a form
 // that prevents the default of `refused` shows what is wrong by itself.
 import { csrfToken } from "./api";
+import { rememberKey, startFormKeys, withKey } from "./form-key";
 import { prepare } from "./forms";
 import { icon } from "./icon";
 import { loadMorphing, morph } from "./parts";
@@ -15,6 +16,7 @@ let running = new WeakSet<HTMLFormElement>();
 type Outcome = { next: string } | { problem: string; page?: Document; signIn?: boolean };
 
 export function startSubmit(): void {
+  startFormKeys();
   document.addEventListener("submit", (event) => {
     const form = event.target as HTMLFormElement;
     if (event.defaultPrevented || form.getAttribute("method") !== "post") return;
@@ -51,11 +53,16 @@ async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Pr
   // The attribute: form.action may be a button of that name.
   const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? location.href;
   try {
-    const answer = await fetch(address, { method: "POST", body, headers, credentials: "same-origin", redirect: "manual" });
+    const answer = await withKey(form, (key) => {
+      body.set("form_key", key);
+      return fetch(address, { method: "POST", body, headers, credentials: "same-origin", redirect: "manual" });
+    });
     const next = answer.headers.get("Location");
     if (answer.status === 204 && next) {
       const isOver = new URL(next, location.href).pathname === "/login" && location.pathname !== "/login" && !address.endsWith("/logout");
-      return isOver ? { problem: words.ended, signIn: true } : { next };
+      if (isOver) return { problem: words.ended, signIn: true };
+      rememberKey(form, String(body.get("form_key")));
+      return { next };
     }
     return await refusal(answer);
   } catch {

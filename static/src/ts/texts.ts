@@ -33,7 +33,7 @@ export const texts = {
     selected: (count: number) => (count ? `${counted(count, "job")} selected:` : "No jobs selected:"),
   },
   submit: {
-    unreachable: "No response from the server. Everything you typed is still here; whether the server received it is not known.",
+    unreachable: "No response from the server; whether it received the form is not known. Everything you typed is still here. You can safely try again: it is done once.",
     ended: "Your session has ended. Nothing was submitted, and everything you typed is still here.",
     unexpected: "The server did not respond as expected. Everything you typed is still here.",
     signIn: "Sign in in another tab",
@@ -89,7 +89,7 @@ export const texts = {
     resuming: "Resume requested.",
     canceling: "Cancel requested.",
     done: "Done.",
-    unreachable: "The server could not be reached. Nothing was changed.",
+    unreachable: "No response from the server. Whether it received the request is not known; you can safely try again.",
   },
   chart: {
     notDrawn: "Not drawn yet",

@@ -69,7 +69,7 @@ async function validate(tenant: string, text: string, signal: AbortSignal): Prom
   try {
     const source = new URLSearchParams(location.search).get("from"); // a clone keeps its source's code
     const query = source ? `?cloned_from=${encodeURIComponent(source)}` : "";
-    const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), signal);
+    const answer = await api<Partial<Verdict>>("POST", `/tenants/${tenant}/jobs:validate${query}`, new Yaml(text), { signal });
     return { ...answer, errors: answer.errors ?? [], warnings: answer.warnings ?? [] };
   } catch (error) {
     if (!(error instanceof ApiError)) return { errors: [], warnings: [], problem: texts.unreachable };
