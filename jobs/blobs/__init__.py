@@ -3,7 +3,7 @@
 Code, checkpoints and results are here, in a folder or an S3 bucket (LUTHIER_BLOBS). Nothing here interprets the bytes.
 """
 
-from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, put
+from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, hold, put
 from jobs.blobs.errors import (
     BlobError,
     BlobGone,
@@ -21,6 +21,6 @@ from jobs.blobs.store import BLOCK, key_of
 
 __all__ = [
     "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
-    "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "is_sound",
+    "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "hold", "is_sound",
     "is_there", "key_of", "open", "own_mark", "put", "read", "release", "sweep",
 ]  # fmt: skip

@@ -65,6 +65,11 @@ def _sha256(content: bytes | bytearray) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def hold(blob: Blob) -> Blob | None:
+    """The blob, its row locked against removal until the end of the transaction; None if it was removed."""
+    return _known(store(), blob.tenant_id, blob.sha256)
+
+
 def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
     """The verified row of these bytes if they are stored, locked against removal until the end of the transaction.
 

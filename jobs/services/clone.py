@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -12,12 +13,12 @@ from django.db.models.functions import Now
 from jobs import events, wake
 from jobs.errors import JobNotFound
 from jobs.failpoints import fp
-from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.models import Checkpoint, CheckpointFile, Job
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.jobs import job_get
 from jobs.services.intents import checkpoint_of
 from jobs.services.locking import reload
-from jobs.services.submit import Checked, Source, create_job, job_check, store_code
+from jobs.services.submit import Checked, Prepared, check_again, create_job, hold_code, job_check, store_code
 from jobs.spec import Spec
 from jobs.states import EventCode
 from tenants.models import User
@@ -26,7 +27,15 @@ MERGED = ("resources", "checkpoint")
 """Parts of a spec of which a single key may be changed; anything else is replaced as a whole."""
 
 
-@retry_on_serialization_failure
+@dataclass(frozen=True)
+class PreparedClone:
+    """A checked clone whose code is stored. checkpoint: which one of the source it starts from; None: from scratch."""
+
+    source: Job
+    submission: Prepared
+    checkpoint: int | None
+
+
 def job_clone(
     *, user: User, job_id: str, changes: Mapping[str, Any] | None = None, checkpoint: int | None = None
 ) -> Job:
@@ -34,37 +43,42 @@ def job_clone(
 
     Raises as job_submit and CheckpointNotFound.
     """
-    source = job_get(user=user, job_id=job_id)
-    text = changed(source.spec, dict(changes or {}))
-    return _clone(user, source, text, checkpoint=checkpoint)
+    return clone_accept(clone_prepare(user=user, job_id=job_id, changes=changes, checkpoint=checkpoint))
 
 
-def job_clone_as(*, user: User, job_id: str, text: str, checkpoint: int | None = None) -> Job:
-    """Submit a copy with another spec as a whole, as the form does. Raises as job_clone."""
-    source = job_get(user=user, job_id=job_id)
-    return _clone(user, source, text, content_type="application/yaml", checkpoint=checkpoint)
-
-
-def _clone(
-    user: User,
-    source: Job,
-    text: Source,
+def clone_prepare(
     *,
-    content_type: str | None = None,
+    user: User,
+    job_id: str,
+    changes: Mapping[str, Any] | None = None,
+    text: str | None = None,
     checkpoint: int | None = None,
-) -> Job:
+) -> PreparedClone:
+    """Check a clone and store its code, outside of a transaction. text: its spec as a whole, in YAML, in place of
+    changes. Raises as job_submit."""
+    source = job_get(user=user, job_id=job_id)
     checked = job_check(
         user=user,
         tenant=source.tenant,
-        source=text,
-        content_type=content_type,
+        source=changed(source.spec, dict(changes or {})) if text is None else text,
+        content_type=None if text is None else "application/yaml",
         kept=source.spec.get("code"),
         kept_code=source.code,
     )
-    spec = checked.spec
+    code = None if _same_code(source, checked.spec) else store_code(checked.spec, source.tenant)
+    return PreparedClone(source, Prepared(user, source.tenant, checked, text or "", code), checkpoint)
+
+
+@retry_on_serialization_failure
+def clone_accept(prepared: PreparedClone) -> Job:
+    """Write the clone. Raises as job_clone if something has changed since it was prepared."""
+    source, submission, checked = prepared.source, prepared.submission, prepared.submission.checked
+    user, spec = submission.user, checked.spec
     with transaction.atomic():
-        code = _code(source, spec)
-        chosen = checkpoint_of(source, checkpoint, keep=True)
+        check_again(user, source.tenant, spec)
+        # An upload's id is valid only for a day, the source's own archive longer.
+        code = source.code if _same_code(source, spec) else hold_code(spec, source.tenant, submission.code)
+        chosen = checkpoint_of(source, prepared.checkpoint, keep=True)
         _hold(source)
         clone = create_job(
             user=user,
@@ -73,7 +87,7 @@ def _clone(
             code=code,
             requirements=checked.requirements,
             lock=_lock(source, checked),
-            source=text if content_type else "",
+            source=submission.source,
             cloned_from=source,
             message=f"Cloned by {user.get_username()} from {source.name} ({source.pk})"
             + (f", checkpoint {chosen.n}" if chosen else ""),
@@ -102,10 +116,9 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _code(source: Job, spec: Spec) -> Blob | None:
-    """The source's own archive unless the code was changed: an upload's id is valid only for a day, its blob longer."""
-    same = spec.normalized.get("code") == source.spec.get("code")
-    return source.code if same else store_code(spec, source.tenant)
+def _same_code(source: Job, spec: Spec) -> bool:
+    """Whether the clone's code is the source's, whose bytes are there."""
+    return bool(spec.normalized.get("code") == source.spec.get("code"))
 
 
 def _lock(source: Job, checked: Checked) -> Sequence[str]:

@@ -16,6 +16,7 @@ from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, Idempotenc
 from jobs.failpoints import fp
 from jobs.models import IdempotentResponse
 from jobs.retries import retry_on_serialization_failure
+from tenants.errors import ServiceError
 from tenants.models import User
 
 KEY = re.compile(r"[\x21-\x7e]{1,128}")
@@ -24,16 +25,35 @@ LOCK_NOT_AVAILABLE = "55P03"
 Answer = tuple[int, dict[str, Any]]
 
 
-@retry_on_serialization_failure
-def answer_once(*, user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
+def answer_once(
+    *,
+    user: User,
+    key: str,
+    request_sha256: str,
+    work: Callable[[], Answer],
+    prepare: Callable[[], object] | None = None,
+) -> Answer:
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
-    request_sha256 covers method, path and body. An error of the work is raised and not kept. work may be called again
-    after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for another request) or
-    IdempotencyInProgress (its first request is still being answered).
+    request_sha256 covers method, path and body. prepare: what takes long and may be done again, before the transaction;
+    its error is raised unless there is a first answer. An error of the work is raised and not kept. work may be called
+    again after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for another
+    request) or IdempotencyInProgress (its first request is still being answered).
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
+    try:
+        if prepare:
+            prepare()
+    except ServiceError:
+        if (first := _first_answer(user, key, request_sha256)) is not None:
+            return first
+        raise
+    return _work_once(user, key, request_sha256, work)
+
+
+@retry_on_serialization_failure
+def _work_once(user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
     with transaction.atomic():
         while not _take(user, key, request_sha256):
             if (first := _first_answer(user, key, request_sha256)) is not None:

@@ -1,4 +1,8 @@
-"""Accept a job spec: check it, keep its code, write the row of the waiting job."""
+"""Accept a job spec: check it and store its code, then write the row of the waiting job in one short transaction.
+
+Hashing and storing take as long as the code is large, so they come before the transaction. What may have changed since
+(the role, the tenant, what the installation offers) is checked again within it.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
 from tenants import access, rows
+from tenants.errors import NotAllowed, NotFound
 from tenants.models import Tenant, User
 from tenants.roles import Permission
 
@@ -40,6 +45,18 @@ class Checked:
     findings: Findings
     requirements: tuple[str, ...] = ()
     """Of packages, one per entry, wherever the spec lists them."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked submission whose code is stored: what is left is one short transaction."""
+
+    user: User
+    tenant: Tenant
+    checked: Checked
+    source: Source
+    code: Blob | None
+    """Of inline files; an upload's is looked up when the job is accepted."""
 
 
 def require_submit(user: User, tenant: Tenant) -> None:
@@ -85,23 +102,42 @@ def job_check(
 
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
     """Accept a job: durable and QUEUED when this returns. Raises as job_check, and CodeInvalid."""
-    return job_accept(user=user, tenant=tenant, source=source, content_type=content_type)[0]
+    return job_accept(job_prepare(user=user, tenant=tenant, source=source, content_type=content_type))
+
+
+def job_prepare(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Prepared:
+    """Check a job and store its code, outside of a transaction. Raises as job_submit."""
+    checked = job_check(user=user, tenant=tenant, source=source, content_type=content_type)
+    return Prepared(user, tenant, checked, source, store_code(checked.spec, tenant))
 
 
 @retry_on_serialization_failure
-def job_accept(
-    *, user: User, tenant: Tenant, source: Source, content_type: str | None = None
-) -> tuple[Job, tuple[Problem, ...]]:
-    """As job_submit, with the warnings that `jobs:validate` would have given."""
-    checked = job_check(user=user, tenant=tenant, source=source, content_type=content_type)
-    spec, asked = checked.spec, list(checked.requirements)
+def job_accept(prepared: Prepared) -> Job:
+    """Write the job: durable and QUEUED when this returns. Raises as job_check if something has changed since."""
+    user, tenant, spec = prepared.user, prepared.tenant, prepared.checked.spec
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
-        code = store_code(spec, tenant)
+        check_again(user, tenant, spec)
+        code = hold_code(spec, tenant, prepared.code)
         fp("submit.after_code")
-        job = create_job(user=user, tenant=tenant, spec=spec, code=code, requirements=asked, source=source)
+        asked = prepared.checked.requirements
+        job = create_job(
+            user=user, tenant=tenant, spec=spec, code=code, requirements=asked, source=prepared.source
+        )
         wake.cycle()
         fp("submit.before_commit")
-    return job, checked.findings.warnings
+    return job
+
+
+def check_again(user: User, tenant: Tenant, spec: Spec) -> None:
+    """Raise as job_check where the role, the tenant or the installation no longer allows what was checked before."""
+    try:
+        tenant = access.tenant_get(user, tenant.slug, Permission.SUBMIT)
+    except (NotFound, NotAllowed) as error:
+        raise JobForbidden(access.needs(Permission.SUBMIT, tenant)) from error
+    if tenant.state == Tenant.State.SUSPENDED:
+        raise TenantSuspended
+    if errors := SpecError(check(spec, spec_context(tenant, spec, user)).errors).as_list():
+        raise SpecInvalid(errors=errors)
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:
@@ -112,22 +148,28 @@ def parse_spec(source: Source, content_type: str | None = None) -> Spec:
         raise SpecInvalid(errors=error.as_list()) from error
 
 
-def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
-    """The archive of the job's code: packed from inline files, or the upload that the spec names."""
-    if spec.code is None:
-        return None
-    if spec.code.upload:
+def hold_code(spec: Spec, tenant: Tenant, stored: Blob | None) -> Blob | None:
+    """The archive of the job's code, kept from removal until the end of the transaction: what was stored of inline
+    files, or the upload that the spec names."""
+    if spec.code is not None and spec.code.upload:
         uploads = _uploads(spec.code.upload, tenant).select_related("blob")
         # Locked: the periodic task may be about to remove it, and its blob with it.
         upload = uploads.select_for_update(of=("self",), no_key=True).first()
         if upload is None:
             raise _not_uploaded(spec.code.upload)
         return upload.blob
+    return stored and (blobs.hold(stored) or store_code(spec, tenant))  # it was removed just now
+
+
+def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
+    """Store the archive of inline files; None for other code. Raises CodeInvalid or CodeNotStored."""
+    if spec.code is None or spec.code.upload:
+        return None
     try:
         return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))
     except archives.ArchiveError as error:
         raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
-    except blobs.StoreUnavailable as error:
+    except (blobs.StoreUnavailable, OSError) as error:
         raise CodeNotStored from error
 
 

@@ -15,7 +15,7 @@ from jobs.selectors import checkpoints, results
 from jobs.selectors.retention import refuse_removed
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
-from jobs.services.uploads import upload_store
+from jobs.services.uploads import PreparedUpload, upload_accept, upload_prepare
 from portal.api import bodies, paging, permissions
 from portal.api.downloads import MAX_PATH_CHARS, blob_download, code_file_download, zip_download
 from portal.api.errors import NotFoundError
@@ -155,8 +155,14 @@ class UploadSerializer(ReadSerializer):
         return upload.created_at + Upload.KEPT_FOR
 
 
+def _stored(call: Call, t: str) -> PreparedUpload:
+    sent = checked(UploadRequest(data=bodies.form(call.request)))
+    return upload_prepare(user=call.user, tenant=call.found, archive=sent["archive"])
+
+
 @operation(
     authorize=permissions.into_tenant(Permission.SUBMIT),
+    prepare=_stored,
     In=UploadRequest,
     Out=UploadSerializer,
     status=201,
@@ -171,6 +177,4 @@ class UploadSerializer(ReadSerializer):
 )
 def upload_create(call: Call, t: str) -> dict[str, Any]:
     """Upload code for a job; for researchers and managers. Use its id as code.upload of a spec within 24 hours."""
-    sent = checked(UploadRequest(data=bodies.form(call.request)))
-    made = upload_store(user=call.user, tenant=call.found, archive=sent["archive"])
-    return UploadSerializer.render(made)
+    return UploadSerializer.render(upload_accept(user=call.user, tenant=call.found, prepared=call.prepared))

@@ -7,7 +7,8 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors.serializers import JobSerializer
-from jobs.services import job_cancel, job_clone, job_halt, job_resume
+from jobs.services import clone_accept, clone_prepare, job_cancel, job_halt, job_resume
+from jobs.services.clone import PreparedClone
 from portal.api import permissions
 from portal.api.examples import JOB_EXAMPLE
 from portal.api.fields import StrictIntegerField, StrictSerializer
@@ -69,8 +70,14 @@ class CloneRequest(ResumeRequest):
     spec = serializers.DictField(required=False, default=dict, help_text="changed fields; null removes one")
 
 
+def _clone(call: Call, job_id: str) -> PreparedClone:
+    changes, checkpoint = call.data["spec"], call.data["checkpoint"]
+    return clone_prepare(user=call.user, job_id=job_id, changes=changes, checkpoint=checkpoint)
+
+
 @operation(
     authorize=permissions.to_clone,
+    prepare=_clone,
     In=CloneRequest,
     Out=JobSerializer,
     status=202,
@@ -80,7 +87,4 @@ class CloneRequest(ResumeRequest):
 )
 def clone(call: Call, job_id: str) -> dict[str, Any]:
     """Submit a changed copy of a job, optionally from one of its checkpoints; for researchers and managers."""
-    made = job_clone(
-        user=call.user, job_id=job_id, changes=call.data["spec"], checkpoint=call.data["checkpoint"]
-    )
-    return JobSerializer.render(made)
+    return JobSerializer.render(clone_accept(call.prepared))

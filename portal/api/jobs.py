@@ -13,7 +13,8 @@ from jobs.selectors.jobs import ORDERS, detailed, job_list
 from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer, ReasonSerializer
 from jobs.serialization import ReadSerializer
-from jobs.services import job_accept, job_check, job_delete, job_edit
+from jobs.services import job_accept, job_check, job_delete, job_edit, job_prepare
+from jobs.services.submit import Prepared
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
@@ -132,9 +133,15 @@ class AcceptedSerializer(JobSerializer):
     )
 
 
+def _submission(call: Call, t: str) -> Prepared:
+    source, kind = call.body, bodies.media_type(call.request)
+    return job_prepare(user=call.user, tenant=call.found, source=source, content_type=kind)
+
+
 @operation(
     Out=AcceptedSerializer,
     authorize=permissions.into_tenant(Permission.SUBMIT),
+    prepare=_submission,
     status=201,
     kinds=SPEC_KINDS,
     location=lambda made: f"/api/v1/jobs/{made['id']}",
@@ -147,9 +154,7 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec; the job of a spec
     with warnings is accepted, and the response lists them.
     """
-    made, warnings = job_accept(
-        user=call.user, tenant=call.found, source=call.body, content_type=bodies.media_type(call.request)
-    )
+    made, warnings = job_accept(call.prepared), call.prepared.checked.findings.warnings
     shown = {"warnings": [warning.as_dict() for warning in warnings]} if warnings else {}
     return JobSerializer.render(made) | shown
 

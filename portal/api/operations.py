@@ -45,6 +45,7 @@ class Call:
     """One request as its operation sees it. data and query are validated; body has the raw bytes.
 
     found: the tenant or job that `authorize` loaded and the caller may change.
+    prepared: what `prepare` made, before the transaction of the request's key.
     """
 
     request: Request
@@ -53,6 +54,7 @@ class Call:
     data: Any = None
     body: bytes = b""
     found: Any = None
+    prepared: Any = None
 
     @property
     def if_match(self) -> frozenset[str] | None:
@@ -79,6 +81,9 @@ Run = Callable[..., Any]
 Authorize = Callable[..., Any]
 """(call, **path) -> the object that the caller may change, or an error. It runs before the body is parsed, so that a
 caller without permission learns nothing about the body's shape."""
+Prepare = Callable[..., Any]
+"""(call, **path) -> the call's `prepared`: what takes long and may be done twice, such as storing bytes. It runs before
+the transaction in which a request with an Idempotency-Key is answered."""
 Example = Mapping[str, Any]
 
 
@@ -88,6 +93,7 @@ class Operation:
 
     run: Run
     authorize: Authorize | None
+    prepare: Prepare | None
     In: type[serializers.Serializer[Any]] | None
     Query: type[serializers.Serializer[Any]]
     Out: Any
@@ -118,7 +124,10 @@ class Operation:
         key = request.headers.get("Idempotency-Key")
         if request.method == "POST" and key is not None:
             return self._respond(self._run_once(call, path, key))
-        return self._respond(self.run(call, **path))
+        return self._respond(self.run(self._prepared(call, path), **path))
+
+    def _prepared(self, call: Call, path: Mapping[str, str]) -> Call:
+        return replace(call, prepared=self.prepare(call, **path)) if self.prepare else call
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
         return dict(checked(self.Query(data=_query_values(request, self.Query()))))
@@ -136,14 +145,21 @@ class Operation:
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
         """Run once per Idempotency-Key. Secrets are not stored: a repeated request gets null in their place."""
         ran: list[Any] = []
+        ready = call
+
+        def prepare() -> None:
+            nonlocal ready
+            ready = self._prepared(call, path)
 
         def work() -> tuple[int, dict[str, Any]]:
-            ran[:] = [self.run(call, **path)]
+            ran[:] = [self.run(ready, **path)]
             answer = ran[0] if isinstance(ran[0], OperationResponse) else OperationResponse(ran[0])
             kept = orjson.loads(json_bytes(answer.body))
             return answer.status or self.status, kept | {name: None for name in self.secret if name in kept}
 
-        status, body = answer_once(user=call.user, key=key, request_sha256=_hash(call), work=work)
+        status, body = answer_once(
+            user=call.user, key=key, request_sha256=_hash(call), work=work, prepare=prepare
+        )
         return ran[0] if ran else OperationResponse(body, status, {"Idempotency-Replayed": "true"})
 
     def _respond(self, answer: Any) -> HttpResponseBase:
@@ -166,6 +182,7 @@ def operation(
     *,
     Out: Any = None,
     authorize: Authorize | None = None,
+    prepare: Prepare | None = None,
     In: type[serializers.Serializer[Any]] | None = None,
     Query: type[serializers.Serializer[Any]] = NoQuery,
     many: bool = False,
@@ -186,6 +203,7 @@ def operation(
         return Operation(
             run,
             authorize,
+            prepare,
             In,
             Query,
             Out,

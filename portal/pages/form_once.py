@@ -29,22 +29,30 @@ Outcome = dict[str, Any]
 
 
 def new_key() -> str:
-    """The key of one rendered form: random, so that nobody else can send it or open what is sealed with it."""
+    """The key of one rendered form: random, so that others cannot guess it."""
     return secrets.token_urlsafe(18)
 
 
 def once(
-    request: HttpRequest, work: Callable[[], Outcome], *, part: str = "", sealed: tuple[str, ...] = ()
+    request: HttpRequest,
+    work: Callable[[], Outcome],
+    *,
+    prepare: Callable[[], object] | None = None,
+    part: str = "",
+    sealed: tuple[str, ...] = (),
 ) -> Outcome:
     """Do the work of a submitted form, or return what its first submission returned and say so.
 
     work is in one transaction with the key, and may be called again after it was interrupted; its errors are raised and
-    not kept. part: one of several works of the form, each once. sealed: names of texts in the outcome that only the key
-    of the form opens, which the server does not keep. A form without a key acts each time. Raises IdempotencyInProgress
-    while the first submission is still being answered.
+    not kept. prepare: what takes long and may be done twice, before the transaction. part: one of several works of the
+    form, each once. sealed: names of texts in the outcome that only the key of the form opens, which the server does
+    not keep. A form without a key acts each time. Raises IdempotencyInProgress while the first submission is still
+    being answered.
     """
     key = request.POST.get(FIELD, "")
     if not key:
+        if prepare:
+            prepare()
         return work()
     ran: list[Outcome] = []
 
@@ -55,7 +63,13 @@ def once(
 
     digest = _digest(request, part)
     try:
-        _, kept = answer_once(user=person(request), key=f"form:{digest}", request_sha256=digest, work=first)
+        _, kept = answer_once(
+            user=person(request),
+            key=f"form:{digest}",
+            request_sha256=digest,
+            work=first,
+            prepare=prepare,
+        )
     except IdempotencyInProgress as error:
         raise IdempotencyInProgress("This form is still being processed. Try again in a second.") from error
     if ran:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -24,12 +26,12 @@ from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS
 from jobs.states import State
-from portal.pages.form_once import Outcome, once, say
+from portal.pages.form_once import once, say
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from tenants import access
 from tenants.errors import NotAllowed
-from tenants.models import Tenant, User
+from tenants.models import Tenant
 from tenants.roles import Permission
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -46,28 +48,34 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if request.method == "GET":
         source, text = _start(request, tenant)
         return _page(request, tenant, source=source, text=text, error=_missing_checkpoint(request, tenant))
-    assert isinstance(request.user, User)  # in_tenant admits only users
     text = request.POST.get("spec", "")
     parent = _parent(request, tenant)
-    user = request.user
+    accept: Callable[[], Job]
 
-    def submit() -> Outcome:
-        if parent:
-            job = services.job_clone_as(
-                user=user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
-            )
-        else:
-            job = services.job_submit(user=user, tenant=tenant, source=text, content_type="application/yaml")
-        return {"job": job.pk}
+    def prepare() -> None:
+        nonlocal accept
+        accept = _prepared(request, tenant, parent, text)
 
     try:
-        made = once(request, submit)
+        made = once(request, lambda: {"job": accept().pk}, prepare=prepare)
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
     for warning in parse_spec(text, "application/yaml").warnings:
         if warning.code == "env_looks_secret":
             say(request, f"{warning.path} {warning.message}.", messages.WARNING)
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{made['job']}")
+
+
+def _prepared(request: HttpRequest, tenant: Tenant, parent: Job | None, text: str) -> Callable[[], Job]:
+    """Check the job and store its code; return what writes it."""
+    user = person(request)
+    if parent:
+        clone = services.clone_prepare(
+            user=user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
+        )
+        return partial(services.clone_accept, clone)
+    job = services.job_prepare(user=user, tenant=tenant, source=text, content_type="application/yaml")
+    return partial(services.job_accept, job)
 
 
 def _parent(request: HttpRequest, tenant: Tenant) -> Job | None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,13 @@ from jobs.models import (
 )
 from jobs.services import (
     answer_once,
+    clone_accept,
+    clone_prepare,
+    job_accept,
     job_cancel,
-    job_clone,
     job_delete,
     job_halt,
+    job_prepare,
     job_resume,
     job_submit,
 )
@@ -62,13 +66,23 @@ Operation = Callable[[World], tuple[Do, Do]]
 """Builds, and returns how to do it and how to check that it was done once."""
 
 
-def keyed(world: World, work: Callable[[], Job]) -> Do:
+def keyed(world: World, prepare: Callable[[], Any], accept: Callable[[Any], Job]) -> Do:
     """As a client does it: under an Idempotency-Key, and again with the same one."""
+    prepared: list[Any] = []
 
     def once() -> tuple[int, dict[str, Any]]:
-        return 201, {"id": work().pk}
+        return 201, {"id": accept(prepared[-1]).pk}
 
-    return lambda: answer_once(user=world.alice, key="k", request_sha256="a" * 64, work=once)
+    def do() -> object:
+        return answer_once(
+            user=world.alice,
+            key="k",
+            request_sha256="a" * 64,
+            work=once,
+            prepare=lambda: prepared.append(prepare()),
+        )
+
+    return do
 
 
 def submit(world: World) -> tuple[Do, Do]:
@@ -79,7 +93,8 @@ def submit(world: World) -> tuple[Do, Do]:
         assert (job.state, job.event_seq, job.code.verified) == (State.QUEUED, 1, True)
         assert Blob.objects.count() == 1
 
-    return keyed(world, lambda: job_submit(user=world.alice, tenant=world.tenant, source=spec)), check
+    prepare = partial(job_prepare, user=world.alice, tenant=world.tenant, source=spec)
+    return keyed(world, prepare, job_accept), check
 
 
 def request(verb: Callable[..., Job], requested: Intent, **fields: Any) -> Operation:
@@ -110,7 +125,8 @@ def clone(world: World) -> tuple[Do, Do]:
         assert made.resume_from.files.get().blob_id == kept.pk
         assert source.events.filter(numbers__clone=made.pk).count() == 1
 
-    return keyed(world, lambda: job_clone(user=world.alice, job_id=source.pk, checkpoint=saved.n)), check
+    prepare = partial(clone_prepare, user=world.alice, job_id=source.pk, checkpoint=saved.n)
+    return keyed(world, prepare, clone_accept), check
 
 
 def upload(world: World) -> tuple[Do, Do]:
