@@ -91,13 +91,14 @@ test("times are of the day, since the first line, or none", () => {
 });
 
 const line = { n: 1234, t: "2026-01-01T10:00:01.500Z" } as Line;
-const status = { following: true, ended: false, first: line, searching: false, total: 2000, partly: false, stale: false };
+const status = { following: true, ended: false, first: line, searching: false, stoppedAt: 0, total: 2000, partly: false, stale: false };
 
 test("the status says where the reader is and whether more will come", () => {
   assert.deepEqual(statusTexts(status), ["Following", "2,000 lines", "Live"]);
   assert.deepEqual(statusTexts({ ...status, following: false }), ["Paused at 10:00:01, line 1,234", "2,000 lines", "Live"]);
   assert.deepEqual(statusTexts({ ...status, following: false, first: undefined, total: 1, stale: true }), ["Paused", "1 line", "Not live"]);
   assert.deepEqual(statusTexts({ ...status, ended: true, searching: true }), ["Searching…", "2,000 lines", "End of log"]);
+  assert.deepEqual(statusTexts({ ...status, stoppedAt: 1204000 })[1], "Search stopped at line 1,204,000");
   assert.deepEqual(statusTexts({ ...status, ended: true, following: false, partly: true })[0], "At 10:00:01, line 1,234");
 });
 

@@ -188,13 +188,43 @@ test("a search finds all stored lines and those that come later", async () => {
   const search = new Search("loss", [lines], () => undefined);
   await search.run();
   assert.equal(search.matches.length, 1250);
-  assert(!search.more && !search.running);
+  assert(!search.stoppedAt && !search.running);
   store.texts.push("the LOSS again", "ok");
   store.frame(2501);
   search.update();
   search.update();
   assert.equal(search.matches.length, 1251);
   assert.equal(search.matches.at(-1), "1:0:2501");
+});
+
+test("a search stops after a bounded time, says where, and resumes there", async () => {
+  const store = new Store(texts(5000, (n) => (n % 2 ? "hit" : "ok")));
+  const lines = log();
+  await lines.open(1);
+  const { now } = performance;
+  let clock = 0;
+  performance.now = () => (clock += 4000);
+  const search = new Search("hit", [lines], () => undefined);
+  await search.run();
+  performance.now = now;
+  assert.equal(search.stoppedAt, 3999);
+  assert.equal(search.matches.length, 2000);
+  store.texts.push("hit");
+  store.frame(5001);
+  search.update(); // they come when the search gets there
+  assert.equal(search.matches.length, 2000);
+  await search.run();
+  assert.deepEqual([search.matches.length, new Set(search.matches).size, search.stoppedAt], [2501, 2501, 0]);
+});
+
+test("a search that is stopped keeps what it found and sends nothing more", async () => {
+  const store = new Store(texts(5000, () => "hit"));
+  const lines = log();
+  await lines.open(1);
+  const search = new Search("hit", [lines], () => search.matches.length >= 1000 && search.stop());
+  await search.run();
+  assert.deepEqual([search.matches.length, search.stoppedAt, search.failed, search.running], [1000, 1000, false, false]);
+  assert.equal(store.requests.filter((query) => query.has("q")).length, 1);
 });
 
 test("a search that fails says so", async () => {

@@ -1,6 +1,6 @@
 // A line of output as pieces with color, links and search hits: data, never markup. What a terminal would obey is shown
 // as a symbol or dropped. Pure; row.ts draws the pieces.
-import { PLAIN, lookOf, restyled, type Look } from "./sgr";
+import { PLAIN, lookOf, restyled, type Look, type Style } from "./sgr";
 
 const OSC = /\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?/g; // titles and hyperlinks: their targets are not to be trusted
 const MOVES = /\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|\x1b[=>()][A-Z0-9]?/g; // cursor moves and modes
@@ -19,7 +19,8 @@ export function plain(text: string): string {
   return text.includes("\x1b") ? text.replace(OSC, "").replace(MOVES, "").replace(SGR, "").replace(UNFINISHED, "") : text;
 }
 
-export function pieces(text: string): Piece[] {
+/** style: in which the line begins. */
+export function pieces(text: string, style: Style = PLAIN): Piece[] {
   const clean = text
     .replace(OSC, "")
     .replace(MOVES, "")
@@ -27,13 +28,18 @@ export function pieces(text: string): Piece[] {
     .replace(CONTROLS, (control) => (control === "\x7f" ? "␡" : String.fromCharCode(0x2400 + control.charCodeAt(0))))
     .replace(REORDERING, "\ufffd");
   const made: Piece[] = [];
-  let style = PLAIN;
   // Every second part, from the second on, is the parameters of a sequence.
   for (const [at, part] of clean.split(SGR).entries()) {
     if (at % 2) style = restyled(style, part);
     else if (part) made.push({ text: part.replaceAll("\x1b", "␛"), ...lookOf(style) });
   }
   return made;
+}
+
+/** The style at the end of a line. */
+export function styleAfter(text: string, style: Style = PLAIN): Style {
+  if (!text.includes("\x1b[")) return style;
+  return Array.from(text.replace(OSC, "").matchAll(SGR), ([, parameters = ""]) => parameters).reduce(restyled, style);
 }
 
 /** A text cut at its links: every second entry, from the second on, is an address. */

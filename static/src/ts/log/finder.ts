@@ -28,19 +28,26 @@ export class Finder {
     return this.matches[this.at] ?? "";
   }
 
+  /** The line up to which the search got before it stopped, 0 if it did not stop. */
+  get stoppedAt(): number {
+    return this.search?.stoppedAt ?? 0;
+  }
+
   /** "2 of 7+" */
   get count(): string {
     if (!this.search) return "";
-    return this.search.failed ? texts.log.searchFailed : texts.log.matches(this.at + 1, this.matches.length, this.search.more);
+    return this.search.failed ? texts.log.searchFailed : texts.log.matches(this.at + 1, this.matches.length, this.search.running || this.search.stoppedAt > 0);
   }
 
   /** Search these logs, "" ends the search; true once the current match is the one nearest to `place`. */
   async find(text: string, sources: Lines[], place: () => Place): Promise<boolean> {
-    this.stop();
+    this.end();
     const search = text ? new Search(text, sources, this.changed) : undefined;
     this.search = search;
-    this.changed();
-    if (!search) return false;
+    if (!search) {
+      this.changed();
+      return false;
+    }
     await search.run();
     if (search !== this.search || search.failed || !search.matches.length) return false; // another search began meanwhile
     const { attempt, n } = place();
@@ -61,8 +68,18 @@ export class Finder {
     this.search?.update();
   }
 
+  /** Stop searching; what was found stays. */
   stop(): void {
-    this.search?.abort();
+    this.search?.stop();
+  }
+
+  /** Search on from where it stopped. */
+  resume(): void {
+    void this.search?.run();
+  }
+
+  end(): void {
+    this.stop();
     this.search = undefined;
     this.at = -1;
   }

@@ -2,8 +2,10 @@
 import { api, ApiError } from "../api";
 import { live, type Frame } from "../live";
 import { texts } from "../texts";
+import { LOOK_BACK, carry, endOf } from "./carry";
 import { Gaps } from "./gaps";
 import { classify, levelOf, startsTraceback, type After, type Kind, type Level } from "./levels";
+import type { Style } from "./sgr";
 
 export interface Line {
   n: number;
@@ -13,6 +15,8 @@ export interface Line {
   kind: Kind;
   after: After;
   level: Level;
+  /** In which it begins, where lines before it left a color; see carry.ts. */
+  style?: Style;
   attempt: number;
   rank: number;
 }
@@ -163,7 +167,8 @@ export class Lines extends EventTarget {
 
   private async fetch(block: number): Promise<void> {
     try {
-      const page = await api<LogPage>("GET", `${this.path}&after=${block * BLOCK}&limit=${BLOCK}`);
+      const back = block && !this.get(block * BLOCK) ? LOOK_BACK : 0;
+      const page = await api<LogPage>("GET", `${this.path}&after=${block * BLOCK - back}&limit=${BLOCK + back}`);
       this.take(page);
       const upto = Math.min((block + 1) * BLOCK, page.more ? page.next : this.total);
       let gap = page.gaps.length;
@@ -195,7 +200,8 @@ export class Lines extends EventTarget {
     if ("sealed" in frame) this.sealed = Boolean(frame.sealed);
     if ("tail" in frame) {
       const tail = frame.tail as LogPage["lines"][number] | null;
-      this.tail = tail && { ...tail, cut: tail.cut ?? 0, ...PLAIN, ...this.owner };
+      const last = this.get(this.total);
+      this.tail = tail && { ...tail, cut: tail.cut ?? 0, ...PLAIN, ...this.owner, ...(last && { style: endOf(last) }) };
     }
     this.changed();
     if (this.sealed) this.settle();
@@ -221,6 +227,7 @@ export class Lines extends EventTarget {
       level: levelOf(mark.kind),
       ...this.owner,
     };
+    this.restyle(line.n);
     if (startsTraceback(line.text)) this.heads.push(line.n);
     // With this line, lines that came before it may turn out to belong to a traceback.
     for (let next = this.get(line.n + 1), { after } = mark; next && after !== "nothing"; next = this.get(next.n + 1)) {
@@ -229,6 +236,11 @@ export class Lines extends EventTarget {
       Object.assign(next, fresh, { level: levelOf(fresh.kind) });
       after = fresh.after;
     }
+  }
+
+  /** The text of this line has changed, or is new. */
+  restyle(n: number): void {
+    carry((at) => this.get(at), n);
   }
 
   changed(): void {

@@ -54,7 +54,7 @@ export function drawBorder(row: HTMLElement, key: string, words: string): void {
 function text({ line, lost, find, current, open, fold, whole }: RowView): HTMLElement {
   const made = span("message", line ? "" : lost ? texts.log.notStored : texts.log.missing);
   if (!line) return made;
-  made.append(...pieces(line.text).flatMap((piece) => draw(piece, find)));
+  made.append(...pieces(line.text, line.style).flatMap((piece) => draw(piece, find)));
   if (line.cut) made.append(open ? texts.log.cutOpen(line.cut) : moreButton(line, whole)); // REST has an open line only as far as it is complete
   if (current) for (const mark of made.querySelectorAll(".highlight")) mark.classList.add("current");
   if (fold && !fold.open) made.append(span("tertiary", texts.log.folded(fold.hidden)));

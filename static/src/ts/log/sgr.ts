@@ -44,6 +44,11 @@ const BLACK = [0, 0, 0] as const;
 const WHITE = [255, 255, 255] as const;
 const READABLE = 4.5; // contrast of text on its background (WCAG AA)
 
+export const isSame = (one: Style, other: Style): boolean =>
+  one === other || (sameColor(one.fg, other.fg) && sameColor(one.bg, other.bg) && one.on.size === other.on.size && [...one.on].every((each) => other.on.has(each)));
+
+const sameColor = (one: Color | null, other: Color | null): boolean => String(one) === String(other);
+
 /** The style after a sequence with these parameters, such as "1;38;5;208"; what is unknown changes nothing. */
 export function restyled(style: Style, parameters: string): Style {
   let { fg, bg } = style;

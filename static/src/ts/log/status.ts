@@ -11,6 +11,8 @@ export interface Status {
   /** The first visible line. */
   first: Line | undefined;
   searching: boolean;
+  /** The line up to which a search got before it stopped; 0 if none did. */
+  stoppedAt: number;
   total: number;
   /** A part could not be loaded. */
   partly: boolean;
@@ -18,11 +20,11 @@ export interface Status {
 }
 
 /** The parts of the status line, in order. */
-export function statusTexts({ following, ended, first, searching, total, partly, stale }: Status): string[] {
+export function statusTexts({ following, ended, first, searching, stoppedAt, total, partly, stale }: Status): string[] {
   const place = first ? (ended ? status.placeFirst : status.place)(first.t.slice(11, 19), first.n) : "";
   const parts = [
     ended ? (following ? "" : place) : following ? status.following : status.paused(place),
-    searching ? status.searching : "",
+    searching ? status.searching : stoppedAt ? status.stopped(stoppedAt) : "",
     lines(total),
     partly ? status.partly : "",
     stale ? status.notLive : ended ? status.end : status.live,

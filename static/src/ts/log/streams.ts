@@ -1,4 +1,5 @@
 // The logs that the viewer shows, of one learner or all, of one attempt or all, and the rows they make.
+import { LOOK_BACK } from "./carry";
 import { ChainedRows, type Part } from "./chain";
 import { FoldedRows, Folds } from "./folds";
 import { Lines } from "./lines";
@@ -51,7 +52,7 @@ export class Streams {
   }
 
   async open(tail: number): Promise<void> {
-    await Promise.all(this.all.map((lines) => lines.open(tail)));
+    await Promise.all(this.all.map((lines) => lines.open(tail + LOOK_BACK)));
     this.opened = true;
   }
 

@@ -19,6 +19,7 @@ export interface Controls {
   previous: HTMLButtonElement;
   next: HTMLButtonElement;
   clear: HTMLButtonElement;
+  searchOn: HTMLButtonElement;
   follow: HTMLButtonElement;
   wrap: HTMLButtonElement;
   times: HTMLButtonElement;
@@ -76,6 +77,8 @@ export function controls(at: { learners: number; attempts: number; rank: string;
   const previous = button("chevron-up", words.previous);
   const next = button("chevron-down", words.next);
   const clear = button("x", words.clear);
+  const searchOn = button("search", words.searchOn, words.searchOn);
+  searchOn.hidden = true;
   box.append(icon("search"), find, found, previous, next, clear);
   const gap = document.createElement("span");
   gap.className = "spacer";
@@ -95,8 +98,8 @@ export function controls(at: { learners: number; attempts: number; rank: string;
   full.classList.add("last");
   for (const one of [wrap, times]) one.setAttribute("aria-pressed", "false");
   times.setAttribute("aria-pressed", "true");
-  bar.append(...[learner, attempt].filter((one) => one !== null), seg, box, gap, follow, error, wrap, times, download, full);
-  return { bar, learner, attempt, levels, find, found, previous, next, clear, follow, wrap, times, error, download, full };
+  bar.append(...[learner, attempt].filter((one) => one !== null), seg, box, searchOn, gap, follow, error, wrap, times, download, full);
+  return { bar, learner, attempt, levels, find, found, previous, next, clear, searchOn, follow, wrap, times, error, download, full };
 }
 
 /** A log that has ended is not followed: the same button leads to its end. */
@@ -128,12 +131,24 @@ export function showCounts({ levels }: Controls, counts: Record<string, number>)
   }
 }
 
+/** How many matches there are so far, and what can be done about the search. */
+export function showSearch({ found, clear, searchOn }: Controls, { count, running, stoppedAt }: { count: string; running: boolean; stoppedAt: number }): void {
+  if (found.textContent !== count) found.textContent = count;
+  searchOn.hidden = running || !stoppedAt;
+  const label = running ? words.stop : words.clear;
+  if (clear.title !== label) clear.title = label;
+  clear.setAttribute("aria-label", label);
+}
+
 /** What the reader can do with the controls. */
 export interface Actions {
   learner(rank: string): void;
   attempt(attempt: string): void;
   level(level: Level): void;
   find(): void;
+  /** Stop a search that runs, clear one that does not. */
+  stop(): void;
+  searchOn(): void;
   step(by: number): void;
   follow(): void;
   error(): void;
@@ -154,9 +169,11 @@ export function connect(tools: Controls, actions: Actions): void {
   });
   tools.next.addEventListener("click", () => actions.step(1));
   tools.previous.addEventListener("click", () => actions.step(-1));
-  tools.clear.addEventListener("click", () => {
-    find.value = "";
-    actions.find();
+  tools.clear.addEventListener("click", actions.stop);
+  tools.searchOn.addEventListener("click", () => {
+    tools.searchOn.hidden = true;
+    find.focus();
+    actions.searchOn();
   });
   for (const name of ["follow", "error", "wrap", "times", "full"] as const) tools[name].addEventListener("click", actions[name]);
 }

@@ -58,7 +58,7 @@ export class LogView {
 
   /** Show other logs, from the beginning of what they have. */
   switchTo(streams: Streams): void {
-    this.finder.stop();
+    this.finder.end();
     this.streams = streams;
     this.picked = null;
     this.started = "";
@@ -223,6 +223,7 @@ export class LogView {
     void api<LogPage>("GET", `${lines.path}&after=${line.n - 1}&limit=1&full=true`).then(
       (page) => {
         Object.assign(line, { text: page.lines[0]?.text ?? line.text, cut: page.lines[0]?.cut ?? 0 });
+        lines.restyle(line.n);
         this.pane.relayout();
       },
       () => toast(texts.log.restFailed, "error"),

@@ -14,7 +14,7 @@ import { attemptsShown, Streams, type Level } from "./streams";
 import { Survey } from "./survey";
 import { Ticks } from "./ticks";
 import { nextMode } from "./times";
-import { connect, controls, linkRaw, showCounts, showFollow, showTimes, showWhole, type Controls } from "./toolbar";
+import { connect, controls, linkRaw, showCounts, showFollow, showSearch, showTimes, showWhole, type Controls } from "./toolbar";
 import { LogView } from "./view";
 
 const COUNTED = 8; // logs of which warnings and errors are counted
@@ -241,12 +241,13 @@ class LogViewer extends HTMLElement {
         ended,
         first: view.firstLine,
         searching: view.finder.running || Boolean(view.rows.waiting),
+        stoppedAt: view.finder.stoppedAt,
         total: this.total,
         partly: Boolean(problem && this.total),
         stale: live.status !== "live" || sources.some((lines) => lines.unavailable),
       }),
     );
-    this.tools.found.textContent = view.finder.count;
+    showSearch(this.tools, view.finder);
     this.showSurvey(this.tools, view);
   };
 
@@ -269,6 +270,8 @@ class LogViewer extends HTMLElement {
       attempt: (attempt) => this.switchTo(view, this.rank, attempt),
       level: (level) => this.filter(view, level),
       find: () => this.find(view, tools.find.value),
+      stop: () => (view.finder.running ? view.finder.stop() : this.find(view, (tools.find.value = ""))),
+      searchOn: () => view.finder.resume(),
       step: (by) => view.step(by),
       follow: () => (view.pane.following && tools.follow.ariaPressed ? view.pane.pause() : view.pane.follow()),
       error: () => void this.jumpToError(view),
@@ -354,7 +357,8 @@ class LogViewer extends HTMLElement {
     const isTyping = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (isTyping) {
       if (event.key === "Enter") view.step(event.shiftKey ? -1 : 1);
-      if (event.key === "Escape") view.pane.scroller.focus();
+      if (event.key === "Escape" && view.finder.running) view.finder.stop();
+      else if (event.key === "Escape") view.pane.scroller.focus();
       return;
     }
     const { pane } = view;
