@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from portal.pages.admin.shell import frame
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
-from tenants.errors import TenantError
+from tenants.errors import ServiceError
 from tenants.models import Tenant
 from tenants.services import images as services
 
@@ -31,7 +31,7 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
         reason = request.POST.get("reason", "").strip()
         problems = _set(request, slug, _lines(text) if own else None, reason)
         if not problems:
-            messages.success(request, "Allowed images updated.")
+            say(request, "Allowed images updated.")
             return HttpResponseRedirect(f"/admin-console/tenants/{slug}/images")
     context = frame(request, "tenants") | {
         "tenant": tenant,
@@ -53,14 +53,19 @@ def _lines(text: str) -> list[str]:
 def _set(request: HttpRequest, slug: str, patterns: list[str] | None, reason: str) -> dict[str, str]:
     """What is wrong, by field; empty: they are set."""
     seen = frozenset({request.POST.get("etag", "")})
-    try:
+
+    def set_patterns() -> Outcome:
         services.images_set(user=person(request), slug=slug, patterns=patterns, reason=reason, if_match=seen)
-    except TenantError as error:
+        return {}
+
+    try:
+        once(request, set_patterns)
+    except ServiceError as error:
         return _by_field(error)
     return {}
 
 
-def _by_field(error: TenantError) -> dict[str, str]:
+def _by_field(error: ServiceError) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for each in error.details.get("errors", []):
         if each["path"] == "reason":
