@@ -147,6 +147,44 @@ def test_each_key_of_the_log_does_something_there(job: str, open_as: Open) -> No
             page.keyboard.press("Escape")
 
 
+def test_each_key_of_a_chart_and_of_the_log_s_search_does_what_the_sheet_says(
+    job: str, open_as: Open, picture: Callable[..., None]
+) -> None:
+    page = open_as("alice", f"{JOBS}/{job}/metrics")
+    keys = sheet(page)["In a chart"]
+    assert keys == ["←", "→", "Shift+←", "Shift+→", "+", "-", "0", "a", "v", "Esc"]
+    chart = page.locator("x-chart").first
+    plot = chart.locator("[data-plot]")
+    expect(plot.locator("canvas")).to_be_visible()
+    watch_keys(page)
+    names = {"←": "ArrowLeft", "→": "ArrowRight", "Shift+←": "Shift+ArrowLeft", "Shift+→": "Shift+ArrowRight"}
+    plot.focus()
+    for key in keys[:-1]:
+        assert did_something(page, names.get(key, key)), key
+        if key == "a":
+            expect(chart.locator("table")).to_be_visible()
+            page.keyboard.press("a")
+            expect(plot.locator("canvas")).to_be_visible()
+    expect(chart).to_have_attribute("data-big", "")
+    page.keyboard.press("Escape")
+    expect(chart).not_to_have_attribute("data-big", "")
+    page.keyboard.press("?")
+    picture(page, "keys-sheet")
+
+    page.goto(page.url.split("/metrics")[0] + "/logs")
+    assert sheet(page)["In the search field of the log"] == ["Enter", "Shift+Enter", "Esc"]
+    field = page.get_by_label("Search the log")
+    field.fill("step")
+    expect(page.locator("x-log .match-count")).to_have_text(re.compile(r"\d+ of \d+"))
+    before = page.locator("x-log .match-count").inner_text().split()[0]
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator("x-log .match-count")).not_to_have_text(re.compile(rf"^{before} of"))
+    page.keyboard.press("Enter")
+    expect(page.locator("x-log .match-count")).to_have_text(re.compile(rf"^{before} of"))
+    page.keyboard.press("Escape")
+    expect(page.locator("x-log .log-scroller")).to_be_focused()
+
+
 def test_each_key_of_the_quota_table_does_what_the_sheet_says(open_as: Open) -> None:
     page = open_as("admin", "/admin-console/quotas")
     assert sheet(page)["In the quota table"] == ["↑", "↓", "+", "-", "Enter", "Esc"]

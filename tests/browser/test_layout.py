@@ -9,6 +9,10 @@ import pytest
 import yaml
 from playwright.sync_api import Page, expect
 
+from tests.browser import programs
+from tests.browser.conftest import spec
+from tests.platform import Client
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
 NEW = "/t/vision-lab/jobs/new"
@@ -52,6 +56,43 @@ def test_a_meter_is_read_in_forced_colors_and_in_gray(open_as: Open) -> None:
     )
 
 
+LOOKS = """() => {
+    const look = (selector, ...names) => [...document.querySelectorAll(selector)].filter(e => e.checkVisibility())
+        .map(e => names.map(name => getComputedStyle(e)[name]).join(' '));
+    const canvas = getComputedStyle(document.body).backgroundColor;
+    return {canvas,
+        bars: look('.timeline .bar', 'backgroundColor'),
+        badges: look('.badge', 'outlineStyle'),
+        current: look('.tabs a[aria-current]', 'borderBottomColor'),
+        others: look('.tabs a:not([aria-current])', 'borderBottomColor'),
+        page: look('.side li a[aria-current]', 'outlineStyle'),
+        live: look('x-connection i', 'backgroundColor'),
+        keys: look('.legend-row i', 'backgroundColor'),
+    };
+}"""
+
+
+def test_states_tabs_and_legends_differ_in_forced_colors(
+    alice: Client, open_as: Open, picture: Callable[..., None]
+) -> None:
+    job = alice.submit(spec("forced-colors", programs.COUNTER, command="python -u main.py 5 5 0"))["id"]
+    alice.wait_state(str(job), "COMPLETED")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}/learners")
+    page.emulate_media(forced_colors="active")
+    for path in ("/learners", ""):
+        page.goto(page.url.split("/learners")[0] + path)
+        seen = page.evaluate(LOOKS)
+        assert set(seen["badges"]) == {"solid"}
+        assert set(seen["page"]) == {"solid"}
+        assert set(seen["others"]) == {seen["canvas"]}
+        assert seen["canvas"] not in [*seen["current"], *seen["live"], *seen["bars"], *seen["keys"]]
+        picture(page, f"forced-colors{path.replace('/', '-')}")
+        if path:
+            assert len(set(seen["keys"])) == len(seen["keys"]) > 1
+        else:
+            assert len(set(seen["bars"])) > 3
+
+
 def test_the_form_has_packages_results_and_the_step_of_checkpoints(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=plain")
     field = page.locator("textarea[name=spec]")
@@ -62,12 +103,12 @@ def test_the_form_has_packages_results_and_the_step_of_checkpoints(open_as: Open
     page.get_by_label("Step in the names").fill(r"ckpt-(?P<step>\d+)")
     page.get_by_label("Distributed variables").select_option("true")
     page.get_by_label("Plain Python instead").select_option("3.10")
-    spec = yaml.safe_load(field.input_value())
-    assert spec["requirements"] == ["einops==0.8.0", "rich"]
-    assert spec["setup"] == ["echo one", "echo two"]
-    assert (spec["keep"], spec["distributed"], spec["python"]) == (["out/**/*.png"], True, "3.10")
-    assert spec["checkpoint"]["step"] == r"ckpt-(?P<step>\d+)"
-    assert "framework" not in spec, "a plain Python takes its place"
+    typed = yaml.safe_load(field.input_value())
+    assert typed["requirements"] == ["einops==0.8.0", "rich"]
+    assert typed["setup"] == ["echo one", "echo two"]
+    assert (typed["keep"], typed["distributed"], typed["python"]) == (["out/**/*.png"], True, "3.10")
+    assert typed["checkpoint"]["step"] == r"ckpt-(?P<step>\d+)"
+    assert "framework" not in typed, "a plain Python takes its place"
 
     page.get_by_role("radio", name="plain").check()
     assert "python" not in yaml.safe_load(field.input_value())
@@ -75,7 +116,7 @@ def test_the_form_has_packages_results_and_the_step_of_checkpoints(open_as: Open
     page.locator(".cm-content").click()
     page.keyboard.press("ControlOrMeta+A")
     page.keyboard.insert_text(
-        yaml.safe_dump(spec | {"requirements": ["from-yaml", "rich"], "keep": ["a", "b"]})
+        yaml.safe_dump(typed | {"requirements": ["from-yaml", "rich"], "keep": ["a", "b"]})
     )
     expect(page.get_by_label("Requirements (one per line)")).to_have_value("from-yaml\nrich")
     expect(page.get_by_label("Keep files of the code folder")).to_have_value("a\nb")

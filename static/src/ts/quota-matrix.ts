@@ -1,5 +1,6 @@
 // Keys inside the quota matrix: arrows move between tenants, + and - change by one, Esc undoes the cell.
 // What a change would do comes from the server: the draft is posted for review, and the page's parts are morphed.
+import { KEYS, actionIn } from "./keys";
 import { fetchPage, morphParts } from "./parts";
 
 const REVIEW_MS = 250; // after the last change
@@ -25,30 +26,24 @@ function neighbor(field: HTMLInputElement, step: number): HTMLInputElement | nul
 }
 
 function press(event: KeyboardEvent, field: HTMLInputElement): boolean {
+  const action = actionIn(KEYS.quota, event);
+  if (!action) return false;
   const now = Number(field.value) || 0;
-  switch (event.key) {
-    case "ArrowUp":
-    case "ArrowDown": {
-      const next = neighbor(field, event.key === "ArrowDown" ? 1 : -1);
-      next?.focus();
-      next?.select();
-      return true;
-    }
-    case "+":
-      set(field, now + 1);
-      return true;
-    case "-":
-      set(field, now - 1);
-      return true;
-    case "Enter":
-      field.dispatchEvent(new Event("change", { bubbles: true }));
-      return true;
-    case "Escape":
-      set(field, Number(field.dataset.before));
-      return true;
-    default:
-      return false;
-  }
+  const move = (step: number): void => {
+    const next = neighbor(field, step);
+    next?.focus();
+    next?.select();
+  };
+  const actions: Record<keyof typeof KEYS.quota, () => void> = {
+    above: () => move(-1),
+    below: () => move(1),
+    more: () => set(field, now + 1),
+    less: () => set(field, now - 1),
+    check: () => void field.dispatchEvent(new Event("change", { bubbles: true })),
+    undo: () => set(field, Number(field.dataset.before)),
+  };
+  actions[action]();
+  return true;
 }
 
 let running: AbortController | undefined;
@@ -76,7 +71,6 @@ export function startMatrix(): void {
   table.addEventListener("keydown", (event) => {
     const field = event.target;
     if (!(field instanceof HTMLInputElement) || field.dataset.before === undefined) return;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (press(event, field)) event.preventDefault();
   });
   table.addEventListener("input", (event) => {

@@ -1,15 +1,17 @@
 // Every key of the portal, and the sheet that lists them (`?`): one table is the source of both. Keys with `press` are single
 // keys of the page: off in text fields, while a modifier is held, and if turned off in the settings. Those without are
-// handled where they work, and are listed here.
+// handled where they work, most by the lists in keys.ts.
+import { KEYS } from "./keys";
 import { texts } from "./texts";
 
 const words = texts.keys;
+const { log, search, chart, quota } = KEYS;
 const GO_MS = 1200;
 const PLACES: Record<string, string> = { o: "", j: "jobs", c: "/cluster", u: "usage", m: "members", k: "tokens" };
 
 interface Binding {
   /** As KeyboardEvent.key has them; "g o" is one key after the other, "Control+f" a key with a modifier. */
-  keys: string[];
+  keys: readonly string[];
   text: string;
   /** Returns whether it did something. */
   press?: (key: string) => boolean;
@@ -54,13 +56,29 @@ export const SCOPES: Scope[] = [
   {
     title: words.log,
     bindings: [
-      { keys: ["f"], text: words.follow },
-      { keys: ["g", "G", "Home", "End"], text: words.ends },
-      { keys: ["ArrowUp", "ArrowDown", "PageUp", "PageDown"], text: words.scroll },
-      { keys: ["/", "Control+f", "n", "N"], text: words.find },
-      { keys: ["e"], text: words.firstError },
-      { keys: ["w", "m", "z"], text: words.view },
-      { keys: ["y"], text: words.copyLines },
+      { keys: log.follow, text: words.follow },
+      { keys: [...log.start, ...log.end], text: words.ends },
+      { keys: [...log.up, ...log.down, ...log.pageUp, ...log.pageDown], text: words.scroll },
+      { keys: [...log.find, ...log.next, ...log.previous], text: words.find },
+      { keys: log.error, text: words.firstError },
+      { keys: [...log.wrap, ...log.times, ...log.full], text: words.view },
+      { keys: log.copy, text: words.copyLines },
+    ],
+  },
+  {
+    title: words.logSearch,
+    bindings: [
+      { keys: [...search.next, ...search.previous], text: words.matches },
+      { keys: search.leave, text: words.leaveSearch },
+    ],
+  },
+  {
+    title: words.chart,
+    bindings: [
+      { keys: [...chart.back, ...chart.forward], text: words.cursor },
+      { keys: [...chart.back10, ...chart.forward10], text: words.cursor10 },
+      { keys: [...chart.zoomIn, ...chart.zoomOut, ...chart.reset], text: words.zoom },
+      { keys: [...chart.table, ...chart.enlarge, ...chart.smaller], text: words.chartView },
     ],
   },
   {
@@ -73,9 +91,9 @@ export const SCOPES: Scope[] = [
   {
     title: words.quotas,
     bindings: [
-      { keys: ["ArrowUp", "ArrowDown"], text: words.quotaMove },
-      { keys: ["+", "-"], text: words.quotaStep },
-      { keys: ["Enter", "Escape"], text: words.quotaUndo },
+      { keys: [...quota.above, ...quota.below], text: words.quotaMove },
+      { keys: [...quota.more, ...quota.less], text: words.quotaStep },
+      { keys: [...quota.check, ...quota.undo], text: words.quotaUndo },
     ],
   },
 ];
@@ -85,7 +103,7 @@ const ACTIONS: Record<string, string> = {
   r: "#job-actions form[data-action='resume'] button",
   d: "#job-actions a[href*='/jobs/new?from=']",
 };
-const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", Control: "Ctrl", Escape: "Esc" };
+const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Control: "Ctrl", Escape: "Esc" };
 
 function typing(target: EventTarget | null): boolean {
   const element = target as HTMLElement | null;

@@ -1,6 +1,7 @@
 // <x-chart>: one metric over steps or time. Drawn only while visible, at most twice a second; new data keeps the zoom.
 import uPlot from "uplot";
 import { button, downloadLink, named } from "../button";
+import { KEYS, actionIn } from "../keys";
 import { texts } from "../texts";
 import { Metrics } from "./metrics";
 import { clipping } from "./clip";
@@ -297,6 +298,7 @@ class Chart extends HTMLElement {
     });
     const big = named(button("maximize-2", texts.chart.of(texts.chart.enlarge, this.name)), texts.chart.enlarge);
     big.setAttribute("aria-pressed", "false");
+    big.dataset.enlarge = "";
     const enlarge = (on: boolean): void => {
       if (on) this.dataset.big = "";
       else delete this.dataset.big;
@@ -306,7 +308,7 @@ class Chart extends HTMLElement {
     };
     big.addEventListener("click", () => enlarge(!("big" in this.dataset)));
     this.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !("big" in this.dataset)) return;
+      if (actionIn(KEYS.chart, event) !== "smaller" || !("big" in this.dataset)) return;
       enlarge(false);
       big.focus();
     });
@@ -321,28 +323,30 @@ class Chart extends HTMLElement {
 
   private onKey(event: KeyboardEvent): void {
     const plot = this.plot;
-    if (!plot || event.ctrlKey || event.metaKey || event.altKey) return;
-    const steps = event.shiftKey ? 10 : 1;
-    const { min = 0, max = 1 } = plot.scales.x ?? {};
+    const action = actionIn(KEYS.chart, event);
+    if (!action || action === "smaller") return; // the whole element's
+    const { min = 0, max = 1 } = plot?.scales.x ?? {};
     const width = (max ?? 1) - (min ?? 0);
     const middle = ((max ?? 1) + (min ?? 0)) / 2;
     const move = (by: number): void => {
+      if (!plot) return; // the values are shown as a table
       const last = this.table.x.length - 1;
       const at = Math.max(0, Math.min(last, (plot.cursor.idx ?? last) + by));
       plot.setCursor({ left: plot.valToPos(this.table.x[at] ?? 0, "x"), top: 10 });
     };
-    const keys: Record<string, () => void> = {
-      ArrowLeft: () => move(-steps),
-      ArrowRight: () => move(steps),
-      "+": () => change({ zoom: [middle - width / 4, middle + width / 4] }),
-      "-": () => change({ zoom: [middle - width, middle + width] }),
-      "0": () => change({ zoom: null }),
-      a: () => this.querySelector<HTMLButtonElement>(".tools button")?.click(),
+    const actions: Record<Exclude<keyof typeof KEYS.chart, "smaller">, () => void> = {
+      back: () => move(-1),
+      forward: () => move(1),
+      back10: () => move(-10),
+      forward10: () => move(10),
+      zoomIn: () => change({ zoom: [middle - width / 4, middle + width / 4] }),
+      zoomOut: () => change({ zoom: [middle - width, middle + width] }),
+      reset: () => change({ zoom: null }),
+      table: () => this.querySelector<HTMLButtonElement>(".tools button")?.click(),
+      enlarge: () => this.querySelector<HTMLButtonElement>("[data-enlarge]")?.click(),
     };
-    const act = keys[event.key];
-    if (!act) return;
     event.preventDefault();
-    act();
+    actions[action]();
   }
 }
 

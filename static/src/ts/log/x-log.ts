@@ -1,4 +1,5 @@
 // <x-log>: the log viewer. It follows the newest line until the reader scrolls back; then nothing moves.
+import { KEYS, actionIn } from "../keys";
 import { live } from "../live";
 import { texts } from "../texts";
 import { toast } from "../toast";
@@ -356,9 +357,9 @@ class LogViewer extends HTMLElement {
     if (!view) return;
     const isTyping = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (isTyping) {
-      if (event.key === "Enter") view.step(event.shiftKey ? -1 : 1);
-      if (event.key === "Escape" && view.finder.running) view.finder.stop();
-      else if (event.key === "Escape") view.pane.scroller.focus();
+      const press = actionIn(KEYS.search, event);
+      if (press === "next" || press === "previous") view.step(press === "next" ? 1 : -1);
+      if (press === "leave") view.finder.running ? view.finder.stop() : view.pane.scroller.focus();
       return;
     }
     const { pane } = view;
@@ -367,10 +368,13 @@ class LogViewer extends HTMLElement {
       follow: () => (pane.following ? pane.pause() : pane.follow()),
       end: () => pane.follow(),
       start: () => pane.toStart(),
-      pages: (by) => pane.scrollBy(by * page),
-      lines: (by) => pane.scrollBy(by * ROW_PX),
+      pageUp: () => pane.scrollBy(-page),
+      pageDown: () => pane.scrollBy(page),
+      up: () => pane.scrollBy(-ROW_PX),
+      down: () => pane.scrollBy(ROW_PX),
       find: () => this.tools?.find.focus(),
-      step: (by) => view.step(by),
+      next: () => view.step(1),
+      previous: () => view.step(-1),
       wrap: () => this.toggleWrap(view),
       times: () => this.nextTimes(view),
       error: () => void this.jumpToError(view),
