@@ -150,6 +150,8 @@ BULK = {
 }
 
 
+TOO_MANY = f"Not done: at most {BULK_MAX} jobs at a time. Select it again."
+"""What is said of each selected job beyond those."""
 REPEATABLE = frozenset({"halt", "resume", "cancel"})
 """What may be requested again without effect."""
 
@@ -161,13 +163,17 @@ def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse
 
     Asks first where a halt may lose something.
     """
-    bulk, ids = BULK[verb], request.POST.getlist("job")[:BULK_MAX]
+    bulk, selected = BULK[verb], list(dict.fromkeys(request.POST.getlist("job")))
+    ids, beyond = selected[:BULK_MAX], selected[BULK_MAX:]
     if verb == "halt" and "confirmed" not in request.POST and (asked := _questions(request, tenant, ids)):
-        context = frame(request, tenant, "jobs") | {"ids": ids, "questions": asked}
+        context = frame(request, tenant, "jobs") | {"ids": selected, "questions": asked}
         return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
-    chosen = _rows(request, tenant, Filters()).filter(pk__in=ids).values_list("pk", "name", "intent_gen")
+    chosen = _rows(request, tenant, Filters()).filter(pk__in=selected).values_list("pk", "name", "intent_gen")
     before = {pk: (name, generation) for pk, name, generation in chosen}
     results = [_act_on_one(request, verb, job_id, *before.get(job_id, (job_id, None))) for job_id in ids]
+    for job_id in beyond:
+        name, _ = before.get(job_id, (job_id, None))
+        results.append({"id": job_id, "ok": False, "name": name, "done": False, "text": TOO_MANY})
     if results:
         done = sum(result["done"] for result in results)
         title = f"{bulk.done} {done} of {len(results)} job{pluralize(len(results))}."

@@ -142,6 +142,7 @@ def test_a_job_is_renamed_on_its_page_and_selected_jobs_are_tagged_and_deleted(
     assert not look(page, picture, "bulk-tag")
     page.get_by_role("button", name="Add tags").click()
     expect(page.locator("#results-title")).to_have_text("Tagged 2 of 2 jobs.")
+    expect(page.locator("#results-title")).to_be_focused()
     assert alice.job(jobs["runs"])["tags"] == ["sweep"]
     for name in ("failed", "runs"):
         page.locator(f"#job-{jobs[name]} input").check()

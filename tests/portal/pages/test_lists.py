@@ -15,6 +15,7 @@ from portal.pages import jobs
 from tenants.models import Tenant, User
 from tests import factories
 from tests.markup import markup
+from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
@@ -155,3 +156,17 @@ def test_the_two_kinds_of_empty_say_different_things(
     if query:
         factories.job(of=lab, owner=alice)
     assert text in markup(browser.get(f"/t/vision-lab/jobs{query}"))
+
+
+def test_what_is_selected_beyond_the_most_at_a_time_is_listed_as_not_done(
+    signed_in: SignIn, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "BULK_MAX", 2)
+    made = [factories.job(of=lab, owner=alice, name=f"job-{n}") for n in range(3)]
+    client = signed_in(alice)
+    client.post("/t/vision-lab/jobs/cancel", {"job": [job.pk for job in made] + [made[0].pk]})
+    page = markup(client.get("/t/vision-lab/jobs"))
+    assert "Canceling 2 of 3 jobs." in page
+    assert "Not done: at most" in page
+    made[2].refresh_from_db()
+    assert made[2].intent == "RUN"
