@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { KEYS, actionIn } from "../../static/src/ts/keys";
+import { PARTS } from "../../static/src/ts/sheet";
 import { SCOPES } from "../../static/src/ts/shortcuts";
 
 const press = (key: string, more = {}) => ({ key, ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...more });
@@ -8,7 +9,7 @@ const press = (key: string, more = {}) => ({ key, ctrlKey: false, metaKey: false
 test("every key that a part of a page handles is on the sheet, in a scope that lists nothing else", () => {
   for (const [part, actions] of Object.entries(KEYS)) {
     const keys = Object.values(actions).flat();
-    const scopes = SCOPES.filter(({ bindings }) => {
+    const scopes = PARTS.filter(({ bindings }) => {
       const listed = bindings.flatMap((one) => one.keys);
       return keys.every((key) => listed.includes(key)) && listed.length === keys.length;
     });
@@ -17,7 +18,7 @@ test("every key that a part of a page handles is on the sheet, in a scope that l
 });
 
 test("no key does two things in one place", () => {
-  for (const { title, bindings } of SCOPES) {
+  for (const { title, bindings } of [...SCOPES, ...PARTS]) {
     const keys = bindings.flatMap((one) => one.keys);
     assert.equal(new Set(keys).size, keys.length, title);
   }

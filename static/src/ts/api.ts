@@ -54,3 +54,18 @@ function encode(body: unknown, headers: Record<string, string>): BodyInit | unde
   headers["Content-Type"] = body instanceof Yaml ? "application/yaml" : "application/json";
   return body instanceof Yaml ? body.text : JSON.stringify(body);
 }
+
+const unanswered = new WeakMap<HTMLFormElement, string>();
+
+/** The field with the key by which the server acts on a form once (portal/pages/form_once.py). */
+export const keyField = (form: HTMLFormElement): HTMLInputElement | null => form.querySelector("[name=form_key]");
+
+/** Send with the form's key. It is kept where send rejects, for there was no response: a repeat has the key of the first time, even if
+ * the page, and the key in it, was refreshed in between. */
+export async function withKey<Answer>(form: HTMLFormElement, send: (key: string) => Promise<Answer>): Promise<Answer> {
+  const key = unanswered.get(form) ?? keyField(form)?.value ?? crypto.randomUUID();
+  unanswered.set(form, key);
+  const answer = await send(key);
+  unanswered.delete(form);
+  return answer;
+}

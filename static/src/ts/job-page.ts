@@ -1,8 +1,7 @@
 // The job page stays current while it is open: numbers that change often in place, everything else by fetching the page
 // again and morphing its parts.
-import { ApiError, api } from "./api";
+import { ApiError, api, keyField, withKey } from "./api";
 import { Metrics } from "./chart/metrics";
-import { renewKey, withKey } from "./form-key";
 import { duration, hours, metric } from "./format";
 import { live, type Frame } from "./live";
 import type { Rendered } from "./newest";
@@ -185,7 +184,8 @@ class JobPage extends HTMLElement {
     try {
       const address = `/jobs/${this.dataset.job}/${verb}`;
       const answer = await withKey(form, (key) => responded(api<Job>("POST", address, chosen ? { checkpoint: Number(chosen) } : {}, { key })));
-      renewKey(form);
+      const used = keyField(form);
+      if (used) used.value = crypto.randomUUID(); // the page stays: another press is another action
       if (answer instanceof ApiError) throw answer;
       const job = answer;
       const halt = job.state === "QUEUED" || job.state === "HALTED" ? texts.job.dequeued : texts.job.halting;

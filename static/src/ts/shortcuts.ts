@@ -1,15 +1,12 @@
-// Every key of the portal, and the sheet that lists them (`?`): one table is the source of both. Keys with `press` are single
-// keys of the page: off in text fields, while a modifier is held, and if turned off in the settings. Those without are
-// handled where they work, most by the lists in keys.ts.
-import { KEYS } from "./keys";
+// The single keys of pages, and the sheet that lists every key (`?`). They are off in text fields, while a modifier is held,
+// and if turned off in the settings. Keys of one part of a page are in keys.ts, and handled there.
 import { texts } from "./texts";
 
 const words = texts.keys;
-const { log, search, chart, quota } = KEYS;
 const GO_MS = 1200;
 const PLACES: Record<string, string> = { o: "", j: "jobs", c: "/cluster", u: "usage", m: "members", k: "tokens" };
 
-interface Binding {
+export interface Binding {
   /** As KeyboardEvent.key has them; "g o" is one key after the other, "Control+f" a key with a modifier. */
   keys: readonly string[];
   text: string;
@@ -17,7 +14,7 @@ interface Binding {
   press?: (key: string) => boolean;
 }
 
-interface Scope {
+export interface Scope {
   title: string;
   /** Whether its single keys work on this page; they come before those of every page. */
   works?: () => boolean;
@@ -53,49 +50,6 @@ export const SCOPES: Scope[] = [
       { keys: ["."], text: words.showNew, press: () => click("#new-jobs") },
     ],
   },
-  {
-    title: words.log,
-    bindings: [
-      { keys: log.follow, text: words.follow },
-      { keys: [...log.start, ...log.end], text: words.ends },
-      { keys: [...log.up, ...log.down, ...log.pageUp, ...log.pageDown], text: words.scroll },
-      { keys: [...log.find, ...log.next, ...log.previous], text: words.find },
-      { keys: log.error, text: words.firstError },
-      { keys: [...log.wrap, ...log.times, ...log.full], text: words.view },
-      { keys: log.copy, text: words.copyLines },
-    ],
-  },
-  {
-    title: words.logSearch,
-    bindings: [
-      { keys: [...search.next, ...search.previous], text: words.matches },
-      { keys: search.leave, text: words.leaveSearch },
-    ],
-  },
-  {
-    title: words.chart,
-    bindings: [
-      { keys: [...chart.back, ...chart.forward], text: words.cursor },
-      { keys: [...chart.back10, ...chart.forward10], text: words.cursor10 },
-      { keys: [...chart.zoomIn, ...chart.zoomOut, ...chart.reset], text: words.zoom },
-      { keys: [...chart.table, ...chart.enlarge, ...chart.smaller], text: words.chartView },
-    ],
-  },
-  {
-    title: words.editor,
-    bindings: [
-      { keys: ["Control+Enter"], text: words.submit },
-      { keys: ["Tab", "Escape"], text: words.indent },
-    ],
-  },
-  {
-    title: words.quotas,
-    bindings: [
-      { keys: [...quota.above, ...quota.below], text: words.quotaMove },
-      { keys: [...quota.more, ...quota.less], text: words.quotaStep },
-      { keys: [...quota.check, ...quota.undo], text: words.quotaUndo },
-    ],
-  },
 ];
 
 const ACTIONS: Record<string, string> = {
@@ -103,7 +57,6 @@ const ACTIONS: Record<string, string> = {
   r: "#job-actions form[data-action='resume'] button",
   d: "#job-actions a[href*='/jobs/new?from=']",
 };
-const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Control: "Ctrl", Escape: "Esc" };
 
 function typing(target: EventTarget | null): boolean {
   const element = target as HTMLElement | null;
@@ -150,48 +103,20 @@ function firstError(): boolean {
 }
 
 function toggleSheet(): boolean {
-  document.getElementById("keys")?.togglePopover();
+  void loadSheet().then(() => document.getElementById("keys")?.togglePopover());
   return true;
 }
+
+let sheet: Promise<void> | undefined;
+const loadSheet = (): Promise<void> => (sheet ??= import("./sheet").then(({ drawSheet }) => drawSheet(SCOPES)));
 
 /** What does something with these keys, in the order in which scopes come. */
 function act(keys: string): boolean {
   return SCOPES.filter((scope) => scope.works?.() ?? true).some(({ bindings }) => bindings.some((one) => one.keys.includes(keys) && one.press?.(keys)));
 }
 
-function drawSheet(): void {
-  const list = document.querySelector("#keys dl");
-  list?.replaceChildren(...SCOPES.flatMap((scope) => [heading(scope.title), ...scope.bindings.map(row)]));
-}
-
-function heading(title: string): HTMLElement {
-  const made = document.createElement("div");
-  made.className = "key-scope";
-  const term = document.createElement("dt");
-  term.textContent = title;
-  made.append(term, document.createElement("dd"));
-  return made;
-}
-
-function row({ keys, text }: Binding): HTMLElement {
-  const made = document.createElement("div");
-  const [term, words] = [document.createElement("dt"), document.createElement("dd")];
-  // "g o", "g j" are shown as g and then o, j.
-  const shown = [...new Set(keys.flatMap((key) => key.split(" ")))];
-  term.append(...shown.flatMap((key) => [cap(key), " "]));
-  words.textContent = text;
-  made.append(term, words);
-  return made;
-}
-
-function cap(key: string): HTMLElement {
-  const made = document.createElement("kbd");
-  made.textContent = key.split("+").map((part) => SIGNS[part] ?? part).join("+") || key;
-  return made;
-}
-
 export function startShortcuts(): void {
-  drawSheet();
+  document.getElementById("keys")?.addEventListener("beforetoggle", () => void loadSheet());
   if (document.documentElement.dataset.shortcuts === "off") return;
   let prefix = 0;
   document.addEventListener("keydown", (event) => {

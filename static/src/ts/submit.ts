@@ -3,8 +3,8 @@
 //
 // A form receives `submitted` before its page is left, and `refused` with the page that the server rendered instead; a form
 // that prevents the default of `refused` shows what is wrong by itself.
-import { csrfToken } from "./api";
-import { rememberKey, startFormKeys, withKey } from "./form-key";
+import { csrfToken, withKey } from "./api";
+import { rememberKey, startFormKeys } from "./form-key";
 import { prepare } from "./forms";
 import { icon } from "./icon";
 import { loadMorphing, morph } from "./parts";
