@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 
 from gpu_scheduler.clusters import registry
-from gpu_scheduler.clusters.base import Capabilities, Cluster
+from gpu_scheduler.clusters.base import Capabilities, Cluster, Isolation, ReportsIsolation
 
 _connected: dict[str, Cluster] = {}
 _lock = threading.Lock()
@@ -44,6 +44,15 @@ def named(name: str) -> Cluster:
 def capabilities() -> Capabilities:
     """What jobs on the current cluster may use. Makes no connection."""
     return registry.driver(settings.LUTHIER_CLUSTER).capabilities
+
+
+def isolation() -> Isolation | None:
+    """What keeps programs apart on the cluster for new attempts; None where that is the cluster's own matter.
+
+    Raises ClusterError.
+    """
+    cluster = current()
+    return cluster.isolation() if isinstance(cluster, ReportsIsolation) else None
 
 
 def has_deploy_deadline(name: str) -> bool:

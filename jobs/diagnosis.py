@@ -28,6 +28,7 @@ class FailureCause(StrEnum):
     NOT_EXECUTABLE = "not_executable"
     BAD_ARGUMENTS = "bad_arguments"
     MISSING_FILE = "missing_file"
+    ACCESS_DENIED = "access_denied"
     IMPORT_ERROR = "import_error"
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
@@ -79,6 +80,10 @@ def _rule(
 
 CHECK_COMMAND = "Check its spelling, and that the job's environment has it."
 CHECK_PATH = "Check the path: the code is in the working folder, data under $DATA_DIR."
+CHECK_ACCESS = (
+    "Read data under $DATA_DIR; write to $RESULT_DIR, $CHECKPOINT_DIR or $TMPDIR. On the local cluster operators add"
+    " other paths by LUTHIER_PROGRAM_READS and LUTHIER_PROGRAM_WRITES."
+)
 CHECK_MODULE = "List it in requirements, add it to the code, or use an environment that has it."
 LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
 MORE_MEMORY = "Request more memory."
@@ -142,6 +147,13 @@ _RULES = (
         r"^FileNotFoundError: \[Errno 2\] [^:]+: '(?P<text>[^']+)'",
         "could not find the file {text}",
         CHECK_PATH,
+        raised=True,
+    ),
+    _rule(
+        FailureCause.ACCESS_DENIED,
+        r"^(?:PermissionError: \[Errno 13\]|OSError: \[Errno 30\]) [^:]+: '(?P<text>[^']+)'",
+        "was denied access to {text}",
+        CHECK_ACCESS,
         raised=True,
     ),
     _rule(

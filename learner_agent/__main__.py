@@ -11,10 +11,11 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.path.insert(0, os.path.dirname(here))
 
-USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent shipper"
+USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent shipper | learner_agent sandbox"
 
 
 def main(arguments: list[str]) -> int:
+    from learner_agent.sandbox.entry import SandboxFailed
     from learner_agent.settings import BadSettings
 
     try:
@@ -27,6 +28,13 @@ def main(arguments: list[str]) -> int:
             from learner_agent.shipper import main as shipper_main
 
             return shipper_main()
+        if arguments == ["sandbox"]:
+            from learner_agent.sandbox.probe import main as probe_main
+
+            return probe_main()
+    except SandboxFailed as error:
+        sys.stderr.write("sandbox_failed: nothing runs without it: %s\n" % error)
+        return os.EX_CONFIG
     except BadSettings as error:
         sys.stderr.write("learner_agent: cannot start\n%s\n" % error)
         return os.EX_CONFIG

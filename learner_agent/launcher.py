@@ -26,6 +26,8 @@ from learner_agent import halting, processes
 from learner_agent.halting import Halting
 from learner_agent.log_segments import LogWriter
 from learner_agent.masking import Mask, masks
+from learner_agent.sandbox import entry
+from learner_agent.sandbox.entry import Sandbox
 from learner_agent.settings import SHOWN_CHARS, LauncherSettings, launcher_settings
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import now_ms, number_or, put_aside, replace_file, unlink
@@ -44,7 +46,7 @@ ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
 MARKS = ("imported", "checks_halt", "halt_noticed", "finished")
 """What a program leaves in the spool by calls of learner_agent.training."""
-HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP"})
+HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP", entry.VARIABLE, entry.PROGRAM_ENV})
 """Variables that no program gets."""
 EXIT_NOT_STARTED = 128 + signal.SIGTERM
 EXIT_NOT_FOUND = 127
@@ -54,8 +56,15 @@ EXIT_LOST = 128 + signal.SIGKILL
 class Launcher:
     """One run of one program."""
 
-    def __init__(self, settings: LauncherSettings, argv: List[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        settings: LauncherSettings,
+        argv: List[str],
+        env: Mapping[str, str],
+        sandbox: Optional[Sandbox] = None,
+    ) -> None:
         self.settings = settings
+        self.sandbox = sandbox
         self.argv = argv
         self.env = dict(env)
         self.spool = Spool(settings.state_dir)
@@ -125,7 +134,7 @@ class Launcher:
             )
         try:
             self._run_one(self.argv or _in_shell(self.settings.command), env)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             self._say("luthier: cannot start the program: %s" % error)
             return self._end(EXIT_NOT_FOUND)
         return self._end(EXIT_LOST if self.status is None else processes.exit_code(self.status))
@@ -139,7 +148,10 @@ class Launcher:
             self.setup = {"n": n, "of": len(commands), "command": shown}
             try:
                 self._run_one(["/bin/sh", "-e", "-c", command], env, phase=b"SETUP")
-            except OSError as error:  # an earlier one may have removed the code folder
+            except (
+                OSError,
+                subprocess.SubprocessError,
+            ) as error:  # an earlier one may have removed the code folder
                 self._say("luthier: cannot start the setup command: %s" % error)
                 self.status = EXIT_NOT_FOUND << 8  # as waitpid returns it
             if self.status != 0 and self.halting is None:
@@ -208,10 +220,16 @@ class Launcher:
             cwd=str(self.settings.model_dir),
             env=dict(env),
             start_new_session=True,
-            preexec_fn=lambda: processes.die_with(parent),
+            preexec_fn=lambda: self._before_exec(parent),
         )
         self.pid, self.started_at = program.pid, time.monotonic()
         program.returncode = 0  # _reap does it, together with orphans
+
+    def _before_exec(self, parent: int) -> None:
+        """In the child; what raises here ends the start."""
+        processes.die_with(parent)
+        if self.sandbox is not None:
+            self.sandbox.enter_as_program()
 
     def _program_env(self, ready: Mapping[str, Any]) -> Dict[str, str]:
         env = {name: value for name, value in self.env.items() if name not in HIDDEN}
@@ -452,5 +470,8 @@ def _in_shell(command: str) -> List[str]:
 
 
 def main(argv: List[str]) -> int:
-    """Entry point: settings from the environment, the program from argv or TRAINING_COMMAND."""
-    return Launcher(launcher_settings(os.environ, needs_command=not argv), argv, os.environ).run()
+    """Entry point: settings from the environment, the program from argv or TRAINING_COMMAND. Raises SandboxFailed."""
+    settings, sandbox = launcher_settings(os.environ, needs_command=not argv), entry.of(os.environ)
+    if sandbox is not None:
+        sandbox.enter_as_launcher()
+    return Launcher(settings, argv, entry.with_program_env(os.environ), sandbox).run()

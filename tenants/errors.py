@@ -54,6 +54,12 @@ class FieldsInvalid(TenantError):
     code = "invalid"
 
 
+class TenantsNotIsolated(TenantError):
+    """The cluster does not isolate the programs of different tenants from each other."""
+
+    code = "tenants_not_isolated"
+
+
 class NameTaken(TenantError):
     """This name is already in use: choose another."""
 

@@ -140,6 +140,8 @@ class Platform:
         """demo: let the first start submit its example job, which also builds the runtime sklearn."""
         self.data, self.nodes, self.workers, self.env = data, nodes, workers, env
         self.demo = demo
+        self.meeting = data.parent / f"{data.name}-programs"
+        """A folder that programs and tests share; what else is outside their own folders no program reaches."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.users: dict[str, dict[str, Any]] = {}
@@ -155,11 +157,18 @@ class Platform:
         }
         for key in ("DATABASE_URL", "REDIS_URL", "SECRET_KEY"):
             kept.pop(key, None)
-        return kept | {"LUTHIER_DATA": str(self.data), "LUTHIER_PUBLIC_URL": self.url} | self.env
+        own = {
+            "LUTHIER_DATA": str(self.data),
+            "LUTHIER_PUBLIC_URL": self.url,
+            "LUTHIER_PROGRAM_WRITES": str(self.meeting),
+            "LUTHIER_TENANTS_TRUST_EACH_OTHER": "yes",
+        }
+        return kept | own | self.env
 
     def start(self, *, within_s: float = 120) -> Platform:
         """Start, wait until everything is ready, and learn the demo users' passwords and tokens."""
-        self.data.mkdir(parents=True, exist_ok=True)
+        for folder in (self.data, self.meeting):
+            folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "manage.py", "up", "--data", str(self.data), "--port", str(self.port)]
         command += ["--workers", str(self.workers), "--nodes", self.nodes]
         command += [] if self.demo else ["--no-demo"]

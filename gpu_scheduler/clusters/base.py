@@ -116,6 +116,14 @@ def memory_numbers(used_mib: int, limit_mib: int) -> dict[str, Any]:
     return {"peak_memory_mib": used_mib, "memory_limit_mib": limit_mib}
 
 
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What keeps programs of different jobs apart on a cluster. holds: nothing known is missing. text: for people."""
+
+    holds: bool
+    text: str
+
+
 class Cause(StrEnum):
     """Who caused a learner's end."""
 
@@ -416,6 +424,15 @@ class Cluster(Protocol):
     def remove(self, name: str, *, uids: Sequence[str] | None = None) -> Removal: ...
 
     def watch(self, on_change: OnChange) -> Watch: ...
+
+
+@runtime_checkable
+class ReportsIsolation(Protocol):
+    """A cluster whose isolation depends on the machine that it runs on."""
+
+    def isolation(self) -> Isolation:
+        """What it does now. Raises ClusterBusy."""
+        ...
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from learner_agent.log_segments import LogReader, log_span
+from learner_agent.sandbox import entry
 from learner_agent.settings import SHOWN_CHARS, ShipperSettings, shipper_settings
 from learner_agent.shipper import inputs, results
 from learner_agent.shipper.checkpoint_steps import step_in_names
@@ -514,12 +515,18 @@ def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) ->
 
 
 def main() -> int:
-    """Entry point. SIGTERM is ignored: unconfirmed data is sent first, and SIGKILL loses nothing."""
+    """Entry point. SIGTERM is ignored: unconfirmed data is sent first, and SIGKILL loses nothing.
+
+    Raises SandboxFailed.
+    """
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
     settings = shipper_settings(os.environ)
     os.environ.pop("LUTHIER_SECRET", None)
+    sandbox = entry.of(os.environ)
+    if sandbox is not None:
+        sandbox.enter_as_shipper()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

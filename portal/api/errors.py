@@ -53,6 +53,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.OwnRoleRaised: HTTPStatus.FORBIDDEN,
     tenants.FieldsInvalid: HTTPStatus.BAD_REQUEST,
     tenants.NameTaken: HTTPStatus.CONFLICT,
+    tenants.TenantsNotIsolated: HTTPStatus.CONFLICT,
     tenants.AlreadyMember: HTTPStatus.CONFLICT,
     tenants.LastManager: HTTPStatus.CONFLICT,
     tenants.LimitChanged: HTTPStatus.CONFLICT,

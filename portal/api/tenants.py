@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
+from jobs.services.isolation import require_isolation_for_one_more
 from portal.api import paging, permissions
 from portal.api.fields import (
     ROLES,
@@ -102,7 +103,11 @@ class TenantRequest(TenantSettings):
     response_example=TENANT_EXAMPLE,
 )
 def tenant_create(call: Call) -> dict[str, Any]:
-    """Create a tenant; platform admins only. It has no quota until one is set."""
+    """Create a tenant; platform admins only. It has no quota until one is set.
+
+    409 `tenants_not_isolated`: programs of tenants could reach each other on this cluster.
+    """
+    require_isolation_for_one_more()
     settings = {key: call.data[key] for key in ("priorities", "jobs_limit") if key in call.data}
     made = services.tenant_create(
         user=call.user,

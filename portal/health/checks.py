@@ -178,6 +178,7 @@ def scheduler() -> HealthCheck:
 def cluster() -> HealthCheck:
     try:
         nodes = clusters.current().nodes()
+        isolation = clusters.isolation()
     except ClusterError as error:
         remedy = clusters.capabilities().remedy
         return HealthCheck(
@@ -187,7 +188,10 @@ def cluster() -> HealthCheck:
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
     if not usable:
         return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
-    return HealthCheck("cluster", found)
+    if isolation is None:
+        return HealthCheck("cluster", found)
+    warnings = () if isolation.holds else (f"{isolation.text[:1].upper()}{isolation.text[1:]}.",)
+    return HealthCheck("cluster", f"{found}; {isolation.text}", warnings=warnings)
 
 
 def pending_migrations() -> int:

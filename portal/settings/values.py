@@ -6,6 +6,7 @@ Each reader returns its value, or raises ValueError with a sentence that says wh
 import base64
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ SECRETS_KEY_BYTES = 32
 HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
 SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
+SANDBOX_MODES = ("auto", "required", "off")
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off")
 ESCAPED = "in a password write / ? # [ ] @ as %2F %3F %23 %5B %5D %40"
@@ -229,6 +231,21 @@ def nodes(text: str) -> str:
     """The local cluster's nodes, as `manage.py up --nodes` takes them."""
     if wrong := wrong_entries(text):
         raise ValueError("; ".join(wrong))
+    return text
+
+
+def sandbox(text: str) -> str:
+    """Whether programs on the local cluster are confined."""
+    if text not in SANDBOX_MODES:
+        raise ValueError(f"must be one of {', '.join(SANDBOX_MODES)}")
+    return text
+
+
+def paths(text: str) -> str:
+    """Absolute paths, apart by colons."""
+    for part in filter(None, text.split(os.pathsep)):
+        if not Path(part).is_absolute() or Path(part) == Path("/"):
+            raise ValueError(f"{part[:200]!r} is not the absolute path of a folder or file below /")
     return text
 
 

@@ -72,7 +72,11 @@ def start_plan(options: Options, environment: Environment, *, port: int) -> Star
         prepare=["prepare"] if options.demo else ["prepare", "--no-demo"],
         servers=_servers(where, environment),
         web=[_web(port, env)],
-        nodes=[_nodes(where, nodes, env)] if values.needs_node_daemon(environment.luthier_cluster) else [],
+        nodes=(
+            [_nodes(where, nodes, env, environment)]
+            if values.needs_node_daemon(environment.luthier_cluster)
+            else []
+        ),
         workers=[_worker(number, env) for number in range(1, options.workers + 1)],
     )
 
@@ -115,17 +119,20 @@ def _web(port: int, env: dict[str, str]) -> Service:
     )
 
 
-def node_command(where: Layout, nodes: str) -> list[str]:
+def node_command(where: Layout, nodes: str, environment: Environment) -> list[str]:
     """The local cluster's node daemon; it finds the agent and the runtimes from the project's folder."""
     options = ["--data", str(where.data), "--socket", str(where.node_socket), "--key", str(where.node_key)]
-    return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options, "--nodes", nodes]
+    options += ["--nodes", nodes, "--sandbox", environment.luthier_local_sandbox]
+    options += ["--program-reads", environment.luthier_program_reads]
+    options += ["--program-writes", environment.luthier_program_writes]
+    return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options]
 
 
-def _nodes(where: Layout, nodes: str, env: dict[str, str]) -> Service:
+def _nodes(where: Layout, nodes: str, env: dict[str, str], environment: Environment) -> Service:
     return Service(
         name="nodes",
         title="Node daemon",
-        command=node_command(where, nodes),
+        command=node_command(where, nodes, environment),
         ready=readiness.node_daemon_answers(where),
         env=env,
         stop_signal=SIGTERM,

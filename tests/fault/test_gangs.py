@@ -7,7 +7,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,14 +107,14 @@ class Watch:
             self.wrong += [f"{node} holds {count}" for node, count in used.items() if count > SLOTS[node]]
 
 
-def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platform, tmp_path: Path) -> None:
+def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platform) -> None:
     client = platform.client()
     chance = random.Random(11)
     with Watch(platform) as watch:
         jobs = []
         for index in range(20):
             learners = chance.randint(1, 8)
-            env = {"MEETING": str(tmp_path), "STAYS": str(chance.choice([0, 0.5, 2]))}
+            env = {"MEETING": str(platform.meeting), "STAYS": str(chance.choice([0, 0.5, 2]))}
             placement = chance.choice(["pack", "spread"])
             job = client.submit(spec(f"gang-{index}", MEETS_ITS_GANG, learners, env=env, placement=placement))
             jobs.append((job["id"], learners))
@@ -133,9 +132,9 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
     wait_for(lambda: cluster.observe().gangs == {}, within_s=20)
 
 
-def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform, tmp_path: Path) -> None:
+def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform) -> None:
     client = platform.client()
-    stored = tmp_path / "stored"
+    stored = platform.meeting / "stored"
     job = client.submit(spec("dies-once", DIES_ONCE, 2, max_restarts=1, env={"STORED": str(stored)}))
     wait_for(lambda: client.job(job["id"])["checkpoint"], within_s=120, what="the checkpoint")
     stored.touch()

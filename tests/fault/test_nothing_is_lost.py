@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,20 +115,21 @@ def test_five_minutes_without_a_web_server(platform: Platform) -> None:
     check_end(platform, client, job)
 
 
-def test_everything_at_once(platform: Platform, tmp_path: Path) -> None:
+def test_everything_at_once(platform: Platform) -> None:
     """One fault after another, each between lines: the program prints a part when its fault comes, not before."""
-    client = platform.client()
+    client, parts = platform.client(), platform.meeting / "parts"
+    parts.mkdir()
     faults = ("flush", "workers", "shipper", "web", "nodes", "postgres")
     program = PROGRAM.replace(
         "    if n % 400", f"    started = await_part(n // {LINES // len(faults) + 1}, n)\n    if n % 400"
     )
     job = client.submit(
-        spec() | {"code": {"files": {"main.py": AWAITS + program}}, "env": {"PARTS": str(tmp_path)}}
+        spec() | {"code": {"files": {"main.py": AWAITS + program}}, "env": {"PARTS": str(parts)}}
     )
     for part, name in enumerate(faults):
         client.wait_state(job["id"], "PROCESSING", within_s=90)
         seen = lines_so_far(client, job["id"])
-        (tmp_path / str(part)).touch()
+        (parts / str(part)).touch()
         FAULTS[name](platform, job["id"])
         wait_for(partial(has_more_lines, client, job["id"], seen), within_s=90, what=f"lines after {name}")
     check_end(platform, client, job["id"])
@@ -172,11 +172,9 @@ STATES_AT = {
 
 
 @pytest.mark.parametrize("moment", STATES_AT)
-def test_workers_killed_in_the_middle_cost_seconds_and_no_job(
-    platform: Platform, tmp_path: Path, moment: str
-) -> None:
+def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform, moment: str) -> None:
     """Kill every worker just as one acts: while deploying, right after a halt was requested, and while finishing."""
-    client, gate = platform.client(), tmp_path / "gate"
+    client, gate = platform.client(), platform.meeting / f"gate-{moment}"
     if moment != "halt":
         gate.touch()
     job = client.submit(brief() | {"env": {"GATE": str(gate)}})["id"]

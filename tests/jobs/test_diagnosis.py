@@ -9,6 +9,12 @@ from jobs.diagnosis import FailureCause, diagnose
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
 
 SAID: list[tuple[str, int, str, FailureCause, str]] = [
+    ("a file that is another job's", 1,
+     TRACEBACK + "PermissionError: [Errno 13] Permission denied: '/srv/x'",
+     FailureCause.ACCESS_DENIED, "was denied access to /srv/x"),
+    ("a folder that is read-only", 1,
+     TRACEBACK + "OSError: [Errno 30] Read-only file system: '/usr/x'",
+     FailureCause.ACCESS_DENIED, "was denied access to /usr/x"),
     ("a misspelled command (dash)", 127, "/bin/sh: 1: pythn: not found", FailureCause.COMMAND_NOT_FOUND,
      "could not find the command pythn"),
     ("a misspelled command (bash)", 127, "train.sh: line 4: nvcc: command not found", FailureCause.COMMAND_NOT_FOUND,

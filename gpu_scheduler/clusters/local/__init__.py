@@ -15,6 +15,7 @@
     store           what a restarted daemon must know, on disk
     processes       starting, finding, killing and measuring Linux processes
     memory_limits   the memory limit of a learner
+    isolation       whether programs can be confined here, and to what
     environment     folders, addresses and devices for a learner's environment
     builder         makes one environment with uv: once, whole or not at all
     runtimes        environments of the source tree's requirement files, made on first use
@@ -26,5 +27,5 @@
     nodes           LOCAL_NODES
     labels          which names nodes, gangs and runtimes may have
 
-Processes of one Unix user do not isolate tenants from each other (docs/local-cluster.md).
+What keeps programs apart, and what does not: docs/local-cluster.md.
 """

@@ -11,10 +11,11 @@ import os
 import sys
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import processes, protocol
+from gpu_scheduler.clusters.local import isolation, processes, protocol
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.isolation import Mode
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
 from gpu_scheduler.clusters.local.packages import Environments
@@ -38,9 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return os.EX_TEMPFAIL
     wakeup = Wakeup()
-    context = DaemonContext(
-        data, options.agent.resolve(), sys.executable, processes.boot_id(), Cgroups.find()
-    )
+    agent = options.agent.resolve()
+    sandboxing = isolation.probe(
+        [sys.executable, "-E", "-s", str(agent)], options.sandbox,
+        reads=_paths(options.program_reads), writes=_paths(options.program_writes),
+    )  # fmt: skip
+    if options.sandbox is Mode.REQUIRED and not sandboxing.landlock:
+        sys.stderr.write(f"--sandbox: required, but {sandboxing.report().text}\n")
+        return os.EX_CONFIG
+    logging.getLogger(__name__).info("isolation", extra={"found": sandboxing.report().text})
+    context = DaemonContext(data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing)
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
     gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)
@@ -58,6 +66,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key", type=Path, required=True, help="file of the key that every request must have"
     )
+    parser.add_argument("--sandbox", type=Mode, choices=list(Mode), default=Mode.OFF,
+                        help="whether programs are confined to what is theirs")  # fmt: skip
+    for which in ("reads", "writes"):
+        parser.add_argument(f"--program-{which}", default="", metavar="PATHS",
+                            help=f"paths, apart by {os.pathsep}, that every program {which}")  # fmt: skip
     parser.add_argument("--nodes", default="auto", help=f"auto, or name:type:slots, … such as {EXAMPLE}")
     parser.add_argument("--runtimes", type=Path, default=PROJECT / "examples" / "runtimes",
                         help="folder of the runtimes' requirement files")  # fmt: skip
@@ -82,11 +95,18 @@ def _check(options: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...
         protocol.read_key(options.key)
     except (OSError, ValueError) as error:
         wrong.append(f"--key: {options.key}: {error}")
+    for which in ("reads", "writes"):
+        paths = _paths(getattr(options, f"program_{which}"))
+        wrong += isolation.wrong_paths(f"--program-{which}", paths, options.data)
     if not (options.agent / "__main__.py").is_file():
         wrong.append(
             f"--agent: {options.agent} is not the learner agent's package; run from the project's folder"
         )
     return wrong, nodes
+
+
+def _paths(text: str) -> list[Path]:
+    return [Path(part) for part in text.split(os.pathsep) if part]
 
 
 class _Line(logging.Formatter):

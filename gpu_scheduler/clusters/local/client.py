@@ -51,7 +51,7 @@ def _error_of(response: dict[str, Any]) -> ClusterError:
 
 
 def ping(address: Address, *, timeout_s: float = CONNECT_S) -> dict[str, Any]:
-    """{"pid", "nodes", "gangs"} of a daemon that is ready. Raises ClusterBusy if it is not."""
+    """{"pid", "nodes", "gangs", "isolation"} of a daemon that is ready. Raises ClusterBusy if it is not."""
     result: dict[str, Any] = request(address, "ping", timeout_s=timeout_s)
     return result
 

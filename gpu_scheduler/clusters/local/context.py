@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.local.environment import Folders
+from gpu_scheduler.clusters.local.isolation import OFF, Sandboxing
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.store import LearnerRecord
 
@@ -24,10 +25,16 @@ class DaemonContext:
     python: str
     boot: str
     cgroups: Cgroups | None
+    sandboxing: Sandboxing = OFF
 
     @property
     def datasets(self) -> Path:
         return self.data / "datasets"
+
+    @property
+    def shared_by_programs(self) -> tuple[Path, ...]:
+        """What every program reads: the data sets, the agent that it imports, and the runtimes with pip."""
+        return (self.datasets, self.agent, self.data / "runtimes")
 
     def folders(self, gang: str, learner: LearnerRecord) -> Folders:
         return Folders(self.data / "nodes" / learner.node / f"{gang}-{learner.rank}")

@@ -18,6 +18,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,10 @@ class Daemon:
     def _do(self, request: Mapping[str, Any]) -> Any:
         match request.get("op"):
             case "ping":
-                return {"pid": os.getpid(), "nodes": len(self._gangs.nodes()), "gangs": self._gangs.count()}
+                return {
+                    "pid": os.getpid(), "nodes": len(self._gangs.nodes()), "gangs": self._gangs.count(),
+                    "isolation": asdict(self._gangs.isolation()),
+                }  # fmt: skip
             case "nodes":
                 return [protocol.node_to_json(node) for node in self._gangs.nodes()]
             case "launch":

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_scheduler.clusters.base import (
     Capabilities,
     GangSpec,
+    Isolation,
     LaunchRefused,
     Observation,
     OnChange,
@@ -18,7 +19,7 @@ from gpu_scheduler.clusters.base import (
     Watch,
 )
 from gpu_scheduler.clusters.local import interpreters, protocol
-from gpu_scheduler.clusters.local.client import Address, request
+from gpu_scheduler.clusters.local.client import Address, ping, request
 from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
 
@@ -53,6 +54,9 @@ class LocalCluster:
 
     def nodes(self) -> list[Node]:
         return [protocol.node_from_json(node) for node in request(self._address, "nodes")]
+
+    def isolation(self) -> Isolation:
+        return Isolation(**ping(self._address)["isolation"])
 
     def launch(self, spec: GangSpec) -> None:
         if spec.image is not None:

@@ -5,7 +5,9 @@ Of the daemon's own environment both get only a few variables of the machine; on
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,13 @@ from gpu_scheduler.clusters import environment
 from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.clusters.local.processes import MARK
 
+SANDBOX, PROGRAM_ENV = "LUTHIER_SANDBOX", "LUTHIER_PROGRAM_ENV"
+LOADS_CODE = re.compile(
+    "LD_|MALLOC_|OPENSSL_|PYTHON|GLIBC_|GCONV_|GETCONF_|RES_|RESOLV_"
+    "|(NLSPATH|LOCPATH|NIS_PATH|TZDIR|HOSTALIASES|LOCALDOMAIN)$"
+)
+"""Variables by which a process runs or reads what they name as it starts: those that glibc ignores in a program with
+the setuid bit, and what Python and OpenSSL have of the kind."""
 PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 PACKAGE_SOURCES = (
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_DEFAULT_TIMEOUT",
@@ -65,12 +74,18 @@ class Folders:
             "LOG_DIR": str(self.root / "logs"),
         }
 
+    def for_program(self) -> list[str]:
+        """Those in which the program writes; the logs of its launcher and shipper lie beside them."""
+        return [
+            *self.named().values(),
+            str(self.environment),
+            str(self.root / "home"),
+            str(self.root / "tmp"),
+        ]
+
     def make(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (
-            *self.named().values(),
-            *map(str, (self.environment, self.root / "home", self.root / "tmp")),
-        ):
+        for folder in self.for_program():
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -83,6 +98,7 @@ def of_launcher(
     devices: Sequence[str],
     ports: Sequence[int],
     mark: str,
+    sandbox: str | None = None,
 ) -> dict[str, str]:
     """The launcher's environment, which is also the training program's: with its own secrets, none of the platform's.
 
@@ -99,7 +115,7 @@ def of_launcher(
     own = folders.environment
     layers = [own, *packages] if (own / "pyvenv.cfg").exists() else [*packages]
     paths = dict.fromkeys(str(layer / "bin") for layer in layers)
-    return (
+    return _guarded(
         _package_sources(os.environ)
         | env
         | {
@@ -107,8 +123,22 @@ def of_launcher(
             "VIRTUAL_ENV": str(layers[0]),
             "CUDA_VISIBLE_DEVICES": ",".join(devices),
             MARK: mark,
-        }
+        },
+        {*given, *spec.secrets},
+        sandbox,
     )
+
+
+def _guarded(env: dict[str, str], given: set[str], sandbox: str | None) -> dict[str, str]:
+    """The launcher enters the sandbox; nothing of the job may run in it before, so it hands these on to the program."""
+    if sandbox is None:
+        return env
+    later = {name: env.pop(name) for name in sorted(given & env.keys()) if LOADS_CODE.match(name)}
+    return env | {PROGRAM_ENV: json.dumps(later)} | _sandbox(sandbox)
+
+
+def _sandbox(asked: str | None) -> dict[str, str]:
+    return {} if asked is None else {SANDBOX: asked}
 
 
 def _package_sources(env: Mapping[str, str]) -> dict[str, str]:
@@ -117,11 +147,18 @@ def _package_sources(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_shipper(
-    spec: GangSpec, rank: int, *, folders: Folders, data_root: Path, import_from: Path, mark: str
+    spec: GangSpec,
+    rank: int,
+    *,
+    folders: Folders,
+    data_root: Path,
+    import_from: Path,
+    mark: str,
+    sandbox: str | None = None,
 ) -> dict[str, str]:
     """The shipper's environment: what it needs to reach the server and the store, and its secret.
 
-    Programs of the same user can read it in /proc, so none of the platform's own secrets are in it.
+    Without a sandbox programs can read it in /proc, so none of the platform's own secrets are in it.
     """
     return {
         **{name: os.environ[name] for name in (*PASSED_ON, *TO_SHIPPER) if name in os.environ},
@@ -129,4 +166,5 @@ def of_shipper(
         "PYTHONPATH": str(import_from),
         "LUTHIER_DATA_ROOT": str(data_root),
         MARK: mark,
+        **_sandbox(sandbox),
     }

@@ -21,6 +21,7 @@ from gpu_scheduler.clusters.base import (
     EndReason,
     GangReport,
     GangSpec,
+    Isolation,
     LaunchRefused,
     RefusalCode,
     Removal,
@@ -79,6 +80,9 @@ class Gangs:
     def nodes(self) -> list[Node]:
         whole_mib = machine_mib()
         return [self._nodes[name].on_machine(whole_mib) for name in sorted(self._nodes)]
+
+    def isolation(self) -> Isolation:
+        return self._context.sandboxing.report()
 
     def count(self) -> int:
         return len(self._gangs)

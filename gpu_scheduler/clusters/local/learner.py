@@ -149,6 +149,9 @@ class LocalLearner:
             devices=devices,
             ports=self._gang.ports,
             mark=mark,
+            sandbox=self._context.sandboxing.of_learner(
+                self.folders, (ready.base, ready.top), self._context.shared_by_programs
+            ),
         )
         self._launcher = processes.start(
             command,

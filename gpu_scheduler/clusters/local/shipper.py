@@ -86,6 +86,7 @@ class ShipperProcess:
             data_root=self._context.datasets,
             import_from=agent.parent,
             mark=self.mark,
+            sandbox=self._context.sandboxing.of_learner(self._folders, (), (self._context.datasets, agent)),
         )
         self.process = processes.start(
             [self._context.python, "-m", agent.name, "shipper"],

@@ -10,9 +10,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from portal.settings.base import ENV
 from portal.settings.embedded import layout
 from portal.supervisor.errors import CannotStart
-from portal.supervisor.folders import make_folders
+from portal.supervisor.folders import make_folders, make_keys
 from portal.supervisor.plan import node_command
 
 
@@ -24,8 +25,9 @@ class Command(BaseCommand):
         where = layout(settings.LUTHIER_DATA)
         try:
             make_folders(where)
+            make_keys(where)
         except CannotStart as error:
             raise CommandError(str(error)) from error
         sys.stdout.flush()
-        command = node_command(where, settings.LOCAL_NODES)
+        command = node_command(where, settings.LOCAL_NODES, ENV)
         os.execv(command[0], command)  # noqa: S606 (takes this process's place, so that signals reach the daemon)

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
+from jobs.services.isolation import require_isolation_for_one_more
 from jobs.services.quotas import quotas_change
 from jobs.states import ACTIVE, HOLDS_GPUS, State
 from portal.pages import charts, meters
@@ -236,6 +237,7 @@ def _attempt(request: HttpRequest, values: dict[str, str], draft: LimitsDraft) -
 
     with transaction.atomic():
         try:
+            require_isolation_for_one_more()
             made = make(spare if "slug" in problems else values["slug"])
         except TenantError as error:
             problems |= _by_field(error, "slug", [])

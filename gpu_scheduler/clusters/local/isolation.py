@@ -1,0 +1,133 @@
+"""What keeps programs of this machine apart: whether the agent's sandbox works here, what each learner may reach.
+
+The agent enters the sandbox (learner_agent.sandbox); this side tries it once, and names the paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from gpu_scheduler.clusters import base
+from gpu_scheduler.clusters.local.environment import Folders
+
+PROBE_S = 30.0
+SHARED_TMP = Path("/tmp")  # noqa: S108 (hidden by a folder of the learner's own)
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+
+
+class Mode(StrEnum):
+    """LUTHIER_LOCAL_SANDBOX."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Sandboxing:
+    """What this machine does. landlock: the kernel's version of it, 0 without a sandbox; then why_not says why.
+
+    reads, writes: paths that the operator lets every program reach, besides its own.
+    """
+
+    landlock: int = 0
+    namespaces: bool = False
+    why_not: str = "it is switched off by LUTHIER_LOCAL_SANDBOX"
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+
+    def report(self) -> base.Isolation:
+        """For people."""
+        if not self.landlock:
+            return base.Isolation(False, f"programs are not isolated: {self.why_not}")
+        if self.namespaces:
+            return base.Isolation(True, f"programs are isolated by Landlock {self.landlock} and namespaces")
+        missing = (
+            f"without namespaces ({self.why_not}), so a program may change modes of the platform's files"
+        )
+        return base.Isolation(False, f"programs are partly isolated by Landlock {self.landlock}, {missing}")
+
+    def of_learner(
+        self, folders: Folders, environments: Sequence[Path], shared: Sequence[Path]
+    ) -> str | None:
+        """What the agent reads from LUTHIER_SANDBOX; None without a sandbox.
+
+        environments: of which its Python runs. shared: other folders that every program reads.
+        """
+        if not self.landlock:
+            return None
+        certificates = [Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)]
+        reads = [*environments, *map(_interpreter, environments), *shared, *certificates, *self.reads]
+        writes = [Path(folder) for folder in folders.for_program()] + [
+            path for path in self.writes if path.exists()
+        ]
+        named = [folders.root, *reads, *writes]
+        tmp_is_free = not any(
+            _contains(SHARED_TMP, path) or _contains(SHARED_TMP, path.resolve()) for path in named
+        )
+        return json.dumps(
+            {
+                "read": sorted(
+                    {str(form) for path in reads for form in (path, path.resolve()) if form != Path("/")}
+                ),
+                "write": sorted(map(str, writes)),
+                "own": str(folders.root),
+                "tmp": str(folders.root / "tmp") if tmp_is_free else None,
+                "namespaces": self.namespaces,
+            }
+        )
+
+
+OFF = Sandboxing()
+
+
+def probe(
+    command: Sequence[str], mode: Mode, *, reads: Sequence[Path] = (), writes: Sequence[Path] = ()
+) -> Sandboxing:
+    """Try the sandbox. command: runs the agent. A trial that says nothing counts as failed."""
+    paths = Sandboxing(reads=tuple(reads), writes=tuple(writes))
+    if mode is Mode.OFF:
+        return paths
+    try:
+        done = subprocess.run(
+            [*command, "sandbox"],
+            env={"PATH": os.defpath},
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return replace(paths, why_not=str(error))
+    try:
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        why_not = "; ".join(map(str, found["without"]))
+        return replace(
+            paths, landlock=int(found["landlock"]), namespaces=found["namespaces"] is True, why_not=why_not
+        )
+    except (ValueError, KeyError, TypeError):
+        return replace(paths, why_not=done.stderr.strip()[-500:] or "the check of the sandbox said nothing")
+
+
+def wrong_paths(name: str, paths: Sequence[Path], data: Path) -> list[str]:
+    """What is wrong with paths that the operator adds: one with the data folder would undo the isolation."""
+    return [
+        f"{name}: {path} and the data folder {data} contain each other; name a folder apart from it"
+        for path in paths
+        if _contains(path.resolve(), data.resolve()) or _contains(data.resolve(), path.resolve())
+    ]
+
+
+def _interpreter(environment: Path) -> Path:
+    """The folder of the Python that an environment's own leads to, with its standard library."""
+    return Path(os.path.realpath(environment / "bin" / "python")).parent.parent
+
+
+def _contains(folder: Path, path: Path) -> bool:
+    return path == folder or folder in path.parents

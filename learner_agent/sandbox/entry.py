@@ -1,0 +1,129 @@
+"""Entering the sandbox that the node daemon asks for, in one variable: launcher, shipper and program each in its way.
+
+The launcher goes into mounts of its own and keeps what its program may reach and the learner's folder; the program
+gets rules of its own beneath that, so that it can neither signal nor trace the launcher. The shipper is kept to the
+learner's folder, too: both write and read where a program may have put links.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sys
+from typing import List, Mapping, Optional
+
+from learner_agent.sandbox import landlock, namespaces, privileges, seccomp
+
+VARIABLE = "LUTHIER_SANDBOX"
+PROGRAM_ENV = "LUTHIER_PROGRAM_ENV"
+"""The job's variables that could make the launcher itself run something before it is confined."""
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/proc", "/sys/devices",
+    "/sys/class", "/sys/bus", "/sys/block", "/sys/module", "/sys/fs/cgroup", "/sys/kernel/mm", "/etc/alternatives",
+    "/etc/bash.bashrc", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/fonts", "/etc/gai.conf",
+    "/etc/group", "/etc/host.conf", "/etc/hostname", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d", "/etc/locale.alias", "/etc/locale.conf", "/etc/localtime", "/etc/magic", "/etc/mime.types",
+    "/etc/nsswitch.conf", "/etc/nccl.conf", "/etc/os-release", "/etc/passwd", "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/profile", "/etc/protocols", "/etc/resolv.conf",
+    "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone",
+    "/etc/libibverbs.d", "/etc/OpenCL", "/etc/vulkan", "/var/cache/fontconfig",
+)  # fmt: skip
+"""What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there."""
+DEVICES = (
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/kfd", "/dev/dri",
+    "/dev/infiniband",
+)  # fmt: skip
+"""No terminals: those of the platform's user are not the program's."""
+
+
+class SandboxFailed(Exception):
+    """The sandbox that was asked for could not be entered; nothing is started without it."""
+
+
+class Sandbox:
+    """One learner's. read, write: what its program may reach. own: its folder. tmp: takes the place of /tmp."""
+
+    def __init__(self, asked: str) -> None:
+        """Raises SandboxFailed."""
+        try:
+            value = json.loads(asked)
+            self.read: List[str] = list(map(str, value["read"]))
+            self.write: List[str] = list(map(str, value["write"]))
+            self.own = str(value["own"])
+            self.tmp: Optional[str] = value["tmp"]
+            self.namespaces = bool(value["namespaces"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SandboxFailed("%s cannot be read: %r" % (VARIABLE, error)) from error
+        self._rules = -1
+        self._filter = b""
+
+    def enter_as_launcher(self) -> None:
+        """Confine this process, and make ready what its programs enter. It has one thread. Raises SandboxFailed."""
+        try:
+            if self.namespaces:
+                namespaces.enter([self.own, *self._existing_writes()], self.tmp)
+            privileges.gain_no_more()
+            self._rules = landlock.ruleset(self._rights(), scoped=True)
+            self._filter = seccomp.program(own_ipc=self.namespaces)
+            self._confine([self.own])
+        except OSError as error:
+            raise SandboxFailed(str(error)) from error
+
+    def enter_as_shipper(self) -> None:
+        """Confine this process: it needs no more than the learner's folder and its own code. Raises SandboxFailed."""
+        try:
+            privileges.gain_no_more()
+            self._confine([self.own], code=[sys.prefix, sys.base_prefix, PACKAGE])
+        except OSError as error:
+            raise SandboxFailed(str(error)) from error
+
+    def enter_as_program(self) -> None:
+        """In the launcher's child, before its exec. Raises OSError."""
+        privileges.drop()
+        landlock.restrict(self._rules)
+        seccomp.install(self._filter)
+
+    def _confine(self, own: List[str], code: "List[str] | tuple[()]" = ()) -> None:
+        rights = self._rights()
+        for path, allowed in landlock.merged((own, landlock.WRITE), (code, landlock.READ)).items():
+            rights[path] = rights.get(path, 0) | allowed
+        handle = landlock.ruleset(rights, scoped=False)
+        landlock.restrict(handle)
+        os.close(handle)
+
+    def _rights(self) -> "dict[str, int]":
+        shared = landlock.WRITE if self.namespaces else landlock.UNLISTED
+        devices = [path for pattern in DEVICES for path in glob.glob(pattern)]
+        # What a link leads to, such as systemd's resolv.conf.
+        system = [*SYSTEM, *map(os.path.realpath, SYSTEM)]
+        return landlock.merged(
+            (system, landlock.READ),
+            (self.read, landlock.READ),
+            (devices, landlock.DEVICE),
+            (self.write, landlock.WRITE),
+            ([namespaces.SHARED_MEMORY], shared),
+        )
+
+    def _existing_writes(self) -> List[str]:
+        return [path for path in self.write if os.path.exists(path) and not _is_below(path, self.own)]
+
+
+def with_program_env(env: Mapping[str, str]) -> "dict[str, str]":
+    """The environment for the program, with what was kept from the launcher. Raises SandboxFailed."""
+    try:
+        later = json.loads(env.get(PROGRAM_ENV, "{}"))
+        return {**env, **{str(name): str(value) for name, value in later.items()}}
+    except (ValueError, AttributeError) as error:
+        raise SandboxFailed("%s cannot be read: %r" % (PROGRAM_ENV, error)) from error
+
+
+def of(env: Mapping[str, str]) -> Optional[Sandbox]:
+    """The sandbox that the node daemon asks for; None if it asks for none. Raises SandboxFailed."""
+    return Sandbox(env[VARIABLE]) if env.get(VARIABLE) else None
+
+
+def _is_below(path: str, root: str) -> bool:
+    return os.path.commonpath([path, root]) == root

@@ -1,0 +1,206 @@
+"""A program that breaks out in more than 60 ways: each fails in the sandbox, as root and as an ordinary user.
+
+Without the sandbox each succeeds: so what is tried here is a real attack, on a stage that could be attacked.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.clusters.base import LearnerSpec
+from gpu_scheduler.clusters.local import environment
+from gpu_scheduler.clusters.local.isolation import Mode, Sandboxing, probe, wrong_paths
+from learner_agent.sandbox import entry
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.learner_agent.breakout.stage import AGENT, Stage, stage
+
+__all__ = ["stage"]
+
+ATTEMPTS_MIN = 60
+UNCHANGED = ("secret_key", "datasets/set/rows.csv", "nodes/node-a/job-b-1-0/code/train.py")
+LOCKED = Sandboxing(landlock=7, namespaces=True, why_not="")
+WITHOUT_NAMESPACES = Sandboxing(landlock=7, namespaces=False, why_not="forbidden here")
+OPEN_WITHOUT_NAMESPACES = {
+    "change_mode_of_secret_key", "change_mode_of_another_job", "change_times_of_another_job",
+    "change_attributes_of_another_job", "read_shared_memory", "remove_shared_memory",
+}  # fmt: skip
+"""The last two for one who knows the name, which cannot be listed."""
+
+
+def attack(stage: Stage, sandboxing: Sandboxing) -> dict[str, tuple[str, bool]]:
+    """What became of each attempt, and whether it needs root."""
+    with stage.victim() as place:
+        targets = place | {
+            "data": str(stage.data), "other": str(stage.other), "own": str(stage.folders.root),
+            "agent": str(stage.agent), "home": str(stage.root / "home"), "socket": str(stage.root / "run" / "socket"),
+        }  # fmt: skip
+        env = {"TARGETS": json.dumps(targets)}
+        said = stage.launch(env, sandboxing)
+    assert (stage.folders.root / "results" / "answers.json").exists(), said
+    answers = json.loads((stage.folders.root / "results" / "answers.json").read_text())
+    assert len(answers) >= ATTEMPTS_MIN
+    assert not [name for name, (text, _) in answers.items() if text.startswith(("broken", "died"))], answers
+    return {name: (text, needs_root) for name, (text, needs_root) in answers.items()}
+
+
+def test_nothing_succeeds_in_the_sandbox(stage: Stage) -> None:
+    before = {name: (stage.data / name).read_bytes() for name in UNCHANGED}
+    found = attack(stage, LOCKED)
+    assert [name for name, (text, _) in found.items() if text == "succeeded"] == []
+    assert {name: (stage.data / name).read_bytes() for name in UNCHANGED} == before
+    assert stat.S_IMODE((stage.data / "secret_key").stat().st_mode) == 0o644
+
+
+def test_without_the_sandbox_each_attempt_succeeds(stage: Stage) -> None:
+    found = attack(stage, Sandboxing())
+    is_root = stage.user == "root"
+    failed = {
+        name: text
+        for name, (text, needs_root) in found.items()
+        if text != "succeeded" and (is_root or not needs_root)
+    }
+    assert failed == {}
+
+
+def test_without_namespaces_only_modes_and_known_names_of_shared_memory_are_open(stage: Stage) -> None:
+    found = attack(stage, WITHOUT_NAMESPACES)
+    assert {name for name, (text, _) in found.items() if text == "succeeded"} == OPEN_WITHOUT_NAMESPACES
+    assert not WITHOUT_NAMESPACES.report().holds
+
+
+WORKS = """\
+import ctypes, multiprocessing, os, pathlib, socket, subprocess, sys, tempfile
+from multiprocessing import shared_memory
+
+def square(number):
+    return number * number
+
+if __name__ == "__main__":
+    assert len(os.listdir("/proc/self/fd")) == 4, "nothing is inherited; the fourth is the listing's own"
+    with multiprocessing.Pool(2) as pool:
+        assert pool.map(square, range(4)) == [0, 1, 4, 9]
+    block = shared_memory.SharedMemory(create=True, size=100)
+    block.close()
+    block.unlink()
+    child = multiprocessing.Process(target=square, args=(1,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child.terminate()
+    assert child.wait() == -15
+    assert subprocess.check_output("echo $((6 * 7)) | cat", shell=True) == b"42\\n"
+    with tempfile.NamedTemporaryFile() as file:
+        os.chmod(file.name, 0o600)
+    assert pathlib.Path(os.environ["DATA_DIR"], "set", "rows.csv").read_text() == "1,2"
+    for name in ("CHECKPOINT_DIR", "RESULT_DIR", "LOG_DIR", "JOB_STATE_DIR", "MODEL_DIR", "HOME", "TMPDIR"):
+        pathlib.Path(os.environ[name], "mine").write_text("mine")
+    pathlib.Path("program").write_text("#!/bin/sh\\nexit 0\\n")
+    os.chmod("program", 0o755)
+    subprocess.run(["./program"], check=True)
+    with socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))) as client:
+        client.sendall(b"reached")
+    assert "LUTHIER_SANDBOX" not in os.environ
+    print("all of it works")
+"""
+
+
+@pytest.mark.parametrize("sandboxing", [LOCKED, WITHOUT_NAMESPACES], ids=["namespaces", "no-namespaces"])
+def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandboxing) -> None:
+    (stage.folders.code / "works.py").write_text(WORKS)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        said = stage.launch({"PORT": str(server.getsockname()[1])}, sandboxing, "works.py")
+    assert "all of it works" in said, said
+
+
+def test_setup_commands_run_in_the_sandbox_too(stage: Stage) -> None:
+    key = stage.data / "secret_key"
+    said = stage.launch({"LUTHIER_SETUP": json.dumps([f"cat {key}"])}, LOCKED, "attacks.py")
+    assert "Permission denied" in said
+    assert "setup command 1 of 1 exited with code 1" in said
+
+
+NOWHERE = {"read": [], "write": [], "own": "/nowhere", "tmp": None, "namespaces": True}
+
+
+@pytest.mark.parametrize("asked", ["{", "{}", json.dumps(NOWHERE)])
+def test_a_sandbox_that_cannot_be_entered_starts_nothing(stage: Stage, asked: str) -> None:
+    (stage.folders.code / "runs.py").write_text("print('it ran')")
+    said = stage.launch({"LUTHIER_SANDBOX": asked}, Sandboxing(), "runs.py")
+    assert "sandbox_failed: nothing runs without it: " in said
+    assert "it ran" not in said
+
+
+KILLS_ITSELF = "import os; os.kill(os.getpid(), 9)"
+
+
+def test_the_probe_tries_the_sandbox() -> None:
+    found = probe([sys.executable, str(AGENT)], Mode.AUTO)
+    assert found.landlock >= 6
+    assert found.report().text.startswith("programs are ")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "",
+        "raise SystemExit(1)",
+        "print('{}')",
+        "print('[1]')",
+        "print('confined')",
+        "import os; os.kill(os.getpid(), 9)",
+    ],
+)
+def test_a_probe_that_does_not_say_yes_means_none(program: str) -> None:
+    found = probe([sys.executable, "-c", program], Mode.AUTO)
+    assert (found.landlock, found.report().holds) == (0, False)
+    assert found.why_not
+
+
+def test_a_probe_that_cannot_run_means_none(tmp_path: Path) -> None:
+    assert probe([str(tmp_path / "missing")], Mode.AUTO).landlock == 0
+
+
+def test_paths_that_would_open_the_data_folder_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    inside, around, beside = data / "keys", tmp_path, tmp_path / "beside"
+    (tmp_path / "link").symlink_to(tmp_path)
+    found = wrong_paths("--program-reads", [inside, around, beside, tmp_path / "link"], data)
+    assert [problem.split(" ")[1] for problem in found] == [str(inside), str(around), str(tmp_path / "link")]
+
+
+def test_the_variable_is_the_one_that_the_node_daemon_sets() -> None:
+    assert entry.VARIABLE == environment.SANDBOX
+
+
+def test_the_launcher_loads_nothing_that_the_job_names(tmp_path: Path) -> None:
+    """It would run before the sandbox is entered."""
+    given = {
+        "LD_PRELOAD": "/x.so", "LD_AUDIT": "/x.so", "GCONV_PATH": "/x", "PYTHONHOME": "/x", "OPENSSL_CONF": "/x",
+        "LR": "1",
+    }  # fmt: skip
+    learner = LearnerSpec(rank=0, node="node-a", env=given, secret="s")
+    spec = replace(launch("job-x-1", "runs"), learners=(learner,), secrets={"LD_BIND_NOW": "secret-value"})
+    found = environment.of_launcher(
+        spec, 0, folders=environment.Folders(tmp_path), packages=[tmp_path], devices=[], ports=[1, 2], mark="m",
+        sandbox="{}",
+    )  # fmt: skip
+    later = json.loads(found[environment.PROGRAM_ENV])
+    assert later == {name: value for name, value in given.items() if name != "LR"} | spec.secrets
+    assert not later.keys() & found.keys()
+    assert found["LR"] == "1"
+
+
+def test_the_program_gets_what_was_kept_from_the_launcher(stage: Stage) -> None:
+    (stage.folders.code / "shows.py").write_text(
+        "import os; print(os.environ['TZDIR'] + os.environ['LD_PRELOAD'] + '.')"
+    )
+    later = {entry.PROGRAM_ENV: json.dumps({"TZDIR": "/kept", "LD_PRELOAD": ""})}
+    assert "/kept." in stage.launch(later, LOCKED, "shows.py")
