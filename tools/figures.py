@@ -34,16 +34,27 @@ def main() -> int:
 
 
 def table(result: dict) -> str:
-    """A Markdown table of one result: figure, value, target; then how it was taken."""
-    aims = result.get("aims", {})
-    rows = [
-        f"| {name} | {shown(value)} | {shown(aims[name]) if name in aims else ''} |"
-        for name, value in flat(result["figures"])
-    ]
+    """A Markdown table of one result: figure, value, target; then how it was taken. A result that names columns has a
+    column for each, with the figures whose names begin with it."""
+    aims, columns = result.get("aims", {}), result.get("columns", [])
+    if columns:
+        found = dict(flat(result["figures"]))
+        heads = [name.removeprefix(f"{columns[0]} ") for name in found if name.startswith(f"{columns[0]} ")]
+        header = [f"| figure | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+        rows = [
+            f"| {head} | {' | '.join(shown(found[f'{column} {head}']) for column in columns)} |"
+            for head in heads
+        ]
+    else:
+        header = ["| figure | measured | target |", "|---|---:|---:|"]
+        rows = [
+            f"| {name} | {shown(value)} | {shown(aims[name]) if name in aims else ''} |"
+            for name, value in flat(result["figures"])
+        ]
     taken = [f"{result['cores']} cores", f"commit {result['commit'][:7]}", result["measured_at"][:10]]
     if result.get("command"):
         taken.insert(0, f"`{result['command']}`")
-    lines = ["| figure | measured | target |", "|---|---:|---:|", *rows, "", " · ".join(taken)]
+    lines = [*header, *rows, "", " · ".join(taken)]
     baseline = result.get("baseline")
     if isinstance(baseline, str) and baseline:
         lines += ["", f"Baseline: {baseline}"]

@@ -290,4 +290,4 @@ class _Simulation:
 
 def _queuing_again(run: Running) -> Running:
     """A run that is lost queues again like one that was stopped."""
-    return replace(run, order=run.order or Stop(run.job, "node_failed"))
+    return replace(run, order=run.order or Stop(run.job, "node_lost"))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.tiresias import Tiresias
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Plan, QuotaUse, Snapshot, Stop
 from gpu_scheduler.policies.base import Policy
@@ -22,7 +23,13 @@ from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, nodes
 
 EVERYDAY = settings(max_examples=40, deadline=None)
-POLICIES: tuple[Policy, ...] = (Fifo(), FifoBackfill(), FairShare(60, 300), Preempting(60, 300))
+POLICIES: tuple[Policy, ...] = (
+    Fifo(),
+    FifoBackfill(),
+    FairShare(60, 300),
+    Preempting(60, 300),
+    Tiresias(600),
+)
 
 
 def job(
