@@ -370,3 +370,30 @@ def test_an_empty_data_folder_is_refused_by_every_command(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         manage.use_data_folder(["manage.py", "doctor", "--data", ""])
     assert "--data: is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scheme", "status"), [("ws", 401), ("wss", 301)])
+def test_learners_are_redirected_to_tls_only_where_they_are_to_use_it(
+    scheme: str, status: int, tmp_path: Path
+) -> None:
+    """Beside the web processes, behind the proxy that ends TLS, there is nothing to be redirected to."""
+    variables = {
+        "LUTHIER_PUBLIC_URL": "https://luthier.example",
+        "LUTHIER_INGEST_URL": f"{scheme}://web.luthier.svc:80",
+        "ALLOWED_HOSTS": "web.luthier.svc",
+        "LUTHIER_DATA": str(tmp_path / "data"),
+        "DJANGO_SETTINGS_MODULE": "portal.settings.base",
+    }
+    program = (
+        "import django; django.setup(); from django.test import Client;"
+        "print(Client().get('/agent/v1/job', HTTP_HOST='web.luthier.svc').status_code)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]} | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout.split()[-1:] == [str(status)], ended.stderr
