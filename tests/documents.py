@@ -5,6 +5,7 @@ A comment in the line before a block says that it is not run like the others, in
     <!-- platform -->          starts the platform that all others use
     <!-- variables -->         run at the beginning of every page's shell
     <!-- cluster -->           run by tests/cluster/test_docs.py
+    <!-- installation -->      run by tests/cluster/test_installation.py
     <!-- not run: reason -->   run by no test
 """
 
@@ -24,7 +25,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 IN_PAGE = "in the page's shell"
-HOW = {"platform", "variables", "cluster", IN_PAGE}
+HOW = {"platform", "variables", "cluster", "installation", IN_PAGE}
 
 
 @dataclass(frozen=True)

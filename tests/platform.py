@@ -64,11 +64,20 @@ class Client:
         self.url, self.token, self.tenant = url, token, tenant
 
     def call(
-        self, method: str, path: str, body: Any = None, *, timeout_s: float = 30, **query: Any
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30,
+        headers: Mapping[str, str] = {},
+        **query: Any,
     ) -> Answer:
         target = f"{self.url}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         request = Request(target, data=data, method=method)
+        for name, value in headers.items():
+            request.add_header(name, value)
         request.add_header("Authorization", f"Bearer {self.token}")
         if data is not None:
             request.add_header("Content-Type", "application/json")

@@ -6,12 +6,14 @@ import select
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 
 class Proxy:
-    """Forwards connections to a loopback port, until it refuses them. Listens at another address if that is given."""
+    """Forwards connections to a loopback port or a Unix socket, until it refuses them. Listens at another address if
+    that is given."""
 
-    def __init__(self, target: int, address: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, target: int | Path, address: str = "127.0.0.1", port: int = 0) -> None:
         self._target = target
         self._address = address
         self._listener: socket.socket | None = None
@@ -46,8 +48,15 @@ class Proxy:
                     connection, _ = listener.accept()
                     self._start(self._forward, connection, stopped)
 
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target))
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(str(self._target))
+        return far
+
     def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
-        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as far:
+        with near, suppress(OSError), self._connect() as far:
             while not stopped.is_set():
                 for source in select.select([near, far], [], [], 0.05)[0]:
                     content = source.recv(65536)

@@ -245,8 +245,15 @@ class Cluster:
 
     def load(self, name: str, site_packages: Path) -> None:
         """Give every real node an image of this name with these packages beside the learner agent."""
+        self._load(lambda archive: images.python(archive, [name], site_packages))
+
+    def load_platform(self) -> None:
+        """Give every real node the platform's own image, images.PLATFORM."""
+        self._load(images.platform_image)
+
+    def _load(self, write: Callable[[Path], None]) -> None:
         archive = self.layout.folder / "loaded.tar"
-        images.python(archive, [name], site_packages)
+        write(archive)
         for node in self.nodes:
             node.load(archive)
         archive.unlink()

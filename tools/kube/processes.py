@@ -60,11 +60,11 @@ def mark(folder: Path) -> str:
     return str(folder.resolve())
 
 
-def listens(port: int) -> bool:
-    """Whether a program accepts connections at this loopback port."""
+def listens(port: int, address: str = "127.0.0.1") -> bool:
+    """Whether a program accepts connections at this port."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 class PortReservation:
