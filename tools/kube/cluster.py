@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -254,8 +255,8 @@ class Cluster:
     def _load(self, write: Callable[[Path], None]) -> None:
         archive = self.layout.folder / "loaded.tar"
         write(archive)
-        for node in self.nodes:
-            node.load(archive)
+        with ThreadPoolExecutor() as pool:  # each unpacks it for itself
+            list(pool.map(lambda node: node.load(archive), self.nodes))
         archive.unlink()
 
     def start_node(self, node: Node) -> None:
