@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.error import HTTPError
@@ -24,7 +25,7 @@ from urllib.parse import urlencode
 
 import psycopg2
 
-from bench import year_seed
+from bench import year_seed, year_split
 from bench.jobs_list import LISTS, PAGES, Take, by_page, by_rest, signed_in
 from bench.record import RESULTS, percentile, record
 from portal.settings.embedded import layout
@@ -141,30 +142,46 @@ def one_address(
     return fetch
 
 
-def measure_routes(platform: Platform, words: dict[str, str], runs: int) -> dict[str, list[float]]:
+@dataclass(frozen=True)
+class Target:
+    """One request of a route: who sends it, and where to. kind: page or GET."""
+
+    kind: str
+    user: str
+    path: str
+    query: dict[str, str]
+
+
+def targets(words: dict[str, str]) -> dict[str, Target]:
+    """Everything that may answer a GET, by its name here."""
+    found = {}
+    for name, path in addresses().items():
+        for variant in VARIANTS.get(name, [{}]):
+            query = {key: value.format(**words) for key, value in variant.items()}
+            user = "admin" if "admin" in path or path in ("/users", "/quota-changes") else "dave"
+            label = "?".join(
+                filter(None, (name, "&".join(f"{key}={value}" for key, value in variant.items())))
+            )
+            found[label] = Target(name.partition(" ")[0], user, path.format_map(_Words(words)), query)
+    return found
+
+
+def measure_routes(platform: Platform, sought: dict[str, Target], runs: int) -> dict[str, list[float]]:
     """The times of everything that answers a GET, by its name."""
     browsers = {name: signed_in(platform, name) for name in ("dave", "admin")}
     clients = {name: platform.client(name) for name in ("dave", "admin")}
     found: dict[str, list[float]] = {}
     left_out = []
-    for name, path in addresses().items():
-        kind = name.partition(" ")[0]
-        for variant in VARIANTS.get(name, [{}]):
-            query = {key: value.format(**words) for key, value in variant.items()}
-            user = "admin" if "admin" in path or path in ("/users", "/quota-changes") else "dave"
-            target = path.format_map(_Words(words))
-            one = (
-                one_address(browsers[user], platform.url + target, query)
-                if kind == "page"
-                else one_page(clients[user], target, query)
-            )
-            label = "?".join(
-                filter(None, (name, "&".join(f"{key}={value}" for key, value in variant.items())))
-            )
-            try:
-                found[label] = times_of(one, runs, within_s=8)
-            except Unmeasured as why:
-                left_out.append(f"{label} ({why})")
+    for label, each in sought.items():
+        one = (
+            one_address(browsers[each.user], platform.url + each.path, each.query)
+            if each.kind == "page"
+            else one_page(clients[each.user], each.path, each.query)
+        )
+        try:
+            found[label] = times_of(one, runs, within_s=8)
+        except Unmeasured as why:
+            left_out.append(f"{label} ({why})")
     print("  no GET:", ", ".join(left_out), flush=True)
     return found
 
@@ -270,8 +287,11 @@ def prepare(platform: Platform, jobs: int) -> str:
     return f"{4096 + jobs // 2 // 100 * 100:012x}"
 
 
-def measure(platform: Platform, jobs: int, runs: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Figures, and the p99 of each route in ms."""
+Table = dict[str, dict[str, float]]
+
+
+def measure(platform: Platform, jobs: int, runs: int) -> tuple[dict[str, float], Table]:
+    """Figures, and for each route p50 and p99, and where its time goes (bench.year_split), in ms."""
     database_url = layout(platform.data).database_url
     os.environ.update(LUTHIER_DATA=str(platform.data), DJANGO_SETTINGS_MODULE="portal.settings.base")
     import django
@@ -287,7 +307,13 @@ def measure(platform: Platform, jobs: int, runs: int) -> tuple[dict[str, float],
         "path": "model.txt",
     }
     before, began = updates(database_url), time.monotonic()
-    taken = measure_cycle(runs) | measure_routes(platform, words, runs) | measure_lists(platform, runs)
+    sought = targets(words)
+    taken = measure_cycle(runs) | measure_routes(platform, sought, runs) | measure_lists(platform, runs)
+    parts = {
+        label: year_split.split(each.user, ("/api/v1" if each.kind == "GET" else "") + each.path, each.query)
+        for label, each in sought.items()
+        if label in taken
+    }
     time.sleep(max(0.0, 90 - (time.monotonic() - began)))  # so that there are enough heartbeats to count
     p99 = {name: percentile(each, 0.99) * 1000 for name, each in taken.items()}
     p50 = {name: percentile(each, 0.5) * 1000 for name, each in taken.items()}
@@ -306,9 +332,21 @@ def measure(platform: Platform, jobs: int, runs: int) -> tuple[dict[str, float],
         "cycle_reads_p99_ms": p99["cycle's reads"],
         "tick_reads_p99_ms": p99["tick's reads"],
         **hot_shares(before, updates(database_url)),
+        "worst_python_cpu_ms": max(each["python_cpu"] for each in parts.values()),
+        "worst_sql_ms": max(each["sql"] for each in parts.values()),
         "load": os.getloadavg()[1],
     }
-    return figures, p99
+    table = {name: {"p50": p50[name], "p99": p99[name]} | parts.get(name, {}) for name in p99}
+    show(table)
+    return figures, table
+
+
+def show(table: Table) -> None:
+    """Print the routes, the slowest first."""
+    print(f"{'p50':>8} {'p99':>8} {'sql':>8} {'python':>8}  ms")
+    for name, row in sorted(table.items(), key=lambda each: -each[1]["p99"]):
+        cells = (f"{row[key]:8.1f}" if key in row else " " * 8 for key in ("p50", "p99", "sql", "python_cpu"))
+        print(*cells, "", name)
 
 
 def main() -> None:
@@ -316,23 +354,23 @@ def main() -> None:
     arguments.add_argument("--scale", type=float, default=1.0, help="1: a million jobs")
     arguments.add_argument("--runs", type=int, default=30, help="requests per address")
     arguments.add_argument(
-        "--folder", type=Path, help="keep the seeded installation here, or use what is there"
+        "--data", type=Path, help="keep the seeded installation here, or use what is there"
     )
     arguments.add_argument("--as", dest="label", choices=("before", "after"), default="after")
     chosen = arguments.parse_args()
     jobs = round(year_seed.JOBS * chosen.scale)
-    folder = chosen.folder or Path(tempfile.mkdtemp())
+    folder = chosen.data or Path(tempfile.mkdtemp())
     try:
         with running(folder / "data", nodes=f"node-a:cpu:{RUNNING}") as platform:
-            figures, p99 = measure(platform, jobs, chosen.runs)
+            figures, table = measure(platform, jobs, chosen.runs)
             figures = year_seed.sizes(layout(platform.data).database_url) | figures
     finally:
-        if not chosen.folder:
+        if not chosen.data:
             shutil.rmtree(folder, ignore_errors=True)
-    write(chosen, figures, p99)
+    write(chosen, figures, table)
 
 
-def write(chosen: argparse.Namespace, figures: dict[str, float], p99: dict[str, float]) -> None:
+def write(chosen: argparse.Namespace, figures: dict[str, float], table: Table) -> None:
     """Beside the figures of the other label, so that one file shows both."""
     kept = RESULTS / "year.json"
     old = json.loads(kept.read_text()) if kept.exists() else {}
@@ -340,6 +378,12 @@ def write(chosen: argparse.Namespace, figures: dict[str, float], p99: dict[str, 
         key: value for key, value in old.get("figures", {}).items() if not key.startswith(f"{chosen.label} ")
     } | {f"{chosen.label} {key}": value for key, value in figures.items()}
     routes = {name: ms for name, ms in old.get("p99_ms", {}).items() if name != chosen.label}
+    p99 = {name: round(row["p99"], 1) for name, row in table.items()}
+    parts = {
+        name: {key: round(row[key], 1) for key in ("p50", "sql", "python_cpu")}
+        for name, row in table.items()
+        if "sql" in row
+    }
     record(
         "year",
         dict(sorted(both.items(), key=lambda each: each[0].startswith("before"))),
@@ -352,7 +396,7 @@ def write(chosen: argparse.Namespace, figures: dict[str, float], p99: dict[str, 
             "after hot_percent": 90,
         },
         baseline="before: the same rows and requests at the commit that added this benchmark",
-        details={"p99_ms": routes | {chosen.label: {name: round(ms, 1) for name, ms in p99.items()}}},
+        details={"p99_ms": routes | {chosen.label: p99}, "parts_ms": parts},
     )
 
 

@@ -41,8 +41,16 @@ def memberships(user: Person) -> QuerySet[Membership]:
 def role_in(user: Person, tenant_id: int) -> Role | None:
     """The caller's role in a tenant, no higher than their token allows; None for a stranger."""
     known = user.roles.get(tenant_id) if isinstance(user, User) and user.roles else None
-    stored = known or memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
-    return None if stored is None else _under_ceiling(user, Role(stored))
+    if known is None:
+        known = memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
+    return _under_ceiling(user, Role(known)) if known else None
+
+
+def read_roles(user: Person, tenants: QuerySet[Tenant]) -> None:
+    """Read the caller's roles in all of these tenants at once, for the answers of this request."""
+    if isinstance(user, User) and user.roles is not None:
+        user.roles |= dict.fromkeys(tenants.values_list("pk", flat=True), "")
+        user.roles |= dict(memberships(user).values_list("tenant", "role"))
 
 
 def permissions_in(user: Person, tenant_id: int) -> frozenset[Permission]:

@@ -38,8 +38,8 @@ class User(AbstractUser):
     token: Token | None = None
     """The API token this caller came with, if any; set by tenants.tokens, never stored."""
     roles: dict[int, str] | None = None
-    """By tenant, the roles that tenants.access has read for this request already; None remembers nothing, for callers
-    that outlive a request. Never stored."""
+    """By tenant, the roles that tenants.access has read for this request already, "" for none. None remembers nothing,
+    for callers that outlive a request. Never stored."""
 
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
         """Django's, and also changed by preferences["sessions"]: raising that number ends every session."""
@@ -213,4 +213,8 @@ class AuditEntry(models.Model):
             models.Index(fields=["actor", "action", "target", "at"], name="audit_repeat"),
             models.Index(fields=["-at", "-id"], name="audit_by_time"),
             GinIndex(AUDIT_TERMS, fastupdate=False, name="audit_search"),
+            # A tenant's version is its newest edit, of which there are few among what its people read and did.
+            models.Index(
+                F("tenant"), F("id").desc(), name="audit_edits", condition=Q(action__startswith="tenant.")
+            ),
         ]

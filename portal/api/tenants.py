@@ -66,9 +66,11 @@ TENANT_EXAMPLE = {
 @operation(Out=TenantSerializer, Query=PagedQuery, many=True, response_example=TENANT_EXAMPLE)
 def tenant_list(call: Call) -> dict[str, Any]:
     """The caller's tenants by slug; all tenants for platform admins."""
+    tenants = services.with_versions(access.visible_tenants(call.user))
+    access.read_roles(call.user, tenants)
     return paging.page(
         call,
-        access.visible_tenants(call.user),
+        tenants,
         lambda each: TenantSerializer.render(each, call),
         keys=("slug",),
     )

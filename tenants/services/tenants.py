@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, NotFound, VersionChanged, problem
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
 EDITABLE = ("name", "state", "priorities", "jobs_limit")
@@ -17,8 +18,15 @@ EDITABLE = ("name", "state", "priorities", "jobs_limit")
 
 def version(tenant: Tenant) -> str:
     """The version for If-Match: the number of the tenant's newest edit."""
-    newest = tenant.audit.filter(action__startswith="tenant.").order_by("-pk").values_list("pk", flat=True)
-    return f'"t{newest.first() or 0}"'
+    if not hasattr(tenant, "newest_edit"):
+        tenant = with_versions(Tenant.objects.filter(pk=tenant.pk)).get()
+    return f'"t{tenant.newest_edit or 0}"'  # type: ignore[attr-defined]
+
+
+def with_versions(rows: QuerySet[Tenant]) -> QuerySet[Tenant]:
+    """The same tenants with what `version` needs, in one query. The newest edit is 0 or null before the first."""
+    edits = AuditEntry.objects.filter(tenant=OuterRef("pk"), action__startswith="tenant.").order_by("-pk")
+    return rows.annotate(newest_edit=Subquery(edits.values("pk")[:1]))
 
 
 @transaction.atomic

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 from django.core.paginator import Paginator
@@ -29,6 +29,10 @@ CSV_LINES = 20_000
 CSV_BATCH = 1_000
 STEPS_WITHIN = timedelta(days=90)
 PERIODS = {"7": "Last 7 days", "30": "Last 30 days", "90": "Last 90 days", "365": "Last year"}
+CSV_FIELDS = (
+    "number", "at", "actor__username", "tenant__slug", "gpu_type", "old_limit", "new_limit", "used_then", "reason",
+)  # fmt: skip
+"""Tuples, not model objects, of which 10,000 would take a second. What is not known is an empty cell."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A text that begins so would be a formula to a spreadsheet."""
 
@@ -72,27 +76,19 @@ def export(request: HttpRequest) -> HttpResponse:
     answer["Content-Disposition"] = f'attachment; filename="quota-history-{timezone.now():%Y-%m-%d}.csv"'
     lines = csv.writer(answer)
     lines.writerow(["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason"])
-    rows = _narrowed(request.GET)
-    for some in _in_batches(rows[:CSV_LINES].iterator(CSV_BATCH), CSV_BATCH):
-        numbers = _numbers({row.change_set for row in some})
-        for row in some:
-            who = row.actor.get_username() if row.actor else ""
-            limits = [row.old_limit, row.new_limit, row.used_then]  # what is not known is an empty cell
-            cells = [who, row.tenant.slug, row.gpu_type, *limits, row.reason]
-            at = row.at.isoformat(timespec="seconds")
-            lines.writerow([numbers[row.change_set], at, *(_harmless(value) for value in cells)])
+    first = QuotaChange.objects.filter(change_set=OuterRef("change_set")).order_by().values("change_set")
+    rows = (
+        _narrowed(request.GET)
+        .annotate(number=Subquery(first.annotate(first=Min("pk")).values("first")))
+        .values_list(*CSV_FIELDS)
+    )
+    for number, at, *cells in rows[:CSV_LINES].iterator(CSV_BATCH):
+        lines.writerow([number, at.isoformat(timespec="seconds"), *map(_harmless, cells)])
     if rows[CSV_LINES : CSV_LINES + 1].exists():
         lines.writerow(
             [""] * 8 + [f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."]
         )
     return answer
-
-
-def _in_batches(rows: Iterable[QuotaChange], size: int) -> Iterator[list[QuotaChange]]:
-    """Read in batches, so that memory stays bounded for a long history."""
-    waiting = iter(rows)
-    while some := list(islice(waiting, size)):
-        yield some
 
 
 def _page_of(query: QueryDict) -> int | None:
