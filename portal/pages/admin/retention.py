@@ -35,6 +35,7 @@ class KindRow:
     problems: dict[str, str]
     default: Rule
     effect: Effect | None
+    unlimited: bool
 
     @property
     def sized(self) -> bool:
@@ -44,7 +45,8 @@ class KindRow:
 @require_http_methods(["GET", "POST"])
 @admins_only
 def page(request: HttpRequest, slug: str) -> HttpResponse:
-    """GET shows the rules and what they will remove. POST previews typed ones or, with verb=apply, sets them."""
+    """GET shows the rules. POST previews what typed ones would remove, which reads all that the tenant has of these
+    kinds, or, with verb=apply, sets them."""
     tenant = Tenant.objects.filter(slug=slug).first()
     if tenant is None:
         raise Http404
@@ -72,7 +74,7 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
             return HttpResponseRedirect(f"/admin-console/tenants/{slug}/retention")
     context = frame(request, "tenants") | {
         "tenant": tenant,
-        "rows": _rows(tenant, typed, wanted, problems),
+        "rows": _rows(tenant, typed, wanted, problems, preview=request.method == "POST"),
         "previewed": request.method == "POST",
         "reason": reason,
         "reason_problem": problems.get("reason", ""),
@@ -133,13 +135,21 @@ def _read(typed: Typed) -> tuple[dict[str, dict[str, int | None]], dict[str, str
 
 
 def _rows(
-    tenant: Tenant, typed: Typed, wanted: dict[str, dict[str, int | None]], problems: dict[str, str]
+    tenant: Tenant,
+    typed: Typed,
+    wanted: dict[str, dict[str, int | None]],
+    problems: dict[str, str],
+    *,
+    preview: bool,
 ) -> list[KindRow]:
-    """One per kind; without wrong fields, with what the rules would remove now."""
+    """One per kind; in a preview without wrong fields, with what the rules would remove now."""
     found: dict[Kind, Effect] = {}
-    if not problems.keys() - {"reason"}:
+    unlimited: set[Kind] = set()
+    if preview and not problems.keys() - {"reason"}:
         rules = services.effective_rules(tenant, services.checked_rules(wanted))
-        found = {each.kind: each for each in effects(tenant, rules)}
+        unlimited = {kind for kind, rule in rules.items() if rule.keeps_all}
+        limited = {kind: rule for kind, rule in rules.items() if not rule.keeps_all}
+        found = {each.kind: each for each in effects(tenant, limited)}
     defaults = services.effective_rules(tenant, {})
     return [
         KindRow(
@@ -150,6 +160,7 @@ def _rows(
             {limit: problems[f"{kind}-{limit}"] for limit in LIMITS if f"{kind}-{limit}" in problems},
             defaults[kind],
             found.get(kind),
+            kind in unlimited,
         )
         for kind in OF_TENANTS
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs import retention
 from tenants.models import RetentionRule, Tenant, User
@@ -57,6 +59,22 @@ def test_a_rule_is_previewed_and_then_applied_with_a_reason(
     stale = client.post(PAGE, {"verb": "apply", "reason": "again", "etag": etag})
     assert "This has changed since you read it" in markup(stale)
     assert RetentionRule.objects.count() == 2
+
+
+def test_the_form_reads_the_jobs_for_a_preview_alone_and_only_of_limited_kinds(
+    lab: Tenant, alice: User, root: User, signed_in: SignIn
+) -> None:
+    """For a year of jobs that takes seconds."""
+    ended(alice, 100)
+    RetentionRule.objects.create(tenant=lab, kind="events", days=30)
+    client = signed_in(root)
+    with CaptureQueriesContext(connection) as queries:
+        assert "preview to see" in markup(client.get(PAGE))
+    assert not [query for query in queries if "jobs_jobevent" in query["sql"]]
+    with CaptureQueriesContext(connection) as queries:
+        shown = words(markup(client.post(PAGE, {"logs-own": "yes", "logs-days": "90", "verb": "preview"})))
+    assert "1 line, 1000 B of 1 job," in shown
+    assert not [query for query in queries if "jobs_jobevent" in query["sql"]]
 
 
 def test_everything_that_is_wrong_is_said_beside_its_field_and_nothing_is_lost(
