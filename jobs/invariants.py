@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from gpu_scheduler.clusters.base import GangReport, gang_name
 from jobs.models import Attempt
 from jobs.states import BY_ORDER, HOLDS_GPUS
+from tenants.audit_chain import BROKEN
 from tenants.retention import Kind
 
 Seen = TypeVar("Seen")
@@ -69,10 +70,16 @@ RULES = (
         "The triggers that refuse use above a limit, illegal moves and a changed history are in place.",
         """SELECT format('%s on %s is missing or off', g.name, g.place) FROM (VALUES
              ('quota_guard', 'tenants_quota'), ('jobs_guard', 'tenants_tenant'), ('append_only', 'tenants_quotachange'),
-             ('append_only', 'tenants_auditentry'), ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
+             ('append_only', 'tenants_auditentry'), ('append_only', 'tenants_auditseal'),
+             ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
              ('closed', 'jobs_attempt')) AS g(name, place)
            WHERE NOT EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgname = g.name AND t.tgrelid = g.place::regclass
              AND t.tgenabled = 'O')""",
+    ),
+    Invariant(
+        "AuditChain",
+        "No entry of the audit log was changed, and none was removed but by its retention rule.",
+        BROKEN,
     ),
     Invariant(
         "HeldIffLive",

@@ -263,7 +263,9 @@ def remove_entries(tenant: Tenant | None, rule: Rule | None) -> int:
                 return removed
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL luthier.audit_retention = 'on'")  # append-only but for this
-                cursor.execute("DELETE FROM tenants_auditentry WHERE id = ANY(%s)", [[pk for pk, _ in old]])
+                ids = [pk for pk, _ in old]
+                cursor.execute("UPDATE tenants_auditseal SET removed = true WHERE entry_id = ANY(%s)", [ids])
+                cursor.execute("DELETE FROM tenants_auditentry WHERE id = ANY(%s)", [ids])
                 gone = cursor.rowcount
             if gone:
                 details = {"entries": gone, "days": rule.days, "until": max(at for _, at in old).isoformat()}

@@ -1,6 +1,7 @@
 """What every request passes: the refusal of NUL characters, the page for a wrong method, and the security headers."""
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -10,6 +11,7 @@ from django.utils.deprecation import MiddlewareMixin
 from portal.pages.errors import NUL, error_page
 from portal.pages.form_responses import FORM_HEADER, by_fetch
 from portal.problem_details import PROGRAMS
+from tenants.audit import source_address
 
 POLICY = "; ".join(
     [
@@ -31,6 +33,20 @@ STAFF_POLICY = POLICY.replace("'nonce-{nonce}'", "'unsafe-inline'").replace(
     "default-src 'self'", "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'"
 )
 PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+
+
+class SourceAddressMiddleware:
+    """Note for the audit log where a request comes from."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        token = source_address.set(request.META.get("REMOTE_ADDR") or None)
+        try:
+            return self.get_response(request)
+        finally:
+            source_address.reset(token)
 
 
 class ContentSecurityPolicyMiddleware(MiddlewareMixin):

@@ -1,8 +1,8 @@
-"""The audit log: who did what, and what platform admins read in tenants of which they are no member."""
+"""The audit log: who did what from where, what was downloaded, and what platform admins read in tenants of others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -10,15 +10,21 @@ from typing import Any
 from django.db.models.functions import Now
 
 from tenants import access
-from tenants.models import AuditEntry, User
+from tenants.models import AuditEntry, AuditSeal, User
 
 REPEAT_AFTER = timedelta(minutes=10)
 """The same reading by the same admin within this time is one entry: a page that follows a job reads it often."""
+
+EXPORTED = 1000
+"""Entries that are read at a time for an export."""
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Set for each request, so that an audit entry can be matched with the log."""
 access_reason: ContextVar[str] = ContextVar("access_reason", default="")
 """Set for each request: the reason that a platform admin gave for working in a tenant of others."""
+
+source_address: ContextVar[str | None] = ContextVar("source_address", default=None)
+"""Set for each request: the client's address, as LUTHIER_TRUSTED_PROXIES lets it be known."""
 
 REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
 
@@ -46,6 +52,7 @@ def record(
         reason=reason[:500],
         details=details or {},
         request_id=request_id.get(),
+        address=source_address.get(),
     )
 
 
@@ -73,6 +80,48 @@ def admin_reads(*, user: access.Person, targets: Mapping[int, str], action: str,
     for tenant_id, target in targets.items():
         if tenant_id not in own and (tenant_id, _cut(target)) not in known:
             record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=reason)
+
+
+def downloaded(*, user: User, tenant_id: int, action: str, target: str, reason: str = "") -> None:
+    """Record a download by any user; a repeated one, such as each range of a file, is one entry."""
+    recent = AuditEntry.objects.filter(
+        actor=user.pk, action=action, target=_cut(target), tenant=tenant_id, at__gt=Now() - REPEAT_AFTER
+    )
+    if reason:
+        recent = recent.filter(reason=reason[:500])
+    if not recent.exists():
+        record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=reason)
+
+
+def export(*, after: int = 0) -> Iterator[dict[str, Any]]:
+    """Every entry after this id, oldest first, as plain values, with its place in the chain once it has one."""
+    while True:
+        rows = list(
+            AuditEntry.objects.filter(pk__gt=after)
+            .select_related("actor", "tenant")
+            .order_by("pk")[:EXPORTED]
+        )
+        seals = {
+            seal.entry_id: seal for seal in AuditSeal.objects.filter(entry_id__in=[row.pk for row in rows])
+        }
+        for row in rows:
+            seal = seals.get(row.pk)
+            yield {
+                "id": row.pk,
+                "at": row.at,
+                "actor": row.actor.get_username() if row.actor else None,
+                "action": row.action,
+                "tenant": row.tenant.slug if row.tenant else None,
+                "target": row.target,
+                "reason": row.reason,
+                "details": row.details,
+                "request_id": row.request_id,
+                "address": row.address,
+                "seal": {"n": seal.n, "hash": seal.hash} if seal else None,
+            }
+        if len(rows) < EXPORTED:
+            return
+        after = rows[-1].pk
 
 
 def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) -> None:

@@ -204,6 +204,7 @@ class AuditEntry(models.Model):
     reason = models.CharField(max_length=500, blank=True)
     details: models.JSONField[Any, Any] = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, blank=True)
+    address = models.GenericIPAddressField(null=True)  # of the client; null: no request, or a Unix socket
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -218,3 +219,17 @@ class AuditEntry(models.Model):
                 F("tenant"), F("id").desc(), name="audit_edits", condition=Q(action__startswith="tenant.")
             ),
         ]
+
+
+class AuditSeal(models.Model):
+    """An entry's place in the chain of the audit log; see tenants.audit_chain. It stays when its entry is removed.
+
+    digest: of the entry; hash: of n, the hash before and the digest. No relations, so that nothing else removes it.
+    """
+
+    n = models.BigIntegerField(primary_key=True)  # 1, 2, 3 …
+    entry_id = models.BigIntegerField(unique=True)
+    actor_id = models.BigIntegerField(null=True)
+    digest = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+    removed = models.BooleanField(default=False)  # by the audit log's retention rule

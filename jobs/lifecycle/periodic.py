@@ -6,6 +6,7 @@ orphans   removes gangs of no live attempt that were seen twice (a launch that o
 purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
 rollups   rolls up metric points that an earlier version stored
+seal      continues the chain of the audit log
 tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
 usage     rolls up usage by day
 """
@@ -40,6 +41,7 @@ from jobs.models import (
 )
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import database_now
+from tenants import audit_chain
 from tenants.models import Token
 
 logger = logging.getLogger(__name__)
@@ -212,6 +214,16 @@ def tidy(before: Result) -> Result:
     }
 
 
+def seal_audit_log(before: Result) -> Result:
+    """Seal new entries. The head of the chain goes to this process's log, which is outside of the database."""
+    head = audit_chain.seal_new()
+    if head["n"] != before.get("n", 0):
+        logger.info("audit log sealed", extra={"n": head["n"], "hash": head["hash"]})
+    if head["more"]:
+        PeriodicTask.objects.filter(name="seal").update(next_at=Now())
+    return head
+
+
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "compact": (60.0, log_compaction.compact),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
@@ -219,6 +231,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "purge": (600.0, purge_deleted),
     "retention": (600.0, _until_done("retention", lambda _: retention.enforce())),
     "rollups": (60.0, rollups.roll_up_stored),
+    "seal": (5.0, seal_audit_log),
     "tidy": (3600.0, tidy),
     "usage": (60.0, _until_done("usage", usage_days.roll_up)),
 }

@@ -259,7 +259,7 @@ def log_levels(call: Call, job_id: str) -> dict[str, Any]:
 @operation(Out=BYTES, Query=StreamQuery, fails=(410, 416, 429))
 def log_raw(call: Call, job_id: str) -> HttpResponseBase:
     """One learner's output exactly as printed, as an attachment; supports Range."""
-    job = permissions.job(call, job_id)
+    job = permissions.job(call, job_id, "log.download")
     refuse_removed(job.pk, Kind.LOGS)
     stream = _stream(job, call.query)
     head = logs.heads([stream]).get(stream)

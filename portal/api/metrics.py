@@ -131,7 +131,7 @@ def metric_csv_file(call: Call, job_id: str) -> HttpResponseBase:
 
     Nothing is downsampled. A name that a spreadsheet would take for a formula gets an apostrophe in front.
     """
-    job, query = permissions.job(call, job_id), call.query
+    job, query = permissions.job(call, job_id, "metrics.download"), call.query
     refuse_removed(job.pk, Kind.METRICS)
     names = query.get("names")
     of = UNFIT_FOR_A_FILE.sub("-", names[0]).strip("-.") if names and len(names) == 1 else ""

@@ -21,8 +21,16 @@ def tenant(call: Call, slug: str, permission: Permission = Permission.VIEW) -> T
 
 
 def job(call: Call, job_id: str, what: str = "job.read") -> Job:
-    """The job, if the caller may read it. Reads by a platform admin from outside its tenant are recorded."""
+    """The job, if the caller may read it. Recorded: downloads, and reads by a platform admin from outside its tenant.
+
+    what: the action; it ends with .download for what leaves the platform as a file.
+    """
     found = job_get(user=call.user, job_id=job_id)
+    if what.endswith(".download"):
+        audit.downloaded(
+            user=call.user, tenant_id=found.tenant_id, action=what, target=found.pk, reason=call.reason
+        )
+        return found
     audit.admin_read(
         user=call.user, tenant_id=found.tenant_id, action=what, target=found.pk, reason=call.reason
     )

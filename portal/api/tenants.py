@@ -19,7 +19,7 @@ from portal.api.fields import (
 )
 from portal.api.operations import Call, operation
 from tenants import access
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 from tenants.roles import Permission
 from tenants.services import tenants as services
 
@@ -155,6 +155,26 @@ class AuditEntrySerializer(ReadSerializer):
     reason = serializers.CharField(allow_blank=True)
     details = serializers.DictField()
     request_id = serializers.CharField(allow_blank=True)
+
+
+class InstallationAuditSerializer(AuditEntrySerializer):
+    tenant = serializers.CharField(
+        allow_null=True, source="tenant.slug", help_text="null: of the installation"
+    )
+    address = serializers.CharField(allow_null=True, help_text="of the client")
+
+
+@operation(
+    authorize=permissions.for_admins,
+    Out=InstallationAuditSerializer,
+    Query=PagedQuery,
+    many=True,
+    fails=(403,),
+)
+def audit_of_all(call: Call) -> dict[str, Any]:
+    """Who did what from where, in all tenants and in none; platform admins only, newest first."""
+    rows = AuditEntry.objects.select_related("actor", "tenant")
+    return paging.page(call, rows, InstallationAuditSerializer.render, keys=("-pk",))
 
 
 @operation(Out=AuditEntrySerializer, Query=PagedQuery, many=True, fails=(403,))

@@ -43,6 +43,7 @@ urlpatterns = [
     path("me/tokens/<str:token_id>", resource(delete=me.token_revoke)),
     path("me/secrets", resource(get=secrets.own_list)),
     path("me/secrets/<str:name>", resource(put=secrets.own_set, delete=secrets.own_delete)),
+    path("audit", resource(get=tenants.audit_of_all)),
     path("tenants", resource(get=tenants.tenant_list, post=tenants.tenant_create)),
     path("tenants/<str:t>", resource(get=tenants.tenant_get, patch=tenants.tenant_change)),
     path("tenants/<str:t>/audit", resource(get=tenants.audit_list)),

@@ -23,7 +23,8 @@ from django.utils import timezone
 from portal.budgets import budget_address
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
-from tenants import access
+from tenants import access, audit
+from tenants.models import User
 
 MISTYPED = 3
 """Wrong passwords for a name, from all addresses together, before answers about it come late …"""
@@ -63,6 +64,25 @@ class Login(LoginView):
             response = super().post(*args, **kwargs)
         response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
         return response
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        response: HttpResponse = super().form_valid(form)
+        audit.record(actor=form.get_user(), action="login.success", target=form.get_user().get_username())
+        return response
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        """A failure that was counted is recorded, so that a crowd of guesses above the budget fills no table."""
+        counted = getattr(self.request, "axes_failures_since_start", None) or not settings.AXES_ENABLED
+        if counted and (name := self.request.POST.get("username", "")):
+            known = User.objects.filter(username=name[:NAME_CHARS]).exists()
+            # Of others the name is left out: it may be a password in the wrong field.
+            audit.record(
+                actor=None,
+                action="login.failure",
+                target=name if known else "",
+                details={"known_name": known},
+            )
+        return super().form_invalid(form)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """ended: a session was here; tries_left: before the wait, once they are few."""
@@ -107,6 +127,12 @@ def delay_of(name: str) -> float:
 
 class Logout(LogoutView):
     """POST only: a link cannot sign anybody out."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if isinstance(request.user, User):
+            audit.record(actor=request.user, action="logout.success", target=request.user.get_username())
+        response: HttpResponse = super().post(request, *args, **kwargs)
+        return response
 
 
 def locked_out(request: HttpRequest, answer: object, credentials: dict[str, Any] | None) -> HttpResponse:

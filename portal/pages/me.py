@@ -6,6 +6,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
@@ -13,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access
+from tenants import access, audit
 from tenants.models import User
 
 DAY_S = 24 * 3600
@@ -55,7 +56,10 @@ def password(request: HttpRequest) -> HttpResponse:
     form = PasswordChangeForm(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
-    update_session_auth_hash(request, form.save())
+    with transaction.atomic():
+        user = form.save()
+        audit.record(actor=user, action="password.change", target=user.get_username())
+    update_session_auth_hash(request, user)
     messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 
@@ -65,7 +69,9 @@ def password(request: HttpRequest) -> HttpResponse:
 def sign_out_others(request: HttpRequest) -> HttpResponse:
     """End every session of this person but this one."""
     user = person(request)
-    user.end_sessions()
+    with transaction.atomic():
+        user.end_sessions()
+        audit.record(actor=user, action="session.end", target=user.get_username())
     update_session_auth_hash(request, user)
     messages.success(request, "All other sessions were signed out.")
     return HttpResponseRedirect("/me")

@@ -118,6 +118,7 @@ API: dict[str, Row] = {
     "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),
     f"GET {T}": Row(TENANT_READ),
     f"PATCH {T}": Row(TENANT_ADMIN, body={"name": "Vision", **REASON}),
+    "GET audit": Row(INSTALLATION_ADMIN),
     f"GET {T}/audit": Row(TENANT_MANAGE),
     f"GET {T}/members": Row(TENANT_READ),
     f"POST {T}/members": Row(TENANT_MANAGE, body={"username": "gina", "role": "viewer"}),

@@ -9,6 +9,7 @@ from django.db import connection
 from jobs import events, invariants
 from jobs.models import Blob, CheckpointFile, Job
 from jobs.states import EventCode, Intent, State
+from tenants import audit, audit_chain
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +30,7 @@ BREAKS = {
     "RetryBound": "UPDATE jobs_job SET restarts_used = max_restarts + 1",
     "ResumeFrom": "UPDATE jobs_attempt SET resume_from_id = (SELECT min(id) FROM jobs_checkpoint)",
     "CkptValid": "UPDATE jobs_blob SET verified = false",
+    "AuditChain": "UPDATE tenants_auditentry SET target = 'another'",
     "GapFree": "UPDATE jobs_learner SET log_bytes = 7",
     "TenantClosed": "UPDATE jobs_learner SET tenant_id = (SELECT max(id) FROM tenants_tenant)",
 }
@@ -65,6 +67,8 @@ def sound(db: None) -> None:
     )
     Job.objects.filter(pk=moved.pk).update(state=State.CANCELED)
     factories.tenant()
+    audit.record(actor=owner, action="job.edit", tenant_id=tenant.pk, target=moved.pk)
+    audit_chain.seal_new()
 
 
 def test_a_rule_exists_for_every_break_and_a_break_for_every_rule() -> None:
@@ -91,6 +95,7 @@ def test_a_broken_rule_is_named(sound: None, name: str) -> None:
         ("jobs_guard", "tenants_tenant"),
         ("append_only", "tenants_quotachange"),
         ("append_only", "tenants_auditentry"),
+        ("append_only", "tenants_auditseal"),
         ("legal_move", "jobs_job"),
         ("append_only", "jobs_jobevent"),
         ("closed", "jobs_attempt"),

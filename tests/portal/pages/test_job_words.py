@@ -371,7 +371,9 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     code = re.sub(r'source="[^"]*"', "", code)  # where a serializer reads its fields
     named = set(
         re.findall(
-            r'"((?:job|member|quota|retention|runtime|secret|service_account|tenant|token)\.[a-z]+)"', code
+            r'"((?:images|job|login(?!.html)|logout|member|password|quota|retention|runtime|secret|service_account|session'
+            r'|tenant|token)\.[a-z]+|[a-z]+\.download)"',
+            code,
         )
     )
     assert named == set(ACTION_LABELS)

@@ -1,0 +1,59 @@
+"""The chain of the audit log: each entry gets a seal, and each seal the hash of the one before it.
+
+Entries are sealed shortly after they are committed, by one periodic task. A lock that each entry would take at the head
+of the chain would make all audited changes wait for each other (docs/adr/0055-the-audit-log-is-chained.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from django.db import connection, transaction
+
+from tenants.models import AuditSeal
+
+BATCH = 1000
+LATE = 10_000
+"""An entry may be committed after this many later ones and still be sealed."""
+DIGEST = """encode(sha256(convert_to(jsonb_build_array(e.id, e.tenant_id, {actor}, e.action, e.target, e.reason,
+  e.details, e.request_id, host(e.address), extract(epoch from e.at))::text, 'UTF8')), 'hex')"""
+"""SQL: the digest of entry e. The actor is the seal's: who did it may be forgotten when a user is removed."""
+UNSEALED = f"""
+SELECT e.id, e.actor_id, {DIGEST.format(actor="e.actor_id")} FROM tenants_auditentry e
+WHERE e.id > coalesce((SELECT max(entry_id) FROM tenants_auditseal), 0) - {LATE}
+  AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)
+ORDER BY e.id LIMIT {BATCH}"""
+BROKEN = f"""
+WITH chain AS (SELECT s.*, lag(s.n) OVER w AS last_n, lag(s.hash) OVER w AS last_hash FROM tenants_auditseal s
+  WINDOW w AS (ORDER BY s.n))
+SELECT format('seal %s follows seal %s', n, coalesce(last_n, 0)) FROM chain WHERE n <> coalesce(last_n, 0) + 1
+UNION ALL SELECT format('seal %s does not continue the seal before it', n) FROM chain
+  WHERE hash <> encode(sha256(convert_to(format('%s:%s:%s', n, coalesce(last_hash, ''), digest), 'UTF8')), 'hex')
+UNION ALL SELECT format('entry %s, seal %s: removed by no retention rule', s.entry_id, s.n) FROM tenants_auditseal s
+  WHERE NOT s.removed AND NOT EXISTS (SELECT 1 FROM tenants_auditentry e WHERE e.id = s.entry_id)
+UNION ALL SELECT format('entry %s, seal %s: changed', e.id, s.n) FROM tenants_auditseal s
+  JOIN tenants_auditentry e ON e.id = s.entry_id
+  WHERE s.digest <> {DIGEST.format(actor="s.actor_id")} OR e.actor_id <> s.actor_id
+UNION ALL SELECT format('entry %s: not in the chain', e.id) FROM tenants_auditentry e
+  WHERE e.id <= (SELECT max(entry_id) FROM tenants_auditseal) - {LATE}
+  AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)"""
+"""SQL for jobs.invariants: one row of text for each gap or change."""
+
+
+def seal_new() -> dict[str, Any]:
+    """Seal up to BATCH entries; the head of the chain then: n, hash, and more: whether entries may be left."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "LOCK TABLE tenants_auditseal IN SHARE ROW EXCLUSIVE MODE"
+        )  # one process seals at a time
+        head = AuditSeal.objects.order_by("-n").first()
+        n, last = (head.n, head.hash) if head else (0, "")
+        cursor.execute(UNSEALED)
+        found = cursor.fetchall()
+        made = []
+        for entry_id, actor_id, digest in found:
+            n, last = n + 1, hashlib.sha256(f"{n + 1}:{last}:{digest}".encode()).hexdigest()
+            made.append(AuditSeal(n=n, entry_id=entry_id, actor_id=actor_id, digest=digest, hash=last))
+        AuditSeal.objects.bulk_create(made)
+    return {"n": n, "hash": last, "more": len(found) == BATCH}
