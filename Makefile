@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs pictures lock runtimes data clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs sbom pictures lock runtimes data clean
 
 help:             ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ fmt: env          ## Format, and fix what can be fixed automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/djhtml --tabwidth 2 templates
+
+sbom: env         ## Print a bill of materials (CycloneDX) from the locks
+	@$(PY) tools/sbom.py
 
 pictures: front-end ## Take the README's picture again, from the browser test
 	@folder=$$(mktemp -d) && LUTHIER_PICTURES=$$folder $(BIN)/pytest -q -n 0 -m browser -k digits tests/browser/test_journey.py \

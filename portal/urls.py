@@ -6,10 +6,12 @@ from portal import staff
 from portal.api import schema
 from portal.health import views
 from portal.monitoring.views import metrics
+from portal.security_txt import security_txt
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", views.alive, name="healthz"),
     path("readyz", views.ready, name="readyz"),
+    path(".well-known/security.txt", security_txt, name="security-txt"),
     path("metrics", metrics, name="metrics"),
     path("staff/", staff.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),

@@ -52,6 +52,7 @@ LUTHIER_AVOID_NODE_S = ENV.luthier_avoid_node_s
 LUTHIER_WEB_CONNECTIONS = ENV.luthier_web_connections
 LUTHIER_CONNECTIONS = ENV.luthier_connections
 LUTHIER_CONNECTIONS_PER_ADDRESS = ENV.luthier_connections_per_address
+LUTHIER_SECURITY_CONTACT = ENV.luthier_security_contact
 LUTHIER_TRUSTED_PROXIES = ENV.luthier_trusted_proxies
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
@@ -255,7 +256,10 @@ if LUTHIER_INGEST_URL.startswith("ws://"):
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
-SECURE_HSTS_PRELOAD = HTTPS
+SECURE_HSTS_PRELOAD = (
+    False  # a list in browsers that is hard to leave; for the owner of the domain to request
+)
+SILENCED_SYSTEM_CHECKS = ["security.W021"]  # asks for the preload list
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"

@@ -63,6 +63,8 @@ class Environment:
     luthier_connections_per_address: Annotated[int, values.whole_number(8)] = 512
     # addresses and networks, with commas; X-Forwarded-For and X-Forwarded-Proto of all others are ignored
     luthier_trusted_proxies: Annotated[tuple[values.Network, ...], values.networks] = ()
+    # mailto:… or https://…, for /.well-known/security.txt; none = it does not exist
+    luthier_security_contact: Annotated[str | None, values.contact] = None
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"

@@ -35,3 +35,4 @@ CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 DATABASES["default"]["TEST"] = {"NAME": "test_luthier"}
 AXES_ENABLED = False
+LUTHIER_SECURITY_CONTACT = "mailto:security@example.org"

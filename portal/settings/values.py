@@ -137,6 +137,13 @@ def hosts(text: str) -> tuple[str, ...]:
     return names
 
 
+def contact(text: str) -> str:
+    """Where people report something: mailto:… or https://…."""
+    if not re.fullmatch(r"(mailto:[^\s@]+@[^\s@]+|https://\S+)", text, re.ASCII):
+        raise ValueError("must be mailto: with an address, or a page that begins with https://")
+    return text
+
+
 def networks(text: str) -> tuple[Network, ...]:
     """Addresses or networks apart from each other by commas: 10.0.0.5, 10.1.0.0/16, fd00::/8."""
     found = []

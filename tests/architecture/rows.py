@@ -233,6 +233,7 @@ TENANT_OPERATE = rule(outside=404, viewer=403, colleague=403)
 PAGES: dict[str, tuple[Page, ...]] = {
     "healthz": (PUBLIC,),
     "readyz": (PUBLIC,),
+    ".well-known/security.txt": (PUBLIC,),
     "metrics": (FOR_PROMETHEUS,),
     "login": (PUBLIC,),
     "logout": (Page(ANY_USER, post=True, open_to_all=True),),

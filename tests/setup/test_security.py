@@ -1,0 +1,56 @@
+"""What is published about security is true: the contact, the bill of materials, and the tests that are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.test import Client
+
+from portal.settings import values
+from tools.sbom import bill
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def test_every_test_that_the_security_page_names_exists() -> None:
+    named = NAMED.findall((ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 20
+    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert missing == []
+
+
+def test_the_bill_of_materials_has_every_locked_package_with_its_digests() -> None:
+    made = bill()
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    named = {component["purl"] for component in made["components"]}
+    assert len(named) == len(made["components"])
+    lock = (ROOT / "requirements" / "runtime.txt").read_text()
+    python = re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==([^ ;\\]+)", lock, re.MULTILINE)
+    front_end = [name for name in json.loads((ROOT / "package-lock.json").read_text())["packages"] if name]
+    assert {f"pkg:pypi/{name.lower().replace('_', '-')}@{version}" for name, version in python} <= named
+    assert len(named) == len(set(python)) + len(front_end)
+    assert all(component["hashes"] for component in made["components"])
+
+
+def test_the_contact_is_published_and_nothing_without_one(settings: LazySettings) -> None:
+    settings.LUTHIER_SECURITY_CONTACT = "https://example.org/security"
+    answer = Client().get("/.well-known/security.txt")
+    assert answer["Content-Type"] == "text/plain; charset=utf-8"
+    fields = dict(line.split(": ", 1) for line in answer.content.decode().splitlines())
+    assert fields["Contact"] == "https://example.org/security"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", fields["Expires"])
+    settings.LUTHIER_SECURITY_CONTACT = None
+    assert Client().get("/.well-known/security.txt").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "text", ["security@example.org", "http://example.org", "mailto:security", "https://a b"]
+)
+def test_a_contact_that_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be mailto:"):
+        values.contact(text)
