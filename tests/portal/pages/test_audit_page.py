@@ -48,9 +48,9 @@ def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
     entries = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
     assert entries[:3] == [
-        "admin Reopened a tenant vision-lab vision-lab paid",
-        "admin Changed a quota cpu 8 to 6 vision-lab Two go back",
-        "admin Suspended a tenant vision-lab vision-lab unpaid",
+        "admin Reopened a tenant vision-lab vision-lab 127.0.0.1 paid",
+        "admin Changed a quota cpu 8 to 6 vision-lab — Two go back",
+        "admin Suspended a tenant vision-lab vision-lab 127.0.0.1 unpaid",
     ]
 
 
