@@ -110,7 +110,7 @@ class _Cycle:
         by_shape: dict[Hashable, tuple[Finding, str, dict[str, Any]]] = {}
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
-        notes = self._round.notes()
+        notes, remarks = self._round.notes(), self._round.remarks()
         explanations = []
         for gang in waits:
             shape = self._shape(gang)
@@ -136,6 +136,8 @@ class _Cycle:
                     held_back[queue] += 1
             if gang.job in notes:
                 numbers |= notes[gang.job]
+            if gang.job in remarks:
+                sentence = f"{sentence} {remarks[gang.job]}"
             explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers))
         return tuple(explanations)
 

@@ -199,6 +199,12 @@ class Draft:
         if in_quota or on_pool:
             self.failed.clear()
 
+    def reserve_nodes(self, gang: Gang, slot_type: str, learners: Mapping[str, int]) -> None:
+        """Reserve for this gang the places of so many learners by node, whatever else is reserved."""
+        self.ledger.with_reservation.add(gang.job)
+        self.pools[slot_type].reserve_nodes(gang, learners)
+        self.failed.clear()
+
 
 def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
     by_type: defaultdict[str, list[Node]] = defaultdict(list)

@@ -275,7 +275,7 @@ class Running:
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
     ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
     tenant's quota; 0 as long as no quota lends slots. last_checkpoint_at: when it last saved, None if never. Both are
-    for policies that choose what to stop; none reads them yet.
+    for policies that choose what to stop.
     checkpoint_cost_s and restart_cost_s: seconds that a save and a start from it take, None if never measured.
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's

@@ -54,6 +54,14 @@ def minus(room: Room, need: Room, times: int = 1) -> Room:
     return (slots if slots > 0 else 0, cpus, memory)
 
 
+def plus(room: Room, need: Need) -> Room:
+    """What there is again when a learner leaves."""
+    slots, cpus, memory = room
+    cpus += 0 if cpus == UNCOUNTED else need[1]
+    memory += 0 if memory == UNCOUNTED else need[2]
+    return slots + need[0], cpus, memory
+
+
 class Rooms:
     """What each node offers, and which nodes offer the same. It only decreases."""
 
@@ -140,8 +148,9 @@ class Rooms:
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
-    free: what nothing runs on. unreserved: what is free and no gang has reserved. reserved_for: the gang that has.
-    reserved_until: when all of it will be free, so that it starts; None unless every run on it has a known end.
+    idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
+    has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
+    unless every run on it has a known end.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
     plans ask that a lot.
     """
@@ -171,7 +180,7 @@ class Pool:
         shared = [node for node in nodes if node.used_by_others is not NOTHING and node.name in free]
         for node in shared:
             free[node.name] = minus(free[node.name], node.used_by_others.needed(slot_type))
-        self._idle = Rooms(free) if shared else self._empty_ready
+        self.idle = Rooms(free) if shared else self._empty_ready
         for run in self._running:
             need = self.need(run.gang)
             for name in run.nodes:
@@ -235,7 +244,7 @@ class Pool:
         requested = gang.need[resource]
         more = need[resource] - requested if requested else 0
         least = gang.learners.min
-        by_others = not empty and self._idle.capacity(need) < least <= self._empty_ready.capacity(need)
+        by_others = not empty and self.idle.capacity(need) < least <= self._empty_ready.capacity(need)
         return Shortage(
             requested or need[resource], max(0, offer.most(resource, before) - more), fitting, by_others
         )
@@ -294,19 +303,30 @@ class Pool:
                 missing = nth - fitting
                 missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
                 lacking.append((missing, name in self._avoided, name, nth))
-        chosen: dict[str, Room] = {}
-        for _, _, name, _ in heapq.nsmallest(learners, lacking):
-            reserved = chosen.get(name, NO_ROOM)
-            chosen[name] = (reserved[0] + need[0], reserved[1] + need[1], reserved[2] + need[2])
-        self._reserve(gang, chosen)
-        self.reserved_until = self._all_reserved_free_at()
+        self.reserve_nodes(gang, Counter(name for _, _, name, _ in heapq.nsmallest(learners, lacking)))
         return True
 
+    def reserve_nodes(self, gang: Gang, learners: Mapping[str, int]) -> None:
+        """Reserve for this gang what so many of its learners take by node, beside what is reserved there already."""
+        need = self.need(gang)
+        rooms: dict[str, Room] = {}
+        for name, times in learners.items():
+            before = self._reserved.get(name, NO_ROOM)
+            rooms[name] = (
+                before[0] + times * need[0],
+                before[1] + times * need[1],
+                before[2] + times * need[2],
+            )
+        first = self.reserved_for is None
+        self._reserve(gang, rooms)
+        if first:
+            self.reserved_until = self._all_reserved_free_at()
+
     def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
-        self._reserved = dict(rooms)
+        self._reserved |= rooms
         for name, reserved in rooms.items():
             self.unreserved.lower(name, minus(self.free.of[name], reserved))
-        self.reserved_for = gang
+        self.reserved_for = self.reserved_for or gang
 
     def _ends_in_time(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang has certainly ended before the one with the reservation can start."""

@@ -63,6 +63,10 @@ class Round(ABC):
         """By job, numbers that the explanation of its wait shows in addition; plain JSON."""
         return {}
 
+    def remarks(self) -> Mapping[str, str]:
+        """By job, a sentence that follows the reason of its wait. Names no tenant and no job."""
+        return {}
+
 
 class Policy(ABC):
     """A scheduling policy. Instances are immutable; ``name`` selects it in the settings."""

@@ -1,4 +1,5 @@
 """fair_share: priority class, then queue heads that waited too long, then the tenant that uses the least of its quota.
+Runs of lower classes are stopped for an urgent job.
 
 Inside a tenant the order is priority class, then first come, first served. Aging counts only the time for which a job
 was its tenant's queue head: a tenant does not gain on others by queueing ten thousand jobs.
@@ -8,15 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Snapshot
+from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
+from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
 
 NO_TIME = timedelta()
 
@@ -26,7 +28,8 @@ class FairShare(Policy):
     """Quota-weighted fair share with backfill; docs/scheduling.md states what it promises. Times are in seconds.
 
     starvation_timeout_s: how long later jobs can overtake a queue head, before slots are reserved for it. aging_s: a
-    queue head rises by one priority class each time it has waited this long; 0: never.
+    queue head rises by one priority class each time it has waited this long; 0: never. lease_s: how long a run is safe
+    from being stopped for an urgent job.
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
     """
@@ -34,13 +37,17 @@ class FairShare(Policy):
     name: ClassVar[str] = "fair_share"
     starvation_timeout_s: float = 300
     aging_s: float = 3600
+    lease_s: float = 20
 
     def begin(self, draft: Draft) -> FairShareRound:
         return FairShareRound(self, draft)
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise."""
+        """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise or of a lease."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
+        if any(gang.priority >= PREEMPTS for gang in snapshot.waiting):
+            lease = timedelta(seconds=self.lease_s)
+            changes += [run.started_at + lease for run in snapshot.running if run.priority < PREEMPTS]
         for since in snapshot.policy_state.values():
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0:
@@ -72,6 +79,8 @@ class FairShareRound(Round):
         self._queues_with_head: set[tuple[str, str]] = set()
         self._marks: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
+        self._preemption = Preemption(draft, policy.lease_s)
+        self._leaving_for: dict[str, int] = {}
 
     def queue(self) -> Iterator[Gang]:
         """Gangs that slots are promised to, then by level. Inside a level come those that must start next, then the
@@ -105,9 +114,14 @@ class FairShareRound(Round):
             yield from self._by_tenant(others.get(level, []))
 
     def wait(self, gang: Gang, finding: Finding) -> None:
-        """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over."""
+        """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over, or as soon
+        as others are stopped for it."""
         if not finding.check.queues:
             return
+        leaving = self._preemption.make_room(gang, finding)
+        if leaving:
+            self._leaving_for[gang.job] = leaving
+            self._must_start_next.add(gang.job)
         slot_type = finding.supply.slot_type
         since, queue = self._since.get(gang.job), (gang.tenant, slot_type)
         if since is not None:
@@ -119,11 +133,25 @@ class FairShareRound(Round):
             on_nodes = finding.scope is Scope.CLUSTER
             self._draft.reserve(gang, slot_type, gang.asked, on_nodes=on_nodes)
 
+    def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+        return self._preemption.stops, ()
+
     def state(self) -> PolicyState:
         return self._marks
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
-        return {job: {"queue_head_since": _timestamp(since)} for job, since in self._marks.items()}
+        """queue_head_since; stopping_for_it: how many running jobs are stopped so that it can start."""
+        heads = {job: {"queue_head_since": _timestamp(since)} for job, since in self._marks.items()}
+        stops = {job: {"stopping_for_it": count} for job, count in self._leaving_for.items()}
+        return {job: heads.get(job, {}) | stops.get(job, {}) for job in heads.keys() | stops.keys()}
+
+    def remarks(self) -> Mapping[str, str]:
+        return {
+            job: "A running job of lower priority is being stopped for it."
+            if count == 1
+            else f"{count} running jobs of lower priority are being stopped for it."
+            for job, count in self._leaving_for.items()
+        }
 
     def _by_tenant(self, gangs: list[Gang]) -> Iterator[Gang]:
         """The gangs of one level: next is always the first gang of the tenant that uses the least of its quota."""

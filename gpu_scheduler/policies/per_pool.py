@@ -105,6 +105,9 @@ class PerPoolRound(Round):
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         return {job: note for each in self._rounds.values() for job, note in each.notes().items()}
 
+    def remarks(self) -> Mapping[str, str]:
+        return {job: remark for each in self._rounds.values() for job, remark in each.remarks().items()}
+
 
 def _state_of(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = state.get(key, {})

@@ -132,7 +132,7 @@ def test_the_forecast_follows_a_stop_to_the_start_that_it_is_for() -> None:
     before = full(replace(low("r1", "a1"), checkpoint_cost_s=20), low("r2", "a2"))
     known = {job: RunTime((1000.0,), Basis.PROGRESS) for job in ("r1", "r2")}
     assert forecast(before, known)["j1"].p50 == NOON + timedelta(seconds=20)
-    patient = replace(before, policy=FairShare())
+    patient = replace(before, policy=FairShare(lease_s=9e9))
     assert forecast(patient, known)["j1"].p50 == NOON + timedelta(seconds=1000)
 
 

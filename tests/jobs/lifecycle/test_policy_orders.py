@@ -141,6 +141,24 @@ def test_a_stop_by_policy_frees_the_slots_for_the_job_that_it_is_for(world: Worl
     assert job_of(victim).restarts_used == 0
 
 
+def test_an_urgent_job_gets_the_slots_of_a_low_one_with_the_default_policy(world: World) -> None:
+    world.tenant.quotas.update(limit=24)
+    victim = world.running(learners=2, slots=4, priority="low", priority_rank=0)
+    world.elapse(30)  # past its lease
+    job = urgent(world, learners=2, slots=4)
+    world.settle()
+    row = job_of(job)
+    assert row.reason_message.endswith("A running job of lower priority is being stopped for it.")
+    assert row.reason_numbers["stopping_for_it"] == 1
+    for _ in range(20):
+        if state(job) != State.QUEUED:
+            break
+        world.elapse(5)
+        world.settle()
+    assert state(job) in (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING)
+    assert (state(victim), job_of(victim).restarts_used) == (State.QUEUED, 0)
+
+
 @pytest.mark.parametrize("slots", [2, 4], ids=["starts and stops", "stops"])
 @pytest.mark.usefixtures("preempting")
 def test_the_world_after_a_plan_is_what_the_next_snapshot_shows(world: World, slots: int) -> None:
