@@ -128,7 +128,7 @@ class _Rooms:
         """By node, how much more the runs hold than there is, after it lost devices: their end frees that much less."""
 
     def left(self) -> dict[str, Room]:
-        """By node of the pool. Read anew for each gang: starts of this plan take slots in between."""
+        """By node of the pool. Read again for each gang: starts of this plan take slots in between."""
         rooms = dict(self.pool.free.of)
         for made in self._made:
             made.carry_out(rooms)

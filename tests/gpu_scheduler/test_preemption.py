@@ -107,8 +107,8 @@ def test_what_need_not_leave_stays() -> None:
         run("r2", "a2", slots=2, last_checkpoint_at=ago[2]),
         run("r3", "a2", slots=2, last_checkpoint_at=ago[3]),
     ]
-    keeper = run("r9", "a1", slots=2, rank=Priority.URGENT)
-    assert stopped(plan(snapshot(nodes(a1=4, a2=4), [urgent()], [*runs, keeper]))) == ["r2", "r3"]
+    stays = run("r9", "a1", slots=2, rank=Priority.URGENT)
+    assert stopped(plan(snapshot(nodes(a1=4, a2=4), [urgent()], [*runs, stays]))) == ["r2", "r3"]
 
 
 def test_nothing_is_stopped_in_vain() -> None:

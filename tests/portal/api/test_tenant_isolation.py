@@ -40,6 +40,11 @@ def cluster() -> Iterator[LocalLike]:
     clusters.use(None)
 
 
+@pytest.fixture(autouse=True)
+def they_do_not_trust_each_other(settings: Settings) -> None:
+    settings.LUTHIER_TENANTS_TRUST_EACH_OTHER = False
+
+
 def test_a_second_tenant_is_refused_where_programs_are_not_isolated(admin: Api, cluster: LocalLike) -> None:
     answer = admin.post("/tenants", BODY)
     assert (answer.status_code, answer.json()["code"]) == (409, "tenants_not_isolated")
