@@ -115,6 +115,7 @@ def test_each_key_of_a_job_does_what_the_sheet_says(job: str, alice: Client, ope
     assert keys == ["1", "2", "3", "4", "5", "6", "7", "h", "r", "d", "e", "y"]
     titles = [re.sub(r"\d+$", "", text) for text in page.locator("x-job .tabs a").all_inner_texts()]
     for key in keys[:7]:
+        expect(page.locator("x-connection")).to_have_attribute("data-status", "live")  # the page takes keys
         page.keyboard.press(key)
         expect(page.locator("x-job .tabs [aria-current]")).to_contain_text(titles[int(key) - 1])
     page.keyboard.press("e")
