@@ -38,7 +38,7 @@ def main() -> int:
     arguments = sys.argv[1:]
     if arguments == ["checks"]:
         with tempfile.TemporaryDirectory() as folder:
-            return 1 if run_checks() + script_suite(Path(folder)) else 0
+            return closing_code(run_checks() + script_suite(Path(folder)))
     only_everyday = arguments[:1] == ["everyday"]
     long = arguments[:1] == ["long"]
     extra = arguments[1:] if only_everyday or long else arguments
@@ -56,6 +56,11 @@ def main() -> int:
             failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env)
             failed += browser_suite(extra, reports, env)
         print(closing_line(reports, time.monotonic() - started), flush=True)
+    return closing_code(failed)
+
+
+def closing_code(failed: list[str]) -> int:
+    """The exit status, after naming what failed."""
     if failed:
         print(f"Failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,5 +1,6 @@
 """/readyz says which part cannot work, and why; doctor says what to do about it."""
 
+import re
 import socket
 import threading
 import time
@@ -134,9 +135,11 @@ def test_living_workers_without_a_completed_pass_are_not_ready(client: Client, w
     assert answer.status_code == 503
     parts = answer.json()["parts"]
     assert parts["workers"]["ready"] is True
-    assert parts["scheduler"]["found"] == "last pass 60 s ago"
+    age = re.fullmatch(r"last pass (\d+) s ago", parts["scheduler"]["found"])
+    assert age
+    assert int(age[1]) >= 60, "or more, on a busy machine"
     assert parts["scheduler"]["reason"] == (
-        "no scheduling pass has completed for 60 s (limit 30 s), so no job starts;"
+        f"no scheduling pass has completed for {age[1]} s (limit 30 s), so no job starts;"
         " the pass under way is that of worker-1"
     )
 
