@@ -225,6 +225,17 @@ def free_after(world: Snapshot, plan: Plan) -> Free:
     return free
 
 
+def overcommitted(world: Snapshot, plan: Plan) -> set[str]:
+    """The nodes of which starts take more of a resource than they had left: not those that lack what no start takes,
+    because what ran there before holds more of it than there is."""
+    before, after = free_after(world, Plan()), free_after(world, plan)
+    return {
+        name
+        for name, left in after.items()
+        if any(now < 0 and now < then for now, then in zip(left, before[name], strict=True))
+    }
+
+
 def taken(job: Gang, node: Node, world: Snapshot) -> Room:
     """By one learner, with what comes on top of it on nodes of this type."""
     pool = [other.per_learner.memory_mib or 0 for other in world.nodes if other.slot_type == node.slot_type]

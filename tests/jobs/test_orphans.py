@@ -56,6 +56,7 @@ COLLECTED = {
     "jobs.UsageDue": "when it is rolled up (jobs.usage_days), so at the latest before its job goes",
     "jobs.Worker": "an hour after its last look (periodic.tidy)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
+    "tenants.AuditSeal": "kept: the chain of what was recorded, which outlives the entries",
     "tenants.Membership": KEPT,
     "tenants.Quota": KEPT,
     "tenants.QuotaChange": KEPT,
