@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -191,12 +192,14 @@ class Platform:
         return self
 
     def is_ready(self) -> bool:
+        """Whether it is ready by checks that began after this call: answers to others in the last second are shared."""
         assert self.process is not None
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if self.process.poll() is not None:
             raise RuntimeError(f"up ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
         try:
             with urlopen(f"{self.url}/readyz", timeout=5) as response:
-                return bool(response.status == 200)
+                return response.status == 200 and json.load(response)["checked_at"] >= now
         except (URLError, OSError):
             return False
 

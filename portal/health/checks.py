@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters
@@ -40,17 +42,18 @@ class HealthCheck:
 
 
 _sharing = threading.Lock()
-_shared: tuple[float, list[HealthCheck]] | None = None
+_shared: tuple[float, datetime, list[HealthCheck]] | None = None
 
 
-def shared_checks() -> list[HealthCheck]:
-    """run_checks for callers who can come in any number: those that come together wait for the same result."""
+def shared_checks() -> tuple[datetime, list[HealthCheck]]:
+    """run_checks, and when they began, for callers who can come in any number: those that come together wait for the
+    same result."""
     global _shared
     with _sharing:
         if _shared is None or time.monotonic() - _shared[0] >= FRESH_S:
-            found = run_checks()
-            _shared = (time.monotonic(), found)
-        return _shared[1]
+            began, found = timezone.now(), run_checks()
+            _shared = (time.monotonic(), began, found)
+        return _shared[1:]
 
 
 def run_checks() -> list[HealthCheck]:

@@ -3,6 +3,7 @@
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
+from jobs.serialization import rfc3339
 from portal.health import checks
 from portal.problem_details import RETRY_AFTER_S
 
@@ -16,10 +17,11 @@ def alive(request: HttpRequest) -> HttpResponse:
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 if the database, the workers, the scheduler and the cluster work, otherwise 503 with each reason."""
-    found = checks.shared_checks()
+    checked_at, found = checks.shared_checks()
     good = all(part.ready for part in found)
     answer = {
         "status": "ready" if good else "not ready",
+        "checked_at": rfc3339(checked_at),
         "parts": {
             part.name: {"ready": part.ready, "found": part.found}
             | ({"reason": part.reason} if part.reason else {})
