@@ -193,8 +193,9 @@ def cluster() -> HealthCheck:
         return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
     if isolation is None:
         return HealthCheck("cluster", found)
-    warnings = () if isolation.holds else (f"{isolation.text[:1].upper()}{isolation.text[1:]}.",)
-    return HealthCheck("cluster", f"{found}; {isolation.text}", warnings=warnings)
+    if isolation.holds:
+        return HealthCheck("cluster", f"{found}; {isolation.text}")
+    return HealthCheck("cluster", found, warnings=(f"{isolation.text[:1].upper()}{isolation.text[1:]}.",))
 
 
 def pending_migrations() -> int:
