@@ -316,24 +316,3 @@ def test_what_a_viewer_may_not_do_and_what_is_not_there(
         page.goto(platform.url + path)
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
     assert not faults(page, picture, f"error-{title.lower().replace(' ', '-')}")
-
-
-def test_ten_wrong_passwords(platform: Platform, open_as: Open, picture: Picture) -> None:
-    page = open_as("carol", "/healthz")
-    page.context.clear_cookies()
-    page.goto(f"{platform.url}/login")
-    heading = page.get_by_role("heading", level=1)
-    for _ in range(10):
-        expect(heading).not_to_have_text(TEXTS[429][0])
-        page.get_by_label("Username").fill("guesser")
-        page.locator("input[type=password]").fill("wrong")
-        with page.expect_navigation():  # as without scripts
-            page.locator("form:has(input[type=password])").evaluate("form => form.submit()")
-    expect(heading).to_have_text(TEXTS[429][0])
-    assert not faults(page, picture, "error-429")
-    page.goto(f"{platform.url}/login")
-    page.get_by_label("Username").fill("guesser")
-    page.locator("input[type=password]").fill("wrong")
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text(TEXTS[429][0])
-    expect(page.get_by_label("Username")).to_have_value("guesser")
