@@ -192,16 +192,20 @@ class Platform:
         return self
 
     def is_ready(self) -> bool:
-        """Whether it is ready by checks that began after this call: answers to others in the last second are shared."""
+        """Whether it is ready by checks that began after this call: an answer that another reader got within the last
+        second is shared, so one that is older than this call is asked for again."""
         assert self.process is not None
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        if self.process.poll() is not None:
-            raise RuntimeError(f"up ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
-        try:
-            with urlopen(f"{self.url}/readyz", timeout=5) as response:
-                return response.status == 200 and json.load(response)["checked_at"] >= now
-        except (URLError, OSError):
-            return False
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"up ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+            try:
+                with urlopen(f"{self.url}/readyz", timeout=5) as response:
+                    if json.load(response)["checked_at"] >= now:
+                        return True
+            except (URLError, OSError):  # a 503 is one of them
+                return False
+            time.sleep(0.1)
 
     def manage(self, *arguments: str, **env: str) -> str:
         done = subprocess.run(
