@@ -91,6 +91,10 @@ class Client:
         """Send bytes start … start+size-1 of an open file to a link. Raises Unreachable, Refused or Unreadable."""
         await asyncio.to_thread(_put_file, url, headers, _Section(source.fileno(), start, size))
 
+    def link_of(self, path: str) -> str | None:
+        """Where the store has the bytes of this path, None if they come from the server or are not known yet."""
+        return self._links.get(path)
+
     def _piece(self, path: str, headers: dict[str, str]) -> bytes:
         link = self._links.get(path)
         if link is None:

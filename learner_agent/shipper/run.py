@@ -6,38 +6,29 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
-import re
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-from msgspec import structs
 
 from learner_agent.log_segments import LogReader, log_span
 from learner_agent.sandbox import entry
 from learner_agent.settings import SHOWN_CHARS, ShipperSettings, shipper_settings
-from learner_agent.shipper import inputs, results
-from learner_agent.shipper.checkpoint_steps import step_in_names
 from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection, Fenced, WrongVersion
-from learner_agent.shipper.http import Client, Refused, Unreachable
-from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError, Interrupted
-from learner_agent.shipper.metrics import tensorboard
-from learner_agent.shipper.metrics.log_rules import LogRules, TooSlow
+from learner_agent.shipper.description import JobDescription
+from learner_agent.shipper.fetch import InputFetch, tensorboard_roots
+from learner_agent.shipper.final_files import FinalFiles
+from learner_agent.shipper.http import Client
+from learner_agent.shipper.inputs import InputError
+from learner_agent.shipper.metrics.log_rules import LogRules
 from learner_agent.shipper.metrics.reported import ReportedMetrics
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
-from learner_agent.shipper.outputs import FileSet, NotWhole, gather
-from learner_agent.shipper.results import Found
 from learner_agent.spool import Spool
-from learner_agent.untrusted_files import LARGE_BYTES, now_ms, number_or, objects
+from learner_agent.untrusted_files import now_ms, number_or, objects
 from learner_agent.wire import Final, JobIntent
-from learner_agent.wire_fields import MAX_RANK, SETUP_FAILED
+from learner_agent.wire_fields import SETUP_FAILED
 
 logger = logging.getLogger(__name__)
 
@@ -45,21 +36,7 @@ POLL_S = 0.5
 """How often the spool and CHECKPOINT_DIR are checked without a notification."""
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
-JOB = "shipper/job.json"
-UNRESTORED = "unrestored"
-"""Added to the server's description of the job: paths of results that could not be restored."""
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
-UNREACHABLE_S = 60.0
-"""Seconds without a byte of the inputs after which an event names what this learner cannot reach."""
-UNREACHABLE_MAX_S = 1800.0
-"""After so many, another attempt, maybe on another node, is the better try: this one holds devices."""
-DAMAGED_TRIES = 5
-"""Damaged downloads in one attempt after which another attempt, maybe on another node, is the better try."""
-NOT_RANK_0 = (
-    "The files in its CHECKPOINT_DIR are not stored: of a gang that saves without manifests only learner 0's count."
-    " Save with training.checkpoint(step, part=training.rank(), of=training.world_size())."
-)
-"""One set is restored for all learners: one that saves last, or counts steps faster, must not replace the model."""
 
 
 class Shipper:
@@ -76,7 +53,8 @@ class Shipper:
         self.polled = asyncio.Event()
         self._may_start = asyncio.Event()
         self.ending: dict[str, Any] = {}
-        self._fetched: dict[str, Any] = {}
+        self.job = JobDescription(self.spool)
+        self.inputs = InputFetch(settings, self.spool, self.client, self.connection, self.job)
         self._phase = ""
         self._checks_halt = False
         self._reported_gen = self._intent_gen = -1
@@ -132,9 +110,8 @@ class Shipper:
     def _notice(self) -> None:
         if self.exited.is_set():
             return
-        phase = (
-            self.spool.phase()
-        )  # before the mark is read: one of a setup command is removed before SETUP ends
+        # The phase before the mark: that of a setup command is removed before SETUP ends.
+        phase = self.spool.phase()
         if self._phase != "PROCESSING" and phase in ("SETUP", "PROCESSING"):
             self._report_phase("PROCESSING")
         is_program = self._phase == "PROCESSING" and phase != "SETUP"
@@ -246,9 +223,9 @@ class Shipper:
     async def _prepare(self) -> str | None:
         """Fetch the inputs, then wait until every learner of the gang has its own: no program starts before that, or it
         would wait for a peer that may never come. Returns the value for RESUME_FROM."""
-        resume_from = await self._fetch()
+        resume_from = await self.inputs.run()
         self._report_phase("READY")
-        if self._world() > 1:
+        if self.job.world() > 1:
             await self._may_start.wait()
         return resume_from
 
@@ -259,102 +236,13 @@ class Shipper:
         except OSError as error:
             raise InputError("not_prepared", f"The learner's folder cannot be written: {error}") from error
 
-    async def _fetch(self) -> str | None:
-        """Fetch the inputs, however long the server is away altogether. Returns the value for RESUME_FROM."""
-        outage = _Outage()
-        unreachable = damaged = 0
-        while True:
-            try:
-                job = await self.client.json("/agent/v1/job")
-                await inputs.fetch_code(self.client, self.settings, job.get("code"))
-                inputs.link_data(self.settings, list(job.get("data") or []))
-                resume_from = await self._restore(job)
-                job[UNRESTORED] = await self._restore_results(job)
-                self._fetched = job
-                self.spool.write(JOB, job)
-                return resume_from
-            except Unreachable as error:
-                unreachable += 1
-                logger.info("server unavailable", extra={"error": str(error)[:200], "tries": unreachable})
-                self._note_outage(outage, error)
-                await asyncio.sleep(random.uniform(0, min(30.0, 0.2 * 2 ** min(unreachable, 10))))
-            except Refused as error:
-                if error.status in (403, 409):
-                    raise Fenced(str(error)) from error
-                if error.code == "checkpoint_invalid":
-                    raise InputError("not_prepared", str(error)) from error
-                if error.status != 404:
-                    raise InputError("data_error", str(error)) from error
-                # What the server has just named is missing: it may have changed since. The job's inputs are not wrong.
-                damaged += 1
-                if damaged >= DAMAGED_TRIES:
-                    raise InputError("not_prepared", str(error)) from error
-            except OSError as error:
-                code = "not_prepared" if error.errno in NODE_ERRORS else "data_error"
-                raise InputError(code, f"The inputs cannot be written: {error}") from error
-            except CorruptDownload as error:
-                damaged += 1
-                if damaged >= DAMAGED_TRIES:
-                    raise InputError("not_prepared", str(error)) from error
-
-    def _note_outage(self, outage: _Outage, error: Unreachable) -> None:
-        """Report inputs that cannot be reached although the server can. Raises InputError after UNREACHABLE_MAX_S."""
-        place = error.place if isinstance(error, Interrupted) else ("", 0)
-        outage.note(place, time.monotonic(), counts=self.connection.is_up())
-        if outage.length_s < UNREACHABLE_S:
-            return
-        link = self.client._links.get(error.path) if isinstance(error, Interrupted) else None
-        host = urlsplit(link or self.settings.base).netloc.rpartition("@")[2]
-        # Without a link's query: it is the permission to read the file.
-        message = (
-            f"The inputs are not fetched: no bytes for {outage.length_s / 60:.0f} min from"
-            f" {'the store' if link else 'the server'} at {host} ({str(error).partition('?')[0][:500]})."
-        )
-        if outage.length_s >= UNREACHABLE_MAX_S:
-            raise InputError("not_prepared", message) from error
-        if not outage.is_reported:
-            outage.is_reported = True
-            remedy = "Check that this learner's node can reach it; the learner tries again."
-            self.connection.report("error", code="inputs_unreachable", message=f"{message} {remedy}")
-
-    async def _restore(self, job: dict[str, Any]) -> str | None:
-        saved = job.get("restore")
-        try:
-            return await inputs.restore(self.client, self.settings, saved)
-        except CorruptDownload:
-            # The server checks its own copy: if that is damaged too, the next response names an older checkpoint.
-            await self.client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]
-            raise
-
-    async def _restore_results(self, job: dict[str, Any]) -> list[str]:
-        """Put the job's results back. Returns the paths of those that stay in the store only."""
-        files = objects(job.get("results"))
-        lost = await results.restore(self.client, self.settings, files)
-        if lost:
-            shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
-            message = f"Not restored, because the stored copy cannot be read or written here: {shown[:800]}."
-            self.connection.report("error", code="results_not_restored", message=message)
-        if files:  # an earlier attempt's points must not be sent as those of this one
-            await asyncio.to_thread(tensorboard.skip_present, self.spool, self._tensorboard_roots())
-        return lost
-
-    def _tensorboard_roots(self) -> list[Path]:
-        return [self.settings.log_dir, self.settings.result_dir]
-
-    def _job(self) -> dict[str, Any]:
-        """The server's description of the job when its inputs were fetched; a program may have damaged it since."""
-        return self.spool.read(JOB, most=LARGE_BYTES) or self._fetched
-
-    def _world(self) -> int:
-        """The number of learners in the gang."""
-        return max(1, int(number_or(self._job().get("learners"), 1, most=MAX_RANK)))
-
     def _open_sources(self) -> None:
-        self.uploader.direct_from = number_or(self._job().get("direct_from"), float("inf"))
-        self.tensorboard = TensorBoard(self.spool, self._tensorboard_roots())
-        given = [rule.get("pattern") for rule in objects(self._job().get("metrics"))]
+        job = self.job.read()
+        self.uploader.direct_from = number_or(job.get("direct_from"), float("inf"))
+        self.tensorboard = TensorBoard(self.spool, tensorboard_roots(self.settings))
+        given = [rule.get("pattern") for rule in objects(job.get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
-        ends = self._job().get("in_order")
+        ends = job.get("in_order")
         self.rules = LogRules(
             self.spool,
             patterns,
@@ -385,7 +273,15 @@ class Shipper:
         if self.ending.get("started"):
             self.connection.changed.set()
             await self.connection.metrics_drained()
-            await self._store()
+            await FinalFiles(
+                self.settings,
+                self.spool,
+                self.connection,
+                self.uploader,
+                self.job,
+                self.rules,
+                self._report_slow_rule,
+            ).store()
         await self.connection.all_confirmed()
         self._report_phase("DONE")
         await self.connection.all_confirmed()
@@ -399,95 +295,6 @@ class Shipper:
         size = max(kept, self.connection.log.acked)
         reported, crc = (number_or(self.ending.get(name), -1, most=2**53) for name in ("size", "crc"))
         return Final(size, int(crc) if reported == size and 0 <= crc < 2**32 else None, log_from=log_from)
-
-    async def _store(self) -> None:
-        """Store what the program left, the checkpoint first: a resume needs it, and results may be large."""
-        await self.uploader.upload_new_checkpoints()
-        world = self._world()
-        for what, take in (("implicit", self._implicit_checkpoint), ("results", self._results)):
-            try:
-                found = await asyncio.to_thread(take, world)
-            except (NotWhole, OSError) as error:
-                self.connection.report("error", code=f"{what}_not_kept", message=str(error)[:1000])
-                continue
-            for code, message in found.notes:
-                self.connection.report("error", code=code, message=message)
-            if found.files is not None:
-                implicit = (
-                    what == "implicit"
-                )  # the rule's time is measured by a signal, which this thread gets
-                await self.uploader.upload(self._with_step(found.files) if implicit else found.files)
-
-    def _implicit_checkpoint(self, world: int) -> Found:
-        """CHECKPOINT_DIR as it is, of a program that saves without manifests. Raises TooMany."""
-        if self.uploader.saw_manifest:
-            return Found()
-        folder = self.settings.checkpoint_dir
-        files = gather(folder, what="implicit", world=world)
-        if files is None or self._was_restored(files):
-            return Found()
-        if self.settings.rank:
-            return Found(notes=[("implicit_not_kept", NOT_RANK_0)])
-        found = Found(files if files.offer.files else None)
-        if files.left_out:
-            found.notes.append(("implicit_left_out", results.left_out_message(folder.name, files.left_out)))
-        return found
-
-    def _with_step(self, files: FileSet) -> FileSet:
-        """The same set at the step that the spec's rule finds in its names. Nothing else says when a program saved."""
-        pattern = self._job().get("checkpoint_step")
-        if not isinstance(pattern, str):
-            return files
-        try:
-            step = step_in_names([path for path, _, _ in files.offer.files], pattern, self.rules.timer)
-        except TooSlow:
-            self._report_slow_rule(pattern)
-            return files
-        except (re.error, RecursionError, OverflowError):  # a program may have changed the file since
-            return files
-        return replace(files, offer=structs.replace(files.offer, step=step))
-
-    def _results(self, world: int) -> Found:
-        """RESULT_DIR and the files that the spec keeps. Raises TooMany or OSError."""
-        job = self._job()
-        keep, unrestored = job.get("keep"), job.get(UNRESTORED)
-        return results.collect(
-            self.settings.result_dir,
-            self.settings.model_dir,
-            keep=[glob for glob in keep if isinstance(glob, str)] if isinstance(keep, list) else [],
-            into=self.spool.root / "shipper",
-            world=world,
-            stored_before=bool(job.get("results")),
-            unrestored=[path for path in unrestored if isinstance(path, str)]
-            if isinstance(unrestored, list)
-            else [],
-        )
-
-    def _was_restored(self, files: FileSet) -> bool:
-        """True if these are the files that the attempt began with: nothing was saved since."""
-        saved = self._job().get("restore")
-        entries = objects(saved.get("files")) if isinstance(saved, dict) else []
-        began = [(entry.get("path"), entry.get("size"), entry.get("sha256")) for entry in entries]
-        return bool(began) and sorted(map(repr, began)) == sorted(map(repr, files.offer.files))
-
-
-class _Outage:
-    """How long no byte of the inputs arrived, counted only while the server itself is connected."""
-
-    def __init__(self) -> None:
-        self.length_s = 0.0
-        self.is_reported = False
-        self._places: set[tuple[str, int]] = set()
-        self._noted_at: float | None = None
-
-    def note(self, place: tuple[str, int], now: float, *, counts: bool) -> None:
-        """Note one more failure, at this place of this file: at a new one, bytes have arrived since the last."""
-        if place not in self._places:
-            self._places.add(place)
-            self.length_s = 0.0
-        elif counts and self._noted_at is not None:
-            self.length_s += now - self._noted_at
-        self._noted_at = now
 
 
 def setup_failure(ending: Mapping[str, Any]) -> str | None:

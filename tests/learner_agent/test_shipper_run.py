@@ -15,9 +15,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from learner_agent.settings import shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.connection import Fenced
+from learner_agent.shipper.fetch import DAMAGED_TRIES, InputFetch
 from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 from learner_agent.shipper.inputs import CorruptDownload, InputError, Interrupted
-from learner_agent.shipper.run import DAMAGED_TRIES, DEATH_S, EXIT_WRONG_VERSION, Shipper
+from learner_agent.shipper.run import DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
 from learner_agent.wire import HEARTBEAT_TIMEOUT_S, PROTO, CloseCode, Hello, JobIntent, decode
 
@@ -105,8 +106,8 @@ def fetch(shipper: Shipper, monkeypatch: pytest.MonkeyPatch, *errors: Exception)
 
     monkeypatch.setattr(Client, "json", job)
     monkeypatch.setattr(inputs, "fetch_code", Fetches(*errors))
-    monkeypatch.setattr("learner_agent.shipper.run.asyncio.sleep", at_once)
-    return asyncio.run(shipper._fetch())
+    monkeypatch.setattr("learner_agent.shipper.fetch.asyncio.sleep", at_once)
+    return asyncio.run(shipper.inputs.run())
 
 
 def test_a_long_outage_does_not_use_up_the_tries_of_a_damaged_download(
@@ -138,7 +139,7 @@ def without_the_store(
     shipper = shipper_of(tmp_path)
     shipper.client._links["/agent/v1/code"] = "https://me:pass@store:9000/bucket/code?X-Amz-Signature=hush"
     monkeypatch.setattr(shipper.connection, "is_up", lambda: is_up)
-    monkeypatch.setattr("learner_agent.shipper.run.time", Clock())
+    monkeypatch.setattr("learner_agent.shipper.fetch.time", Clock())
     return shipper
 
 
@@ -250,11 +251,11 @@ def test_a_disk_that_is_full_when_all_is_fetched_is_the_nodes_fault(
 def test_a_gangs_program_waits_for_the_other_learners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fetched(_: Shipper) -> None:
+    async def fetched(_: InputFetch) -> None:
         return None
 
     async def scenario(shipper: Shipper) -> None:
-        monkeypatch.setattr(Shipper, "_fetch", fetched)
+        monkeypatch.setattr(InputFetch, "run", fetched)
         shipper.spool.write("shipper/job.json", {"learners": 2})
         providing = asyncio.create_task(shipper._provide_inputs())
         while shipper._phase != "READY":
