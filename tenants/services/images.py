@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 
 from django.conf import settings
@@ -11,9 +9,10 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from tenants import access, audit, checks
-from tenants.errors import NotFound, VersionChanged, problem
+from tenants.errors import problem
 from tenants.images import MAX_PATTERNS, PATTERN_HELP, wrong_pattern
 from tenants.models import AuditEntry, Tenant
+from tenants.services.editing import content_etag, locked_tenant
 
 CHANGED = "images.change"
 """The audit log's action."""
@@ -31,7 +30,7 @@ def effective_patterns(tenant: Tenant) -> tuple[str, ...]:
 
 def etag(tenant: Tenant) -> str:
     """The version for If-Match: it follows from the tenant's own patterns alone."""
-    return f'"i{hashlib.sha256(json.dumps(tenant.image_patterns).encode()).hexdigest()[:16]}"'
+    return content_etag("i", tenant.image_patterns)
 
 
 def changes(tenant: Tenant, count: int) -> QuerySet[AuditEntry]:
@@ -52,12 +51,7 @@ def images_set(
 
     Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
     """
-    access.require_admin(user)
-    tenant = Tenant.objects.select_for_update(no_key=True).filter(slug=slug).first()
-    if tenant is None:
-        raise NotFound
-    if if_match is not None and etag(tenant) not in if_match:
-        raise VersionChanged(etag=etag(tenant))
+    tenant = locked_tenant(user, slug, etag, if_match)
     wanted = None if patterns is None else list(dict.fromkeys(patterns))
     checks.refuse(*_problems(wanted or []), checks.text("reason", reason, 500))
     before = tenant.image_patterns

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +9,10 @@ from django.conf import settings
 from django.db import transaction
 
 from tenants import access, audit, checks
-from tenants.errors import FieldsInvalid, NotFound, VersionChanged, problem
+from tenants.errors import FieldsInvalid, problem
 from tenants.models import RetentionRule, Tenant
 from tenants.retention import FOREVER, OF_TENANTS, Kind, Rule, Rules, wrong_rule
+from tenants.services.editing import content_etag, locked_tenant
 
 
 def default_rules() -> dict[Kind, Rule]:
@@ -35,8 +34,7 @@ def effective_rules(tenant: Tenant, own: Rules | None = None) -> dict[Kind, Rule
 
 def etag(tenant: Tenant) -> str:
     """The version for If-Match: it follows from the tenant's own rules alone."""
-    digest = hashlib.sha256(json.dumps(_as_json(own_rules(tenant)), sort_keys=True).encode())
-    return f'"r{digest.hexdigest()[:16]}"'
+    return content_etag("r", _as_json(own_rules(tenant)))
 
 
 def checked_rules(rules: Mapping[str, Mapping[str, int | None]]) -> dict[Kind, Rule]:
@@ -77,12 +75,7 @@ def retention_set(
 
     Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
     """
-    access.require_admin(user)
-    tenant = Tenant.objects.select_for_update(no_key=True).filter(slug=slug).first()
-    if tenant is None:
-        raise NotFound
-    if if_match is not None and etag(tenant) not in if_match:
-        raise VersionChanged(etag=etag(tenant))
+    tenant = locked_tenant(user, slug, etag, if_match)
     wanted = checked_rules(rules)
     checks.refuse(checks.text("reason", reason, 500))
     before = own_rules(tenant)

@@ -9,8 +9,9 @@ from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from tenants import access, audit, checks
-from tenants.errors import FieldsInvalid, NameTaken, NotFound, VersionChanged, problem
+from tenants.errors import FieldsInvalid, NameTaken, problem
 from tenants.models import AuditEntry, Tenant
+from tenants.services.editing import locked_tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
 EDITABLE = ("name", "state", "priorities", "jobs_limit")
@@ -69,12 +70,7 @@ def tenant_change(
 
     Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
     """
-    access.require_admin(user)
-    tenant = Tenant.objects.select_for_update(no_key=True).filter(slug=slug).first()
-    if tenant is None:
-        raise NotFound
-    if if_match is not None and version(tenant) not in if_match:
-        raise VersionChanged(etag=version(tenant))
+    tenant = locked_tenant(user, slug, version, if_match)
     _check(changes)
     name = changes.get("name", tenant.name)
     checks.refuse(checks.text("name", name, 120), checks.text("reason", reason, 500))
