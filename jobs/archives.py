@@ -342,7 +342,7 @@ def _refuse_large_directory(stream: IO[bytes]) -> None:
 def _tar_entries(stream: IO[bytes], tally: _Tally) -> Iterator[str]:
     with gzip.GzipFile(fileobj=stream) as plain:
         guarded = _GuardedTar(plain, tally)
-        with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
             while (entry := archive.next()) is not None:
                 if entry.issym():
                     tally.link(entry.name, entry.linkname)

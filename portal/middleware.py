@@ -53,7 +53,7 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
     """Add the policy unless a view has set a stricter one of its own."""
 
     def process_request(self, request: HttpRequest) -> None:
-        request.style_nonce = secrets.token_urlsafe(16)  # type: ignore[attr-defined]
+        request.style_nonce = secrets.token_urlsafe(16)  # type: ignore[attr-defined]  # read by the templates
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         policy = STAFF_POLICY if request.path.startswith("/staff/") else POLICY

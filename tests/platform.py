@@ -198,7 +198,9 @@ class Platform:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         while True:
             if self.process.poll() is not None:
-                raise RuntimeError(f"up ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"up ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}"
+                )
             try:
                 with urlopen(f"{self.url}/readyz", timeout=5) as response:
                     if json.load(response)["checked_at"] >= now:

@@ -90,7 +90,7 @@ class Ticker(threading.Thread):
         room = 2 * BATCH - len(self._busy)
         if room > 0:
             for lease in leases.claim_due(leases.owner(), min(BATCH, room)):
-                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]
+                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))

@@ -239,7 +239,7 @@ def lines_of(stream: Stream, level: Level, *, q: str = "", after: int = 0, limit
     for line, kind in _texts(stream, wanted):
         at = line.n
         if not needle or needle in as_read(line.text):
-            found.append(LevelLine(*line, level, kind in PARTS))  # type: ignore[arg-type]
+            found.append(LevelLine(*line, level, kind in PARTS))  # type: ignore[arg-type]  # a line is the first fields of a LevelLine
         if len(found) == limit or time.monotonic() > deadline:
             return LogPage(found, at, head, more=at < total)
     at = max(at, counted)

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import zstandard
 from django.db import connection
@@ -382,20 +383,20 @@ def chunks_from_line(stream: Stream, line: int) -> Iterator[StoredChunk]:
     yield from _following(stream, chunks)
 
 
-def chunk_of(row: Sequence[object]) -> StoredChunk:
+def chunk_of(row: Sequence[Any]) -> StoredChunk:
     """A chunk from its COLUMNS."""
     offset, length, first_line, lines, data, times, packed, lost = row
     if packed is not None:
-        times = chunk_times.unpack(bytes(packed))  # type: ignore[call-overload]
+        times = chunk_times.unpack(bytes(packed))
     elif isinstance(times, str):  # a raw cursor leaves JSON as text
         times = json.loads(times)
     return StoredChunk(
-        offset=int(offset),  # type: ignore[call-overload]
-        length=int(length),  # type: ignore[call-overload]
-        first_line=int(first_line),  # type: ignore[call-overload]
-        lines=int(lines),  # type: ignore[call-overload]
-        data=b"" if lost else zstandard.decompress(bytes(data)),  # type: ignore[call-overload]
-        times=[(at, ms) for at, ms in times],  # type: ignore[attr-defined]
+        offset=int(offset),
+        length=int(length),
+        first_line=int(first_line),
+        lines=int(lines),
+        data=b"" if lost else zstandard.decompress(bytes(data)),
+        times=[(at, ms) for at, ms in times],
         lost=bool(lost),
     )
 

@@ -95,7 +95,7 @@ def zip_download(call: Call, files: Sequence[tuple[str, Blob]], name: str) -> Ht
 
 def _zipped(files: Sequence[tuple[str, Blob]]) -> Blocks:
     written = _Written()
-    with ZipFile(written, "w") as archive:  # type: ignore[call-overload]
+    with ZipFile(written, "w") as archive:  # type: ignore[call-overload]  # it only writes
         for path, blob in files:
             entry = ZipInfo(path)
             entry.external_attr = 0o644 << 16

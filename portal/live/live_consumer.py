@@ -190,7 +190,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 class NoSuchSocket(AsyncWebsocketConsumer):
     """Every other path: closed with a code that a browser can read."""
 
-    channel_layer_alias = None  # type: ignore[assignment]
+    channel_layer_alias = None  # type: ignore[assignment]  # Channels: no layer
 
     async def connect(self) -> None:
         await self.accept()

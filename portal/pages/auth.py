@@ -169,7 +169,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """To the tenant used last, else to the first one; a platform admin without tenants to the console."""
     rows = access.memberships(request.user).select_related("tenant").order_by("tenant__name")
     slugs = [row.tenant.slug for row in rows]
-    last = request.user.last_tenant.slug if request.user.last_tenant else None  # type: ignore[union-attr]
+    last = request.user.last_tenant.slug if request.user.last_tenant else None  # type: ignore[union-attr]  # signed in
     if slugs:
         return HttpResponseRedirect(f"/t/{last if last in slugs else slugs[0]}/")
     if access.is_platform_admin(request.user):

@@ -147,7 +147,7 @@ DATABASES["default"] |= {
         "options": "-c lock_timeout=3s -c statement_timeout=10s -c idle_in_transaction_session_timeout=60s",
         "application_name": "luthier",
     }
-    | dict(DATABASES["default"]["OPTIONS"]),  # type: ignore[call-overload]
+    | dict(DATABASES["default"]["OPTIONS"]),  # type: ignore[call-overload]  # the parser returns a dict of anything
 }
 
 # --- hints: Valkey may be flushed, restarted or away at any time --------------------------------

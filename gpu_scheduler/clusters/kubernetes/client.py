@@ -222,16 +222,16 @@ def _configuration(kubeconfig: str | None, context: str | None) -> Configuration
     configuration = Configuration()
     try:
         if kubeconfig:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
+            config.load_kube_config(  # type: ignore[no-untyped-call]  # the client has no types
                 config_file=kubeconfig,
                 context=context,
                 client_configuration=configuration,
                 persist_config=False,
             )
         elif IN_POD in os.environ:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client has no types
         else:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
+            config.load_kube_config(  # type: ignore[no-untyped-call]  # the client has no types
                 client_configuration=configuration, persist_config=False
             )
     except (config.ConfigException, OSError) as error:

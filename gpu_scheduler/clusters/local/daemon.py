@@ -229,5 +229,5 @@ class _Connection(socketserver.StreamRequestHandler):
             line = self.rfile.readline(protocol.MAX_LINE_BYTES)
             if not line.endswith(b"\n"):
                 return
-            for message in self.server.answer(line):  # type: ignore[attr-defined]
+            for message in self.server.answer(line):  # type: ignore[attr-defined]  # the server below
                 self.wfile.write(json.dumps(message).encode() + b"\n")
