@@ -332,6 +332,31 @@ def test_a_log_that_has_ended_leaves_its_channel_and_misses_no_gap_at_its_end(
     assert len(server.subscribed) == 1
 
 
+def test_a_search_that_is_stopped_and_cleared_while_it_runs_is_over(script: tuple[Script, Page]) -> None:
+    server, page = script
+    server.send(1, 5)
+    expect(page.locator("x-log .log-status")).to_contain_text("5 lines")
+    found = page.locator("x-log .match-count")
+    found.evaluate(
+        "cell => new MutationObserver(() => { window.texts = (window.texts ?? '') + cell.textContent + ';' })"
+        ".observe(cell, {childList: true, characterData: true, subtree: true})"
+    )
+    held: list[Route] = []
+    page.route(re.compile(r"/logs\?.*&q=first"), lambda route: held.append(route))
+    page.get_by_label("Search the log").fill("first")
+    until(page, lambda: held)
+    page.get_by_label("Stop search").click()
+    expect(page.locator("x-log .log-status")).to_contain_text("Search stopped at line 1")
+    page.get_by_label("Clear search").click()
+    server.answer(held[0])  # too late: the browser has given the request up
+    expect(page.get_by_label("Search the log")).to_have_value("")
+    expect(found).to_have_text("")
+    page.get_by_label("Search the log").fill("second")
+    expect(found).to_have_text(re.compile("^1 of"))
+    assert "failed" not in page.evaluate("window.texts")
+    expect(page.locator("x-log .log-status")).not_to_contain_text("Search")
+
+
 def test_lines_that_were_not_kept_are_passed_over_in_one_step(script: tuple[Script, Page]) -> None:
     server, page = script
     server.lines, server.gap = 15_002, range(4, 15_001)

@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.conf import settings
 from django.test import RequestFactory
 from playwright.sync_api import Page, expect
 
+from portal.pages.auth import WARNED
 from portal.pages.errors import OLD_FORM, TEXTS, error_page
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -316,3 +318,38 @@ def test_what_a_viewer_may_not_do_and_what_is_not_there(
         page.goto(platform.url + path)
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
     assert not faults(page, picture, f"error-{title.lower().replace(' ', '-')}")
+
+
+@pytest.fixture
+def forgiven(platform: Platform) -> Iterator[None]:
+    """Failed logins are counted per address: those of other tests do not count here, nor these there."""
+    platform.manage("axes_reset")
+    yield
+    platform.manage("axes_reset")
+
+
+@pytest.mark.usefixtures("forgiven")
+def test_twenty_wrong_passwords(platform: Platform, open_as: Open, picture: Picture) -> None:
+    """Whichever names they are for: the address waits, also for a right password, and a typed name is kept."""
+    page = open_as("carol", "/healthz")
+    page.context.clear_cookies()
+    page.goto(f"{platform.url}/login")
+    heading, alert = page.get_by_role("heading", level=1), page.get_by_role("alert")
+    for n in range(1, settings.AXES_FAILURE_LIMIT + 1):
+        expect(heading).not_to_have_text(TEXTS[429][0])
+        page.get_by_label("Username").fill(f"guess-{n}")
+        page.locator("input[type=password]").fill("wrong")
+        with page.expect_navigation():  # as without scripts
+            page.locator("form:has(input[type=password])").evaluate("form => form.submit()")
+        if (left := settings.AXES_FAILURE_LIMIT - n) == 1:
+            expect(alert).to_contain_text("1 attempt left, then a wait of 5 min")
+        elif left > WARNED:
+            expect(alert).not_to_contain_text("left")
+    expect(heading).to_have_text(TEXTS[429][0])
+    assert not faults(page, picture, "error-429")
+    page.goto(f"{platform.url}/login")
+    page.get_by_label("Username").fill("carol")
+    page.locator("input[type=password]").fill(platform.users["carol"]["password"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(alert).to_contain_text(TEXTS[429][0])
+    expect(page.get_by_label("Username")).to_have_value("carol")
