@@ -346,6 +346,7 @@ def test_twenty_wrong_passwords(platform: Platform, open_as: Open, picture: Pict
         elif left > WARNED:
             expect(alert).not_to_contain_text("left")
     expect(heading).to_have_text(TEXTS[429][0])
+    expect(page.get_by_role("main")).to_contain_text("All sign-ins from your network address have to wait")
     assert not faults(page, picture, "error-429")
     page.goto(f"{platform.url}/login")
     page.get_by_label("Username").fill("carol")
