@@ -22,6 +22,7 @@ from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
+from jobs import blobs
 from jobs.counters import count_response
 from jobs.retries import database_away
 from portal.database import shares
@@ -34,6 +35,8 @@ from portal.streaming import STREAMS
 
 AT_ONCE = shares.REQUESTS
 """Concurrent requests."""
+AT_ONCE_TO_STORE = AT_ONCE // 2
+"""Those that may wait for a store of blobs on other machines: one that hangs leaves the others to everything else."""
 WAIT_S = 30.0
 """A request that has waited this long gets 503 with Retry-After."""
 ALIVE = "/healthz"
@@ -55,6 +58,7 @@ class ThreadedHandler(ASGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._turns = asyncio.Semaphore(AT_ONCE)
+        blobs.places.resize(AT_ONCE_TO_STORE)
         self._requests = DatabaseThreads(AT_ONCE, "request")
         self._probes = DatabaseThreads(shares.PROBES, "probe")
 

@@ -19,8 +19,10 @@ from portal.database.threads import DatabaseThreads
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
 STREAMS = DatabaseThreads(shares.STREAMS, "stream", release=True)
-"""Read the files and logs of all downloads, one block at a time. A connection to the database is returned after each
-block, so that a client that reads slowly holds none."""
+"""Read the logs of all downloads and static files, one block at a time. A connection to the database is returned after
+each block, so that a client that reads slowly holds none."""
+FILES = DatabaseThreads(8, "file", release=True)
+"""Read the blobs of all downloads, without the database: a store that hangs may hold all of these threads."""
 PER_USER = 16
 """Downloads of one user at a time, per web process: each keeps some blocks in memory, however slowly it is read."""
 
@@ -32,10 +34,10 @@ class TooManyDownloads(Exception):
 class Download(StreamingHttpResponse):
     """A streamed response that counts as one of its user's downloads until it is closed. Raises TooManyDownloads."""
 
-    def __init__(self, user_id: int, blocks: Blocks, **options: Any) -> None:
+    def __init__(self, user_id: int, blocks: Blocks, threads: DatabaseThreads, **options: Any) -> None:
         release = _DOWNLOADS.start(user_id)
         self._release = weakref.finalize(self, release)  # also if it is dropped before anything is sent
-        super().__init__(in_thread(blocks), **options)
+        super().__init__(in_thread(blocks, threads), **options)
 
     def close(self) -> None:
         super().close()
@@ -67,16 +69,16 @@ class _Downloads:
 _DOWNLOADS = _Downloads()
 
 
-async def in_thread(blocks: Blocks) -> AsyncIterator[bytes]:
+async def in_thread(blocks: Blocks, threads: DatabaseThreads = STREAMS) -> AsyncIterator[bytes]:
     """Yield the same blocks, each read without blocking the event loop."""
     reading: asyncio.Future[bytes] | None = None
     try:
-        while block := await asyncio.shield(reading := asyncio.ensure_future(STREAMS.run(next, blocks, b""))):
+        while block := await asyncio.shield(reading := asyncio.ensure_future(threads.run(next, blocks, b""))):
             yield block
     finally:
         if reading is not None:  # a client that leaves does not end the thread that reads for it
             await asyncio.wait([reading])
-        await STREAMS.run(blocks.close)  # closes its file
+        await threads.run(blocks.close)  # closes its file
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):

@@ -66,19 +66,20 @@ def _sha256(content: bytes | bytearray) -> str:
 
 
 def hold(blob: Blob) -> Blob | None:
-    """The blob, its row locked against removal until the end of the transaction; None if it was removed."""
-    return _known(store(), blob.tenant_id, blob.sha256)
+    """The blob, its row locked against removal until the end of the transaction; None if it was removed.
+
+    A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other. The store
+    is not asked: a transaction must not wait for it, and the bytes go after their row.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(KNOWN, [blob.tenant_id, blob.sha256])
+        found = cursor.fetchone()
+    return ROW.made(found) if found else None
 
 
 def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
-    """The verified row of these bytes if they are stored, locked against removal until the end of the transaction.
-
-    A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute(KNOWN, [tenant_id, sha256])
-        found = cursor.fetchone()
-    blob = ROW.made(found) if found else None
+    """The verified row of these bytes if they are stored, locked as by `hold`."""
+    blob = hold(Blob(tenant_id=tenant_id, sha256=sha256))
     return blob if blob and place.exists(_key(blob)) else None
 
 

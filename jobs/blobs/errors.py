@@ -37,3 +37,7 @@ class BlobGone(BlobError):
 
 class StoreUnavailable(BlobError):
     """The store does not respond, or refuses this installation. Nothing was changed."""
+
+
+class StoreSilent(StoreUnavailable):
+    """The store did not respond in time, or reported an error of its own."""

@@ -59,7 +59,7 @@ class FolderStore:
         with _locked(path) as file:
             yield FolderPartial(file, path, self.path(key))
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
+    def open(self, key: str, start: int = 0, *, streamed: bool = False) -> BinaryIO:
         file = builtins.open(self.path(key), "rb")  # noqa: SIM115 - the caller closes it
         file.seek(start)
         return file

@@ -17,10 +17,11 @@ def check() -> None:
     store().check()
 
 
-def open(blob: Blob, start: int = 0) -> BinaryIO:
-    """Open a verified blob for reading from byte start on. Raises BlobGone or StoreUnavailable."""
+def open(blob: Blob, start: int = 0, *, streamed: bool = False) -> BinaryIO:
+    """Open a verified blob for reading from byte start on; streamed: see `Store.open`. Raises BlobGone or
+    StoreUnavailable."""
     try:
-        return store().open(key_of(blob.tenant_id, blob.pk), start)
+        return store().open(key_of(blob.tenant_id, blob.pk), start, streamed=streamed)
     except FileNotFoundError as error:
         raise BlobGone(f"Blob {blob.pk} is not in the store.") from error
 

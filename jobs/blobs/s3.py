@@ -12,8 +12,9 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from http import HTTPStatus
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -21,16 +22,19 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from jobs.blobs.errors import StoreUnavailable
+from jobs.blobs.calls import places
+from jobs.blobs.errors import StoreSilent, StoreUnavailable
 from jobs.blobs.store import BLOCK, MARK, Link, Part, Partial, number_of
 
 SIGNED_FOR_S = 900
 """How long a URL is valid: long enough for one part on a slow network, short for one that leaks."""
 IN_MEMORY = 4 * 1024 * 1024
+TRIES = 2
+"""Of each request. A learner's own request ends after 30 s, and it sends another one."""
 CONFIG = Config(
-    connect_timeout=5,
-    read_timeout=20,
-    retries={"mode": "standard", "max_attempts": 3},
+    connect_timeout=3,
+    read_timeout=15,  # without a byte
+    retries={"mode": "standard", "max_attempts": TRIES},
     max_pool_connections=32,
     signature_version="s3v4",
     # The checksums that we name are enough; others are newer than many stores.
@@ -53,7 +57,7 @@ class S3Store:
 
     def check(self) -> None:
         try:
-            with _translated():
+            with _call():
                 self._s3.head_bucket(Bucket=self.bucket)
         except FileNotFoundError as error:
             raise StoreUnavailable(f"There is no bucket {self.bucket}.") from error
@@ -61,7 +65,7 @@ class S3Store:
     # --- whole objects
 
     def put(self, key: str, content: IO[bytes], sha256: str) -> None:
-        with _translated():
+        with _call():
             self._s3.put_object(Body=content, ChecksumSHA256=_base64(sha256), **self._at(key))
 
     def scratch(self) -> AbstractContextManager[IO[bytes]]:
@@ -70,28 +74,29 @@ class S3Store:
     def partial(self, key: str) -> AbstractContextManager[Partial]:
         raise NotImplementedError("pieces are not collected here: see receives_pieces")
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
-        with _translated():
+    def open(self, key: str, start: int = 0, *, streamed: bool = False) -> BinaryIO:
+        call = _translated if streamed else _call
+        with call():
             size = int(self._s3.head_object(**self._at(key))["ContentLength"])
-        return cast(BinaryIO, io.BufferedReader(_Object(self._s3, self._at(key), size, start), BLOCK))
+        return cast(BinaryIO, io.BufferedReader(_Object(self._s3, self._at(key), size, start, call), BLOCK))
 
     def exists(self, key: str) -> bool:
         try:
-            with _translated():
+            with _call():
                 self._s3.head_object(**self._at(key))
         except FileNotFoundError:
             return False
         return True
 
     def remove(self, key: str) -> None:
-        with _translated():
+        with _call():
             self._s3.delete_object(**self._at(key))
             for upload in self._uploads(self._name(key)):
                 if upload["Key"] == self._name(key):
                     self._abort(upload["Key"], upload["UploadId"])
 
     def changed_since(self, key: str, moment: float) -> bool:
-        with _translated():
+        with _call():
             uploads = [one for one in self._uploads(self._name(key)) if one["Key"] == self._name(key)]
             return any(self._newest_part(one) >= moment for one in uploads)
 
@@ -112,19 +117,25 @@ class S3Store:
 
     def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
         start = f"{self.prefix}/" if self.prefix else ""
-        with _translated():
-            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start):
-                for found in page.get("Contents", ()):
-                    key = found["Key"].removeprefix(start)
-                    if found["LastModified"].timestamp() < moment and (number := number_of(key)):
-                        yield key, number
-            for upload in self._uploads(start):
-                key = upload["Key"].removeprefix(start)
-                if (number := number_of(key)) and self._newest_part(upload) < moment:
+        pages = iter(self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start))
+        while page := _next(pages):
+            for found in page.get("Contents", ()):
+                key = found["Key"].removeprefix(start)
+                if found["LastModified"].timestamp() < moment and (number := number_of(key)):
                     yield key, number
+        with _call():
+            uploads = self._uploads(start)
+        for upload in uploads:
+            key = upload["Key"].removeprefix(start)
+            if (number := number_of(key)) and self._is_older(upload, moment):
+                yield key, number
+
+    def _is_older(self, upload: dict[str, Any], moment: float) -> bool:
+        with _call():
+            return self._newest_part(upload) < moment
 
     def mark(self, new: str = "") -> str:
-        with _translated():
+        with _call():
             if new:
                 self._s3.put_object(Body=new.encode(), **self._at(MARK))
             try:
@@ -142,7 +153,7 @@ class S3Store:
 
     def start(self, key: str) -> str:
         """Begin an upload in parts; returns its name."""
-        with _translated():
+        with _call():
             made = self._s3.create_multipart_upload(ChecksumAlgorithm="SHA256", **self._at(key))
         return str(made["UploadId"])
 
@@ -168,7 +179,7 @@ class S3Store:
         ]
 
     def _list(self, key: str, upload_id: str) -> list[dict[str, Any]]:
-        with _translated():
+        with _call():
             pages = self._s3.get_paginator("list_parts").paginate(UploadId=upload_id, **self._at(key))
             return [part for page in pages for part in page.get("Parts", ())]
 
@@ -183,13 +194,13 @@ class S3Store:
             }
             for part in wanted
         ]
-        with _translated():
+        with _call():
             self._s3.complete_multipart_upload(
                 UploadId=upload_id, MultipartUpload={"Parts": parts}, **self._at(key)
             )
 
     def abort(self, key: str, upload_id: str) -> None:
-        with _translated():
+        with _call():
             self._abort(self._name(key), upload_id)
 
     def _abort(self, name: str, upload_id: str) -> None:
@@ -213,11 +224,15 @@ class S3Store:
         return {"Bucket": self.bucket, "Key": self._name(key)}
 
 
+Call = Callable[[], AbstractContextManager[None]]
+
+
 class _Object(io.RawIOBase):
     """An object as a file: one request for what is read in order, another one after each jump."""
 
-    def __init__(self, s3: Any, at: dict[str, str], size: int, start: int) -> None:
+    def __init__(self, s3: Any, at: dict[str, str], size: int, start: int, call: Call) -> None:
         self._s3, self._object, self._size, self._at = s3, at, size, start
+        self._call = call
         self._body: Any = None
 
     def readable(self) -> bool:
@@ -239,13 +254,21 @@ class _Object(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self._at >= self._size:
             return 0
-        with _translated():
-            if self._body is None:
-                self._body = self._s3.get_object(Range=f"bytes={self._at}-", **self._object)["Body"]
-            content = self._body.read(len(buffer))
+        try:
+            content = self._read(len(buffer))
+        except StoreSilent:  # once more, from where it stopped
+            self._leave()
+            content = self._read(len(buffer))
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
+
+    def _read(self, most: int) -> bytes:
+        with self._call():
+            if self._body is None:
+                self._body = self._s3.get_object(Range=f"bytes={self._at}-", **self._object)["Body"]
+            found: bytes = self._body.read(most)
+            return found
 
     def _leave(self) -> None:
         if self._body is not None:
@@ -273,6 +296,20 @@ def _translated() -> Iterator[None]:
     except ClientError as error:
         if _code(error) in MISSING:
             raise FileNotFoundError(str(error)) from error
-        raise StoreUnavailable(f"The blob store refused: {error}") from error
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        kind = StoreSilent if status >= HTTPStatus.INTERNAL_SERVER_ERROR else StoreUnavailable
+        raise kind(f"The blob store refused: {error}") from error
     except BotoCoreError as error:
-        raise StoreUnavailable(f"The blob store does not respond: {error}") from error
+        raise StoreSilent(f"The blob store does not respond: {error}") from error
+
+
+@contextmanager
+def _call() -> Iterator[None]:
+    """In one of this process's places for calls."""
+    with places.one(), _translated():
+        yield
+
+
+def _next(pages: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    with _call():
+        return next(pages, None)

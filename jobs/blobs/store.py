@@ -74,8 +74,9 @@ class Store(Protocol):
     def partial(self, key: str) -> AbstractContextManager[Partial]:
         """What has arrived of a file in pieces, locked against other processes. Only where receives_pieces."""
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
-        """The bytes from start on. Raises FileNotFoundError."""
+    def open(self, key: str, start: int = 0, *, streamed: bool = False) -> BinaryIO:
+        """The bytes from start on. Raises FileNotFoundError. streamed: read block by block in threads that do nothing
+        else, which need no place among the calls of requests."""
 
     def exists(self, key: str) -> bool:
         """Whether the bytes of this key are there, whole."""

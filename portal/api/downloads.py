@@ -16,7 +16,8 @@ from jobs import archives, blobs
 from jobs.models import Blob
 from portal.api.errors import RangeNotSatisfiable, TooManyStreams
 from portal.api.operations import Call
-from portal.streaming import Blocks, Download, TooManyDownloads
+from portal.database.threads import DatabaseThreads
+from portal.streaming import FILES, STREAMS, Blocks, Download, TooManyDownloads
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 Read = Callable[[int, int], Blocks]
@@ -32,7 +33,7 @@ def code_file_download(call: Call, archive: Blob, path: str) -> HttpResponseBase
         size = found[0]
 
     def read(start: int, stop: int) -> Blocks:
-        with blobs.open(archive) as source:
+        with blobs.open(archive, streamed=True) as source:
             found = archives.open_file(source, path)
             if found is None:
                 return
@@ -46,10 +47,13 @@ def code_file_download(call: Call, archive: Blob, path: str) -> HttpResponseBase
 
 
 def blob_download(call: Call, blob: Blob, path: str) -> HttpResponseBase:
-    """A file of the blob store, named by the last part of its path."""
+    """A file of the blob store, named by the last part of its path. Raises BlobGone or StoreUnavailable: once the
+    response has begun, only its end could say so."""
+    if not blobs.is_there(blob):
+        raise blobs.BlobGone(f"Blob {blob.pk} is not in the store.")
 
     def read(start: int, stop: int) -> Blocks:
-        with blobs.open(blob, start) as source:
+        with blobs.open(blob, start, streamed=True) as source:
             while start < stop and (block := source.read(min(blobs.BLOCK, stop - start))):
                 start += len(block)
                 yield block
@@ -63,7 +67,7 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
     if (condition := call.request.headers.get("If-Range")) and condition != etag:
         span = None
     start, stop = span or (0, size)
-    response = _attachment(call, read(start, stop), name)
+    response = _attachment(call, read(start, stop), name, threads=FILES)
     response["Content-Length"] = str(stop - start)
     response["Accept-Ranges"] = "bytes"
     if span:
@@ -76,21 +80,27 @@ def download(call: Call, *, size: int, read: Read, name: str, etag: str = "") ->
 
 def csv_download(call: Call, blocks: Blocks, name: str) -> HttpResponseBase:
     """Lines of CSV, made while they are sent."""
-    return _attachment(call, blocks, name, "text/csv; charset=utf-8")
+    return _attachment(call, blocks, name, "text/csv; charset=utf-8", threads=STREAMS)
 
 
 def _attachment(
-    call: Call, blocks: Blocks, name: str, content_type: str = "application/octet-stream"
+    call: Call,
+    blocks: Blocks,
+    name: str,
+    content_type: str = "application/octet-stream",
+    *,
+    threads: DatabaseThreads,
 ) -> HttpResponseBase:
-    response = _streamed(call, blocks, content_type=content_type)
+    response = _streamed(call, blocks, threads, content_type=content_type)
     response["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
     response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     return response
 
 
 def zip_download(call: Call, files: Sequence[tuple[str, Blob]], name: str) -> HttpResponseBase:
-    """One zip of these paths, uncompressed and made while it is sent: its size is not known before."""
-    return _attachment(call, _zipped(files), name)
+    """One zip of these paths, uncompressed and made while it is sent: its size is not known before. Files whose bytes
+    are gone are left out."""
+    return _attachment(call, _zipped(files), name, threads=FILES)
 
 
 def _zipped(files: Sequence[tuple[str, Blob]]) -> Blocks:
@@ -100,7 +110,11 @@ def _zipped(files: Sequence[tuple[str, Blob]]) -> Blocks:
             entry = ZipInfo(path)
             entry.external_attr = 0o644 << 16
             entry.file_size = blob.size  # so that a large one gets a large one's header
-            with blobs.open(blob) as source, archive.open(entry, "w") as target:
+            try:
+                source = blobs.open(blob, streamed=True)
+            except blobs.BlobGone:
+                continue
+            with source, archive.open(entry, "w") as target:
                 while block := source.read(blobs.BLOCK):
                     target.write(block)
                     yield written.take()
@@ -124,11 +138,11 @@ class _Written:
         return taken
 
 
-def _streamed(call: Call, blocks: Blocks, **options: Any) -> StreamingHttpResponse:
+def _streamed(call: Call, blocks: Blocks, threads: DatabaseThreads, **options: Any) -> StreamingHttpResponse:
     if not isinstance(call.request._request, ASGIRequest):
         return StreamingHttpResponse(blocks, **options)
     try:
-        return Download(call.user.pk, blocks, **options)
+        return Download(call.user.pk, blocks, threads, **options)
     except TooManyDownloads:
         raise TooManyStreams from None
 

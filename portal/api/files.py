@@ -102,10 +102,11 @@ def result_zip(call: Call, job_id: str) -> HttpResponseBase:
     """All results as one zip, under the paths that the list shows; those that are damaged are left out."""
     job = permissions.job(call, job_id, "result.download")
     refuse_removed(job.pk, Kind.RESULTS)
-    files = [(path, blob) for path, blob in results.result_blobs(job.pk) if blobs.is_there(blob)]
-    if not files:
+    files = [(path, blob) for path, blob in results.result_blobs(job.pk) if blob.verified]
+    first = next((n for n, (_, blob) in enumerate(files) if blobs.is_there(blob)), None)
+    if first is None:
         raise NotFoundError
-    return zip_download(call, files, f"{_file_name(job)}-results.zip")
+    return zip_download(call, files[first:], f"{_file_name(job)}-results.zip")
 
 
 @operation(Out=BYTES, fails=(416, 429))

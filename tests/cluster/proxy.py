@@ -1,4 +1,4 @@
-"""A port in front of another one, which a test can close."""
+"""A port in front of another one, which a test can close or make hang."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class Proxy:
         self._listener: socket.socket | None = None
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
+        self._flows = threading.Event()
+        self._flows.set()
         self.port = port
         self.accept()
 
@@ -35,6 +37,13 @@ class Proxy:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+
+    def hang(self) -> None:
+        """Accept connections, and forward nothing until `flow`."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        self._flows.set()
 
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
@@ -58,6 +67,8 @@ class Proxy:
     def _forward(self, near: socket.socket, stopped: threading.Event) -> None:
         with near, suppress(OSError), self._connect() as far:
             while not stopped.is_set():
+                if not self._flows.wait(0.05):
+                    continue
                 for source in select.select([near, far], [], [], 0.05)[0]:
                     content = source.recv(65536)
                     if not content:

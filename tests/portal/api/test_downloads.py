@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs import archives, blobs
+from jobs.blobs.store import store
 from jobs.models import Job, ResultFile
 from jobs.states import State
 from tests import factories
@@ -65,6 +66,21 @@ def test_all_results_come_as_one_zip(alice: Api, people: People) -> None:
         assert archive.getinfo("learner-1/large.bin").file_size == 3_200_000
     assert answer["Content-Disposition"] == 'attachment; filename="a-b-results.zip"'
     assert answer["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_file_whose_bytes_are_gone_is_an_error_alone_and_is_left_out_of_a_zip(
+    alice: Api, people: People
+) -> None:
+    job = factories.job(owner=people.alice, state=State.HALTED)
+    for path in ("a", "b", "c"):
+        leaves(job, 0, path, path.encode())
+    for entry in ResultFile.objects.filter(job=job, path__in=("a", "c")).select_related("blob"):
+        store().remove(blobs.key_of(entry.blob.tenant_id, entry.blob.pk))
+
+    gone = alice.get(f"/jobs/{job.pk}/results/a")
+    assert (gone.status_code, gone.json()["code"]) == (410, "blob_gone")
+    with zipfile.ZipFile(io.BytesIO(content(alice.get(f"/jobs/{job.pk}/results.zip")))) as archive:
+        assert archive.namelist() == ["b"]
 
 
 @pytest.mark.parametrize(("packed", "kind"), [(archives.pack, "tar.gz"), (zipped, "zip")])
