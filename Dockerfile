@@ -12,7 +12,7 @@ RUN rm -rf node_modules && python tools/environment.py runtime
 
 FROM python:3.12-slim-bookworm
 RUN useradd --create-home --uid 10001 luthier \
-    && install -d -o luthier -g luthier -m 0700 /data /run/luthier
+    && install -d -o luthier -g luthier -m 0700 /data /data/datasets /run/luthier
 WORKDIR /luthier
 COPY manage.py pyproject.toml LICENSE ./
 COPY --from=build /luthier/.venv .venv

@@ -12,7 +12,7 @@ from portal.settings.staff import unfold
 from portal.settings.values import database_from_url
 
 ENV = read_environment()
-EMBEDDED = layout(ENV.luthier_data)
+EMBEDDED = layout(ENV.luthier_data, ENV.luthier_node_dir)
 
 # --- the installation ---------------------------------------------------------------------------
 LUTHIER_DATA = EMBEDDED.data

@@ -22,6 +22,8 @@ class Layout:
 
     data: Path
     runtime: Path
+    node_dir: Path | None = None
+    """Where a node daemon with a data folder of its own meets those who ask it (LUTHIER_NODE_DIR)."""
 
     @property
     def postgres_data(self) -> Path:
@@ -42,7 +44,7 @@ class Layout:
     @property
     def node_socket(self) -> Path:
         """The local cluster's node daemon listens here."""
-        return self.runtime / "node.sock"
+        return (self.node_dir or self.runtime) / "node.sock"
 
     @property
     def logs(self) -> Path:
@@ -75,7 +77,7 @@ class Layout:
     @property
     def node_key(self) -> Path:
         """What the node daemon asks of every request."""
-        return self.keys / "node"
+        return self.node_dir / "node.key" if self.node_dir else self.keys / "node"
 
     @property
     def run(self) -> Path:
@@ -107,11 +109,11 @@ class Layout:
         return f"unix://:{password}@{self.valkey_socket}"
 
 
-def layout(data: Path) -> Layout:
+def layout(data: Path, node_dir: Path | None = None) -> Layout:
     """The same data folder always gives the same sockets, so that any command finds the servers of `up`."""
     resolved = data.expanduser().resolve()
     name = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:10]
-    return Layout(data=resolved, runtime=_runtime_root() / name)
+    return Layout(data=resolved, runtime=_runtime_root() / name, node_dir=node_dir)
 
 
 def _runtime_root() -> Path:

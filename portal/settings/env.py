@@ -49,6 +49,9 @@ class Environment:
     luthier_metrics_token: Annotated[str | None, values.secret] = None
 
     luthier_data: Annotated[Path, Path] = BASE_DIR / ".luthier"
+    # a folder that a node daemon of its own shares with web processes and workers: its socket and its key; none = both
+    # belong to the data folder
+    luthier_node_dir: Annotated[Path | None, values.folder] = None
     # a folder, or s3://bucket/prefix with AWS_* as usual; none = blobs in the data folder
     luthier_blobs: Annotated[str | None, values.blob_store] = None
     # hours that bytes are kept after nothing refers to them any more; longer than a backup's copy takes

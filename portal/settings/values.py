@@ -86,6 +86,13 @@ def file(text: str) -> Path:
     return path
 
 
+def folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute():
+        raise ValueError("must be the absolute path of a folder")
+    return path
+
+
 def blob_store(text: str) -> str:
     """A folder by its absolute path, or a bucket of an S3-compatible store."""
     if text.startswith("s3://"):

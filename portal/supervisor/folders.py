@@ -32,6 +32,13 @@ def make_folders(layout: Layout) -> None:
 def make_keys(layout: Layout) -> None:
     """Make what the servers ask of those who connect, but for PostgreSQL's, which is made with its files."""
     valkey.prepare(layout)
+    make_node_key(layout)
+
+
+def make_node_key(layout: Layout) -> None:
+    """Make what the node daemon asks of those who connect."""
+    if layout.node_dir:
+        _make(layout.node_dir, "Choose another folder with LUTHIER_NODE_DIR.")
     create(layout.node_key, secrets.token_urlsafe(32))
 
 

@@ -48,7 +48,7 @@ class StartPlan:
 
 
 def start_plan(options: Options, environment: Environment, *, port: int) -> StartPlan:
-    where = layout(options.data or environment.luthier_data)
+    where = layout(options.data or environment.luthier_data, environment.luthier_node_dir)
     url = environment.luthier_public_url or f"http://127.0.0.1:{port}"
     nodes = options.nodes or environment.local_nodes
     env = {

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     environment = read_environment(options)
     report = Report()
     try:
-        where = layout(environment.luthier_data)
+        where = layout(environment.luthier_data, environment.luthier_node_dir)
         refuse_sources(where)
         lock = DataLock(where.lock)
         lock.take()

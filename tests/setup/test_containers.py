@@ -57,6 +57,23 @@ def test_every_volume_and_dependency_is_declared() -> None:
         assert set(service.get("depends_on", {})) <= set(SERVICES)
 
 
+def test_programs_are_kept_from_the_platforms_secrets_files_and_servers() -> None:
+    def of(name: str, key: str) -> set[str]:
+        return {each.split(":")[0] for each in SERVICES[name].get(key, [])}
+
+    assert set(SERVICES["nodes"]["environment"]) == {
+        "LUTHIER_NODE_DIR",
+        "LUTHIER_LOCAL_SANDBOX",
+        "LOCAL_NODES",
+    }
+    assert of("nodes", "volumes") & (of("web", "volumes") | of("db", "volumes")) == {"datasets", "node"}
+    assert "datasets:/data/datasets:ro" in SERVICES["nodes"]["volumes"]
+    assert {name for name in SERVICES if of(name, "networks") & of("nodes", "networks")} == {"nodes", "web"}
+    assert all(of(name, "networks") <= set(COMPOSE["networks"]) for name in SERVICES)
+    places = {SERVICES[name]["environment"]["LUTHIER_NODE_DIR"] for name in ("nodes", "web", "worker")}
+    assert len(places) == 1, "they meet there"
+
+
 def test_web_is_published_on_loopback_only() -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["web"]["ports"])
 
