@@ -14,8 +14,9 @@ from typing import TypeVar
 from django.db import connection, transaction
 
 from gpu_scheduler.clusters.base import GangReport, gang_name
-from jobs.models import Attempt
+from jobs.models import POINT_BYTES, Attempt
 from jobs.states import BY_ORDER, HOLDS_GPUS
+from jobs.storage import COUNTED
 from tenants.audit_chain import BROKEN
 from tenants.retention import Kind
 
@@ -64,6 +65,18 @@ RULES = (
         "A tenant's count of live jobs is the number of its live attempts.",
         """SELECT format('tenant %s: counted %s, live %s', t.slug, t.jobs_used, count(a.id)) FROM tenants_tenant t
            LEFT JOIN jobs_attempt a ON a.tenant_id = t.id AND a.held GROUP BY t.id HAVING t.jobs_used <> count(a.id)""",
+    ),
+    Invariant(
+        "StorageSum",
+        "The bytes that are counted for a tenant are those of its log lines, metric points and files.",
+        f"""SELECT format('tenant %s, %s: counted %s, stored %s', coalesce(c.tenant_id, s.tenant_id),
+             coalesce(c.kind, s.kind), coalesce(c.bytes, 0), coalesce(s.bytes, 0))
+           FROM ({COUNTED.format(which="true")}) c
+           FULL JOIN (
+             SELECT tenant_id, 'logs' AS kind, sum(len) AS bytes FROM jobs_logchunk WHERE NOT tombstone GROUP BY 1
+             UNION ALL SELECT tenant_id, 'metrics', count(*) * {POINT_BYTES} FROM jobs_metricpoint GROUP BY 1
+             UNION ALL SELECT tenant_id, kind, sum(size) FROM jobs_blob GROUP BY 1, 2) s
+           ON s.tenant_id = c.tenant_id AND s.kind = c.kind WHERE coalesce(c.bytes, 0) <> coalesce(s.bytes, 0)""",
     ),
     Invariant(
         "Guards",

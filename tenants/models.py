@@ -70,9 +70,15 @@ class Tenant(models.Model):
     priorities = ArrayField(models.CharField(max_length=12), default=default_priorities)
     jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # live jobs at once; null: no limit
     jobs_used = models.PositiveIntegerField(default=0)
+    storage_limit = models.BigIntegerField(null=True, blank=True)  # bytes; null: no limit
     # of the container images that its jobs may run, as tenants.images reads them; null: as the installation says
     image_patterns = ArrayField(models.CharField(max_length=300), null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(storage_limit__gte=0), name="storage_limit_not_negative")
+        ]
 
     def __str__(self) -> str:
         return self.slug

@@ -19,7 +19,7 @@ from django.db.models import F
 from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, WrongOffset
 from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
 from jobs.failpoints import fp
-from jobs.models import Blob
+from jobs.models import Blob, StorageKind
 from tenants.rows import Rows
 
 MAX_PIECE = 8 * 1024 * 1024
@@ -33,7 +33,7 @@ KNOWN = (
 
 
 def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
-    """Store content and return its verified row; the same bytes of the same tenant are stored once.
+    """Store content, which is code, and return its verified row; the same bytes of the same tenant are stored once.
 
     The row is locked against removal until the end of the transaction. Raises OSError or StoreUnavailable.
     """
@@ -51,7 +51,7 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
         sha256 = digest.hexdigest()
         fp("blob.after_written")
         while True:
-            blob = begin(tenant_id, sha256, size)
+            blob = begin(tenant_id, sha256, size, StorageKind.CODE)
             if not blob.verified or not place.exists(_key(blob)):
                 file.seek(0)
                 place.put(_key(blob), file, sha256)
@@ -83,30 +83,35 @@ def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
     return blob if blob and place.exists(_key(blob)) else None
 
 
-def begin(tenant_id: int, sha256: str, size: int) -> Blob:
-    """Find or make the row for these bytes; its received is how many bytes are there already."""
+def begin(tenant_id: int, sha256: str, size: int, kind: StorageKind = StorageKind.CHECKPOINTS) -> Blob:
+    """Find or make the row for these bytes; its received is how many bytes are there already. kind: of a new row."""
     while (blob := Blob.objects.filter(tenant_id=tenant_id, sha256=sha256).first()) is None:
         # Many learners offer the same files at once: a second insert must not be an error in the database's log.
-        row = Blob(tenant_id=tenant_id, sha256=sha256, size=size)
+        row = Blob(tenant_id=tenant_id, sha256=sha256, size=size, kind=kind)
         Blob.objects.bulk_create([row], ignore_conflicts=True)
     if blob.size == size or blob.verified:
         return blob
     # The first upload declared a wrong size.
     same = Blob.objects.filter(pk=blob.pk, verified=False)
     same.update(size=size, received=0, restarts=F("restarts") + 1)
-    return begin(tenant_id, sha256, size)
+    return begin(tenant_id, sha256, size, kind)
 
 
-def begin_all(tenant_id: int, files: Sequence[tuple[str, int]]) -> list[Blob]:
+def begin_all(
+    tenant_id: int, files: Sequence[tuple[str, int]], kind: StorageKind = StorageKind.CHECKPOINTS
+) -> list[Blob]:
     """As begin, for many (sha256, size) at once: the number of statements does not grow with the files."""
     sizes = dict(files)
     while missing := sizes.keys() - (found := _of_tenant(tenant_id, sizes)).keys():
         # Sorted, so that two offers of the same files do not wait for each other.
-        rows = [Blob(tenant_id=tenant_id, sha256=sha256, size=sizes[sha256]) for sha256 in sorted(missing)]
+        rows = [
+            Blob(tenant_id=tenant_id, sha256=sha256, size=sizes[sha256], kind=kind)
+            for sha256 in sorted(missing)
+        ]
         Blob.objects.bulk_create(rows, ignore_conflicts=True)
     for sha256, blob in found.items():
         if blob.size != sizes[sha256] and not blob.verified:
-            found[sha256] = begin(tenant_id, sha256, sizes[sha256])
+            found[sha256] = begin(tenant_id, sha256, sizes[sha256], kind)
     return [found[sha256] for sha256, _ in files]
 
 

@@ -15,7 +15,7 @@ from jobs import blobs, events, wake
 from jobs.failpoints import fp
 from jobs.humanize import saved_step
 from jobs.ingest.intents import note_stored
-from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress, ResultFile
+from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress, ResultFile, StorageKind
 from jobs.states import EventCode
 from jobs.tokens import Grant
 from learner_agent.wire import Ckpt
@@ -58,8 +58,8 @@ def _refuse(offered: Ckpt, message: str) -> Ckpt:
     return _response(offered, "REFUSED", [], message)
 
 
-def _begin_blobs(grant: Grant, files: Sequence[File]) -> list[Blob]:
-    return blobs.begin_all(grant.tenant_id, [(sha256, size) for _, size, sha256 in files])
+def _begin_blobs(grant: Grant, files: Sequence[File], kind: StorageKind) -> list[Blob]:
+    return blobs.begin_all(grant.tenant_id, [(sha256, size) for _, size, sha256 in files], kind)
 
 
 def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:
@@ -75,7 +75,7 @@ def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:
 
 
 def _offer_results(grant: Grant, offered: Ckpt) -> Ckpt:
-    found = _begin_blobs(grant, offered.files)
+    found = _begin_blobs(grant, offered.files, StorageKind.RESULTS)
     need = _needed(found)
     if need:
         return _response(offered, "UPLOADING", need)
@@ -124,7 +124,7 @@ def results_of(grant: Grant) -> QuerySet[ResultFile]:
 def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     if not offered.files:
         return _refuse(offered, "A checkpoint without files cannot be resumed.")
-    found = _begin_blobs(grant, offered.files)
+    found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
     fp("checkpoint.after_blobs")
     with transaction.atomic():
         saved = _checkpoint_row(grant, offered, found)

@@ -7,6 +7,7 @@ purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
 rollups   rolls up metric points that an earlier version stored
 seal      continues the chain of the audit log
+storage   adds up how many bytes each tenant stores
 tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
 usage     rolls up usage by day
 """
@@ -26,7 +27,7 @@ from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters, retention, rollups, usage_days
+from jobs import blobs, clusters, retention, rollups, storage, usage_days
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction
@@ -232,6 +233,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "retention": (600.0, _until_done("retention", lambda _: retention.enforce())),
     "rollups": (60.0, rollups.roll_up_stored),
     "seal": (5.0, seal_audit_log),
+    "storage": (10.0, _until_done("storage", storage.add_up)),
     "tidy": (3600.0, tidy),
     "usage": (60.0, _until_done("usage", usage_days.roll_up)),
 }

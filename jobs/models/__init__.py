@@ -21,11 +21,13 @@ from jobs.models.installation import (
 from jobs.models.job import JOB_TERMS, Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal, counted
+from jobs.models.storage import POINT_BYTES, StorageChange, StorageKind, StorageUse
 from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint, MetricRollup
 from jobs.models.usage import UsageDay, UsageDue
 
 __all__ = [
     "JOB_TERMS",
+    "POINT_BYTES",
     "UNIT",
     "WORKER_ALIVE",
     "WORKER_SILENT_S",
@@ -50,6 +52,9 @@ __all__ = [
     "Runtime",
     "SchedulerState",
     "SchedulingLease",
+    "StorageChange",
+    "StorageKind",
+    "StorageUse",
     "Upload",
     "UsageDay",
     "UsageDue",

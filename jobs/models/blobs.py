@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from jobs.ids import new_id
+from jobs.models.storage import StorageKind
 from tenants.models import Tenant
 
 
@@ -16,6 +17,7 @@ class Blob(models.Model):
     """Bytes in the blob store, once per tenant and content. received grows while pieces arrive.
 
     restarts: how often bytes that had arrived were given up; what was hashed of them counts no more.
+    kind: what the bytes were stored for first (StorageKind); triggers count size from the row's beginning to its end.
     upload_id: the store's name for an upload in parts that is under way (`jobs.blobs.direct`).
     released_at: when the last reference to it went; it may have a new one since (`jobs.blobs.removal`).
     """
@@ -23,6 +25,9 @@ class Blob(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     sha256 = models.CharField(max_length=64)
     size = models.BigIntegerField()
+    kind = models.CharField(
+        max_length=12, default=StorageKind.CHECKPOINTS.value, db_default=StorageKind.CHECKPOINTS.value
+    )
     received = models.BigIntegerField(default=0)
     verified = models.BooleanField(default=False)
     restarts = models.PositiveIntegerField(default=0, db_default=0)

@@ -16,14 +16,14 @@ from django.db.models import Max, Min, QuerySet
 from django.db.models.functions import Now
 
 from jobs.errors import RemovedByRetention
-from jobs.models import UNIT, Removal, counted
+from jobs.models import POINT_BYTES, UNIT, Removal, counted
 from jobs.states import FINAL, EventCode
 from tenants.models import AuditEntry, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 
 DELIVERY_H = 24
 """Hours after an end for which its learners may still deliver output (jobs.tokens): nothing is removed before."""
-POINT_BYTES, EVENT_BYTES, ENTRY_BYTES = 250, 400, 400
+EVENT_BYTES, ENTRY_BYTES = 400, 400
 """About what a row takes with its entries in the indexes; sizes of points and events follow from their number."""
 EXEMPT = {
     "not_ended": "running, waiting and halted jobs keep everything",

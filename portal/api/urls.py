@@ -22,6 +22,7 @@ from portal.api import (
     schema,
     secrets,
     shares,
+    storage,
     tenants,
     waiting,
 )
@@ -68,6 +69,7 @@ urlpatterns = [
     path("tenants/<str:t>/quota-changes", resource(get=quotas.quota_change_list)),
     path("quota-changes", resource(post=quotas.quota_changes)),
     path("tenants/<str:t>/images", resource(get=images.images_get, put=images.images_set)),
+    path("tenants/<str:t>/storage", resource(get=storage.storage_get, put=storage.storage_set)),
     path("tenants/<str:t>/retention", resource(get=retention.retention_get, put=retention.retention_set)),
     path("tenants/<str:t>/retention:preview", resource(post=retention.retention_preview)),
     path("tenants/<str:t>/secrets", resource(get=secrets.secret_list)),

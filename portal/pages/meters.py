@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from jobs.humanize import filesize
+from jobs.models import StorageKind
 
 SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
 """Classes of the six series colors, most distinct first; the seventh and later series are gray."""
@@ -61,6 +64,44 @@ def shared_meter(
     bars = (_bar("part-track", 0, limit, whole), *_in_a_row([*parts, ("part-waiting", waiting)], whole))
     names = ", ".join(f"{name} {slots}" for name, slots in holders) or "none in use"
     return MeterBars(f"{label}: {names}; {waiting} waiting; limit {limit}", bars, _percent(limit, whole))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageMeter:
+    """Bytes stored, with a limit or None, and those of each kind that has any, with its class."""
+
+    used: int
+    limit: int | None
+    kinds: tuple[tuple[str, int, str], ...]
+    meter: MeterBars
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.used >= FULL * self.limit
+
+
+def storage(used: Mapping[StorageKind, int], limit: int | None) -> StorageMeter:
+    """What a tenant stores, by kind, in series colors."""
+    kinds = tuple((kind.value, size, series(n)) for n, (kind, size) in enumerate(used.items()) if size > 0)
+    total = sum(size for _, size, _ in kinds)
+    whole = max(total, limit or 0, 1)
+    names = ", ".join(f"{name} {filesize(size)}" for name, size, _ in kinds) or "nothing stored"
+    text = f"Storage: {names}; " + ("no limit" if limit is None else f"limit {filesize(limit)}")
+    bars = _in_a_row([(color, size) for _, size, color in kinds], whole)
+    track = () if limit is None else (_bar("part-track", 0, limit, whole),)
+    tick = None if limit is None else _percent(limit, whole)
+    return StorageMeter(total, limit, kinds, MeterBars(text, (*track, *bars), tick))
+
+
+def stored(limit: int | None, used: int, scale: int) -> MeterBars:
+    """Bytes stored, separately those above the limit. scale: the bytes of the full width."""
+    whole = max(scale, used, limit or 0, 1)
+    within = used if limit is None else min(used, limit)
+    text = f"{filesize(used)} stored, " + ("no limit" if limit is None else f"limit {filesize(limit)}")
+    bars = _in_a_row([("part-used", within), ("part-over", used - within)], whole)
+    if limit is None:
+        return MeterBars(text, tuple(bars), None)
+    return MeterBars(text, (_bar("part-track", 0, limit, whole), *bars), _percent(limit, whole))
 
 
 def pool_meter(label: str, *, used: int, free: int, down: int) -> MeterBars:

@@ -19,7 +19,7 @@ from portal.pages import (
     tokens,
     usage,
 )
-from portal.pages.admin import images, quota_history, quotas, retention, runtimes, system, tenants
+from portal.pages.admin import images, quota_history, quotas, retention, runtimes, storage, system, tenants
 from portal.pages.admin import overview as admin
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
@@ -74,6 +74,7 @@ urlpatterns = [
     path(f"{_ADMIN}tenants/<slug:slug>", tenants.detail, name="admin-tenant"),
     path(f"{_ADMIN}tenants/<slug:slug>/state", tenants.state, name="admin-tenant-state"),
     path(f"{_ADMIN}tenants/<slug:slug>/images", images.page, name="admin-tenant-images"),
+    path(f"{_ADMIN}tenants/<slug:slug>/storage", storage.page, name="admin-tenant-storage"),
     path(f"{_ADMIN}tenants/<slug:slug>/retention", retention.page, name="admin-tenant-retention"),
     path(f"{_ADMIN}tenants/<slug:slug>/members", tenants.add_member, name="admin-tenant-member"),
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),

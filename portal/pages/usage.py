@@ -15,6 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from jobs import storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
 from jobs.selectors.jobs import detailed, job_list
@@ -109,6 +110,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
+        "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
         "people": people[:PEOPLE_SHOWN],
         "others": _others(people[PEOPLE_SHOWN:], kinds),

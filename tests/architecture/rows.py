@@ -138,6 +138,8 @@ API: dict[str, Row] = {
     f"GET {T}/quotas": Row(TENANT_READ),
     f"GET {T}/images": Row(TENANT_READ),
     f"PUT {T}/images": Row(TENANT_ADMIN, body={"patterns": ["registry.example/vision/*"], **REASON}),
+    f"GET {T}/storage": Row(TENANT_READ),
+    f"PUT {T}/storage": Row(TENANT_ADMIN, body={"limit_bytes": 1_000_000, **REASON}),
     f"GET {T}/retention": Row(TENANT_READ),
     f"PUT {T}/retention": Row(TENANT_ADMIN, body={"rules": {"logs": {"days": 90}}, **REASON}),
     f"POST {T}/retention:preview": Row(TENANT_ADMIN, body={}),
@@ -309,6 +311,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{CONSOLE}tenants/<slug:slug>/images": (
         Page(CONSOLE_ONLY),
         form(CONSOLE_ONLY, changes=False, reason="matrix"),
+    ),
+    f"{CONSOLE}tenants/<slug:slug>/storage": (
+        Page(CONSOLE_ONLY),
+        form(CONSOLE_ONLY, changes=False, limit="500Gi", reason="matrix"),
     ),
     f"{CONSOLE}tenants/<slug:slug>/retention": (
         Page(CONSOLE_ONLY),

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.django_db
 BREAKS = {
     "QuotaSum": "UPDATE tenants_quota SET used = used + 1",
     "JobsSum": "UPDATE tenants_tenant SET jobs_used = jobs_used + 1",
+    "StorageSum": "UPDATE jobs_blob SET size = size + 1",
     "Guards": "SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE tenants_quota DISABLE TRIGGER quota_guard",
     "HeldIffLive": "UPDATE jobs_job SET state = 'HALTED', last_halt = '{}' WHERE state = 'PROCESSING'",
     "AttemptDense": "UPDATE jobs_job SET attempt = 2 WHERE state = 'COMPLETED'",

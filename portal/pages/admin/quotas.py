@@ -11,9 +11,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
+from jobs import storage
 from jobs.selectors import what_if
 from jobs.selectors.quota_effects import QuotaEffects, quota_effects
 from jobs.services.quotas import quotas_change
+from portal.pages import meters
 from portal.pages.admin.matrix import (
     CHANGE,
     Key,
@@ -29,7 +31,7 @@ from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, ServiceError, TenantError
-from tenants.models import QuotaChange
+from tenants.models import QuotaChange, Tenant
 from tenants.services.quotas import Change
 
 REASON_MAX = 500
@@ -103,8 +105,23 @@ def _page(
         "reason": reason,
         "applies": applies,
         "overcommit": settings.LUTHIER_OVERCOMMIT_MAX,
+        "stored": _stored(drawn),
     }
     return render(request, "console/quotas.html", context, status=422 if review.refused else 200)
+
+
+def _stored(drawn: Matrix) -> list[tuple[Tenant, meters.MeterBars, int]]:
+    """What each tenant stores, in one scale: the tenant, its meter, and its bytes."""
+    used = storage.used_by_all()
+    scale = max([*used.values(), *(row.tenant.storage_limit or 0 for row in drawn.rows)], default=0)
+    return [
+        (
+            row.tenant,
+            meters.stored(row.tenant.storage_limit, used.get(row.tenant.pk, 0), scale),
+            used.get(row.tenant.pk, 0),
+        )
+        for row in drawn.rows
+    ]
 
 
 def _review(

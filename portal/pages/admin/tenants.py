@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.text import slugify
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from jobs import storage
 from jobs.selectors import usage
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
@@ -101,6 +102,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "roles": list(Role),
         "retention": effective_rules(tenant).items(),
         "images": effective_patterns(tenant),
+        "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
     }
     return render(request, "console/tenant.html", context)
 

@@ -372,7 +372,7 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     named = set(
         re.findall(
             r'"((?:images|job|login(?!.html)|logout|member|password|quota|retention|runtime|secret|service_account|session'
-            r'|tenant|token)\.[a-z]+|[a-z]+\.download)"',
+            r'|storage|tenant|token)\.[a-z]+|[a-z]+\.download)"',
             code,
         )
     )
