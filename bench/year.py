@@ -72,7 +72,7 @@ VARIANTS = {
     "page /t/{slug}/usage": [{}, {"month": "{last_month}"}],
     "page /admin-console/audit": [{}, {"q": "person-17"}, {"q": "no such"}],
     "page /t/{slug}/audit": [{}, {"q": "person-17"}, {"q": "no such"}],
-    "page /admin-console/people": [{}, {"page": "30"}, {"q": "person-17"}],
+    "page /admin-console/users": [{}, {"page": "30"}, {"q": "person-17"}],
     "page /admin-console/quota-history": [{}, {"page": "200"}, {"tenant": "vision-lab"}, {"days": "365"}],
 }
 CYCLE_LIMIT_MS, LIST_LIMIT_MS, USAGE_LIMIT_MS = 20, 300, 200

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib.sessions.models import Session
 from django.db import connection, transaction
 from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Now, Random
@@ -36,7 +35,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.retention import KEPT_EVENT, Chosen, chosen, old_entries
 from jobs.states import FINAL, EventCode
 from tenants import audit
-from tenants.models import Tenant
+from tenants.models import Session, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services.retention import default_rules, effective_rules
 

@@ -97,8 +97,11 @@ def tenant_get(user: Person, slug: str, permission: Permission = Permission.VIEW
 
 def is_platform_admin(user: Person) -> bool:
     """A platform admin, unless they came with a token that is bound to one tenant or to less than a manager."""
-    if not isinstance(user, User) or not user.is_platform_admin:
-        return False
+    return isinstance(user, User) and user.is_platform_admin and has_whole_token(user)
+
+
+def has_whole_token(user: Person) -> bool:
+    """Came with a session, or with a token that allows all that its owner may do."""
     token = token_of(user)
     return token is None or (token.tenant_id is None and Role(token.role_ceiling) == Role.MANAGER)
 

@@ -78,6 +78,12 @@ class LastManager(TenantError):
     code = "last_manager"
 
 
+class LastAdmin(TenantError):
+    """The installation needs at least one platform admin who can sign in. Make another user a platform admin first."""
+
+    code = "last_admin"
+
+
 class OwnRoleRaised(TenantError):
     """You can't raise your own role. Ask another manager or a platform admin."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
+from django.contrib.sessions.base_session import AbstractBaseSession, BaseSessionManager
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
-from django.utils.crypto import salted_hmac
 from knox.models import AbstractAuthToken
 
 from tenants import search
@@ -26,6 +26,10 @@ def role_choices() -> list[tuple[str, str]]:
     return [(role.value, role.value) for role in Role]
 
 
+NO_PASSWORD = Q(("password__startswith", "!"))
+"""Of users who have none, as Django stores it."""
+
+
 class User(AbstractUser):
     """A person who logs in, or a service account, which cannot. is_superuser marks a platform admin."""
 
@@ -35,26 +39,58 @@ class User(AbstractUser):
     )
     preferences: models.JSONField[Any, Any] = models.JSONField(default=dict, blank=True)
 
+    class Meta(AbstractUser.Meta):
+        abstract = False
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(is_service_account=False) | (NO_PASSWORD & Q(is_superuser=False)),
+                name="service_account_without_login",
+            )
+        ]
+
     token: Token | None = None
     """The API token this caller came with, if any; set by tenants.tokens, never stored."""
     roles: dict[int, str] | None = None
     """By tenant, the roles that tenants.access has read for this request already, "" for none. None remembers nothing,
     for callers that outlive a request. Never stored."""
 
-    def _get_session_auth_hash(self, secret: str | None = None) -> str:
-        """Django's, and also changed by preferences["sessions"]: raising that number ends every session."""
-        key = f"{User.__module__}.sessions.{self.preferences.get('sessions', 0)}"
-        return salted_hmac(key, self.password, secret=secret, algorithm="sha256").hexdigest()
-
-    def end_sessions(self) -> None:
-        """Sign out everywhere; renew the caller's own session with update_session_auth_hash."""
-        generation = int(self.preferences.get("sessions", 0)) + 1
-        self.preferences = {**self.preferences, "sessions": generation}
-        User.objects.filter(pk=self.pk).update(preferences=self.preferences)
-
     @property
     def is_platform_admin(self) -> bool:
         return self.is_active and self.is_superuser
+
+
+class Session(AbstractBaseSession):
+    """A browser's session; written by tenants.sessions. user: null until one has signed in."""
+
+    user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="sessions")
+    address = models.GenericIPAddressField(null=True)  # that signed in; null: a Unix socket
+    agent = models.CharField(max_length=300, blank=True)  # the User-Agent that signed in
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+
+    objects: ClassVar[BaseSessionManager[Any]] = BaseSessionManager()
+
+    class Meta(AbstractBaseSession.Meta):
+        abstract = False
+
+    @classmethod
+    def get_session_store_class(cls) -> type[Any]:
+        from tenants.sessions import SessionStore  # it imports this module
+
+        return SessionStore
+
+
+class OneTimePassword(models.Model):
+    """What an invited user, or one whose password was reset, sets a password by; see tenants.one_time.
+
+    A row goes when the password is set or another one is issued. used_at: presented; sets one password until an hour
+    later.
+    """
+
+    user = models.OneToOneField(User, on_delete=models.CASCADE, related_name="one_time_password")
+    digest = models.CharField(max_length=64)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
 
 
 class Tenant(models.Model):

@@ -56,6 +56,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.TenantsNotIsolated: HTTPStatus.CONFLICT,
     tenants.AlreadyMember: HTTPStatus.CONFLICT,
     tenants.LastManager: HTTPStatus.CONFLICT,
+    tenants.LastAdmin: HTTPStatus.CONFLICT,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,

@@ -11,8 +11,9 @@ from jobs.selectors.jobs import job_get, job_to_manage, job_to_operate
 from jobs.services import require_submit
 from portal.api.operations import Authorize, Call
 from tenants import access, audit
-from tenants.models import Tenant
+from tenants.models import Tenant, User
 from tenants.roles import Permission
+from tenants.services.users import user_get
 
 
 def tenant(call: Call, slug: str, permission: Permission = Permission.VIEW) -> Tenant:
@@ -51,6 +52,11 @@ def for_admins(call: Call, t: str = "", **_: str) -> Tenant | None:
     found = tenant(call, t) if t else None
     access.require_admin(call.user)
     return found
+
+
+def for_admins_on_user(call: Call, username: str) -> User:
+    """Require a platform admin, and that there is such a user."""
+    return user_get(user=call.user, username=username)
 
 
 def to_operate(call: Call, job_id: str, **_: str) -> Job:

@@ -145,7 +145,7 @@ def _by_session(key: str) -> User | None:
     session: Any = import_module(settings.SESSION_ENGINE).SessionStore(key)
     if session.get(BACKEND_SESSION_KEY) not in settings.AUTHENTICATION_BACKENDS:
         return None
-    user = User.objects.filter(pk=session.get(SESSION_KEY), is_active=True).first()
+    user = User.objects.filter(pk=session.get(SESSION_KEY), is_active=True, is_service_account=False).first()
     if user is None:
         return None
     expected = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]

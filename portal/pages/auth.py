@@ -21,9 +21,11 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from portal.budgets import budget_address
+from portal.pages import welcome
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
 from tenants import access, audit
+from tenants.backends import OneTimeBackend
 from tenants.models import User
 
 MISTYPED = 3
@@ -39,6 +41,9 @@ WARNED = 3
 
 _lock = threading.Lock()
 _under_way: Counter[str | None] = Counter()
+
+
+ONE_TIME = f"{OneTimeBackend.__module__}.{OneTimeBackend.__qualname__}"
 
 
 class SignIn(AuthenticationForm):
@@ -66,8 +71,11 @@ class Login(LoginView):
         return response
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        user: Any = form.get_user()
+        if user.backend == ONE_TIME:
+            return welcome.begin(self.request, user)
         response: HttpResponse = super().form_valid(form)
-        audit.record(actor=form.get_user(), action="login.success", target=form.get_user().get_username())
+        audit.record(actor=user, action="login.success", target=user.get_username())
         return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
@@ -87,6 +95,7 @@ class Login(LoginView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """ended: a session was here; tries_left: before the wait, once they are few."""
         context = super().get_context_data(**kwargs)
+        context["invited"] = "invited" in self.request.POST
         context["ended"] = settings.SESSION_COOKIE_NAME in self.request.COOKIES
         name = self.request.POST.get("username", "")
         if name and settings.AXES_ENABLED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
@@ -12,14 +14,22 @@ from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
+from portal.pages import sessions
+from portal.pages.form_once import Outcome, once, say
+from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
 from tenants import access, audit
-from tenants.models import User
+from tenants.models import Token, User
+from tenants.services.sessions import Ended, session_end, sessions_end
 
 DAY_S = 24 * 3600
 YEAR_S = 365 * DAY_S
 THEMES = ("", "light", "dark")
+EVERYWHERE = (
+    "All other sessions end and all of your API tokens are revoked, immediately. "
+    "Programs that use them lose access. This session stays."
+)
 
 
 @require_GET
@@ -58,22 +68,37 @@ def password(request: HttpRequest) -> HttpResponse:
         return _page(request, form, status=422)
     with transaction.atomic():
         user = form.save()
+        update_session_auth_hash(request, user)  # gives this session a new key
+        user.sessions.exclude(pk=request.session.session_key).delete()
         audit.record(actor=user, action="password.change", target=user.get_username())
-    update_session_auth_hash(request, user)
     messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 
 
 @require_POST
 @signed_in
-def sign_out_others(request: HttpRequest) -> HttpResponse:
-    """End every session of this person but this one."""
+def end_session(request: HttpRequest, session_id: str) -> HttpResponse:
+    """End one session of this user; ending the current one is a log-out."""
     user = person(request)
-    with transaction.atomic():
-        user.end_sessions()
-        audit.record(actor=user, action="session.end", target=user.get_username())
-    update_session_auth_hash(request, user)
-    messages.success(request, "All other sessions were signed out.")
+    return act_and_redirect(
+        request,
+        lambda: session_end(user=user, owner=user, session_id=session_id),
+        to="/me",
+        done="Session ended.",
+    )
+
+
+@require_POST
+@signed_in
+def sign_out_others(request: HttpRequest) -> HttpResponse:
+    """End every session of this user but this one; with tokens=yes revoke their API tokens, too."""
+    user, tokens = person(request), request.POST.get("tokens") == "yes"
+
+    def work() -> Outcome:
+        return asdict(sessions_end(user=user, owner=user, keep=request.session.session_key, tokens=tokens))
+
+    ended = Ended(**once(request, work))
+    say(request, sessions.said(ended, others=True, tokens=tokens))
     return HttpResponseRedirect("/me")
 
 
@@ -83,6 +108,9 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
     context = frame(request, last_tenant(request), "me") | {
         "form": form,
         "password_min_chars": settings.PASSWORD_MIN_CHARS,
+        "sessions": sessions.rows(request, user),
+        "everywhere_text": EVERYWHERE,
+        "token_count": Token.objects.filter(user=user).count(),
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "rows": rows,
         "shortcuts": user.preferences.get("shortcuts", True),

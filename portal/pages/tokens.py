@@ -1,7 +1,6 @@
 """API tokens of the caller and, for managers, of the tenant's service accounts.
 
-A secret is shown once: the POST that made it puts it into a cookie of the browser that asked, and leads to the list,
-which shows it and removes the cookie. So a reload makes no second token. A repeat of the form
+A secret is shown once, on the list to which the POST that made it leads (portal.pages.shown_once). A repeat of the form
 gets the secret of the first token from an outcome that only the form's key opens, which the server does not have.
 """
 
@@ -11,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.core import signing
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -19,6 +17,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from portal.pages import shown_once
 from portal.pages.form_once import Outcome, once
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant
@@ -37,7 +36,6 @@ LAST_PART = 5
 
 
 MADE = "made-token"
-MADE_S = 300
 
 
 @require_GET
@@ -94,16 +92,7 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         whole = {"": " ".join(problems_of(error))}
         return _page(request, tenant, form=True, account=account, problems=whole, values=values, status=422)
     answer = HttpResponseRedirect(_base(tenant))
-    answer.set_signed_cookie(
-        MADE,
-        made["shown"],
-        salt=_salt(request),
-        max_age=MADE_S,
-        path=_base(tenant),
-        httponly=True,
-        secure=settings.SESSION_COOKIE_SECURE,
-        samesite="Strict",
-    )
+    shown_once.give(request, answer, MADE, made["shown"], path=_base(tenant))
     return answer
 
 
@@ -151,24 +140,17 @@ def _base(tenant: Tenant) -> str:
     return f"/t/{tenant.slug}/tokens"
 
 
-def _salt(request: HttpRequest) -> str:
-    """Only the user who made a token sees it, also if another one signs in with the same browser."""
-    return f"{MADE}:{request.user.pk}"
-
-
 def _shown(token: Token, secret: str, account: str) -> str:
     """What the list shows of a new token, once."""
     expiry = token.expiry.isoformat() if token.expiry else ""
     shown = {"name": token.name, "role": token.role_ceiling, "expiry": expiry}
-    return signing.dumps(shown | {"secret": secret, "account": account}, compress=True)
+    return shown_once.packed(shown | {"secret": secret, "account": account})
 
 
 def _made(request: HttpRequest) -> dict[str, Any] | None:
-    """The token that this browser has just made; None if there is none, it is too old, or it is another user's."""
-    try:
-        text = request.get_signed_cookie(MADE, salt=_salt(request), max_age=MADE_S)
-        made: dict[str, Any] = signing.loads(text or "")
-    except (KeyError, signing.BadSignature):
+    """The token that this browser has just made, if any."""
+    made = shown_once.taken(request, MADE)
+    if made is None:
         return None
     return made | {"expiry": datetime.fromisoformat(made["expiry"]) if made["expiry"] else None}
 

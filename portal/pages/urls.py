@@ -18,8 +18,19 @@ from portal.pages import (
     secrets,
     tokens,
     usage,
+    welcome,
 )
-from portal.pages.admin import images, quota_history, quotas, retention, runtimes, storage, system, tenants
+from portal.pages.admin import (
+    images,
+    quota_history,
+    quotas,
+    retention,
+    runtimes,
+    storage,
+    system,
+    tenants,
+    users,
+)
 from portal.pages.admin import overview as admin
 
 JOB = r"t/(?P<slug>[-a-zA-Z0-9_]+)/jobs/(?P<job_id>[0-9a-z]{12})"
@@ -29,6 +40,8 @@ _ADMIN = "admin-console/"
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
     path("logout", auth.Logout.as_view(), name="logout"),
+    path("welcome", welcome.page, name="welcome"),
+    path("welcome/password", welcome.password, name="welcome-password"),
     path("", auth.home, name="home"),
     path("t/<slug:slug>/", overview.overview, name="overview"),
     path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
@@ -66,6 +79,7 @@ urlpatterns = [
     path("me/secrets", secrets.own, name="me-secrets"),
     path("me/secrets/set", secrets.own_put, name="me-secret-set"),
     path("me/secrets/delete", secrets.own_delete, name="me-secret-delete"),
+    path("me/sessions/<str:session_id>/end", me.end_session, name="me-session-end"),
     path("me/sign-out-others", me.sign_out_others, name="me-sign-out-others"),
     path(_ADMIN, admin.page, name="admin"),
     path(f"{_ADMIN}system", system.card, name="admin-system"),
@@ -82,6 +96,11 @@ urlpatterns = [
     path(f"{_ADMIN}quota-history.csv", quota_history.export, name="admin-quota-history-export"),
     path(f"{_ADMIN}runtimes", runtimes.page, name="admin-runtimes"),
     path(f"{_ADMIN}runtimes/<slug:slug>", runtimes.act, name="admin-runtime"),
-    path(f"{_ADMIN}people", admin.people, name="admin-people"),
+    path(f"{_ADMIN}users", users.listing, name="admin-users"),
+    path(f"{_ADMIN}new-user", users.new, name="admin-user-new"),
+    path(f"{_ADMIN}users/<str:username>", users.detail, name="admin-user"),
+    path(f"{_ADMIN}users/<str:username>/edit", users.edit, name="admin-user-edit"),
+    path(f"{_ADMIN}users/<str:username>/sessions", users.end_sessions, name="admin-user-sessions"),
+    path(f"{_ADMIN}users/<str:username>/<slug:verb>", users.act, name="admin-user-act"),
     path(f"{_ADMIN}audit", audit_log.of_all, name="admin-audit"),
 ]

@@ -85,7 +85,6 @@ INSTALLED_APPS = [
     "django.contrib.admin.apps.SimpleAdminConfig",  # portal.staff registers all itself; only web servers load it
     "django.contrib.auth",
     "django.contrib.contenttypes",
-    "django.contrib.sessions",
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
@@ -172,7 +171,8 @@ CACHES: dict[str, dict[str, Any]] = {
 # --- people -------------------------------------------------------------------------------------
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",  # first: it refuses a locked-out name before a password is tried
-    "django.contrib.auth.backends.ModelBackend",
+    "tenants.backends.OneTimeBackend",
+    "tenants.backends.PeopleBackend",
     "guardian.backends.ObjectPermissionBackend",
 ]
 # Memory cost makes guessing expensive even on GPUs; a million rounds of PBKDF2 would make each log-in expensive.
@@ -265,6 +265,7 @@ SECURE_HSTS_PRELOAD = (
 )
 SILENCED_SYSTEM_CHECKS = ["security.W021"]  # asks for the preload list
 SECURE_REFERRER_POLICY = "same-origin"
+SESSION_ENGINE = "tenants.sessions"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds

@@ -39,6 +39,7 @@ ACTION_LABELS = {
     "job.unshare": "Unshared a job",
     "log.download": "Downloaded a log",
     "login.failure": "Failed to sign in",
+    "login.one_time": "Presented a one-time password",
     "login.success": "Signed in",
     "logout.success": "Signed out",
     "member.add": "Added a member",
@@ -46,6 +47,7 @@ ACTION_LABELS = {
     "member.remove": "Removed a member",
     "metrics.download": "Downloaded metrics",
     "password.change": "Changed their password",
+    "password.set": "Set a password by a one-time password",
     "quota.set": "Changed a quota",
     "result.download": "Downloaded results",
     "retention.audit": "Shortened the audit log",
@@ -70,6 +72,11 @@ ACTION_LABELS = {
     "tenant.suspend": "Suspended a tenant",
     "token.create": "Created a token",
     "token.revoke": "Revoked a token",
+    "user.change": "Changed a user",
+    "user.create": "Created a user",
+    "user.disable": "Disabled a user",
+    "user.enable": "Enabled a user",
+    "user.reset": "Reset a password",
 }
 """What the audit log's actions are called."""
 

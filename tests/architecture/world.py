@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from django.test import Client
 from guardian.shortcuts import assign_perm
 
 from jobs import archives, blobs
@@ -15,6 +16,7 @@ from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
 from tenants.services.secrets import secret_set
+from tenants.services.sessions import public_id as session_id
 from tenants.tokens import public_id
 from tests import factories
 
@@ -121,10 +123,13 @@ def build() -> World:
             "gpu_type": "cpu",
             "token_id": public_id(own_token),
             "account_token": public_id(account_token),
+            "owner": "alice",
+            "session_id": session_id(_session_of(alice)),
             "rest": "no/such/path",
             "file_id": CheckpointFile.objects.get(checkpoint__job=running).pk,
             "blob_id": CheckpointFile.objects.get(checkpoint__job=running).blob_id,
             "guide": "job-spec",
+            "disable_verb": "disable",
             "halt_verb": "halt",
             "cancel_verb": "cancel",
             "resume_verb": "resume",
@@ -134,6 +139,13 @@ def build() -> World:
             **{f"{tab}_tab": tab for tab in TABS},
         },
     )
+
+
+def _session_of(user: User) -> str:
+    """The key of a session in which the user is signed in."""
+    client = Client()
+    client.force_login(user)
+    return client.session.session_key or ""
 
 
 def _fill(job: Job) -> None:

@@ -60,7 +60,9 @@ PAGES: dict[str, tuple[str, str]] = {
     "admin-quotas": ("admin", "/admin-console/quotas"),
     "admin-quota-history": ("admin", "/admin-console/quota-history"),
     "admin-runtimes": ("admin", "/admin-console/runtimes"),
-    "admin-people": ("admin", "/admin-console/people"),
+    "admin-users": ("admin", "/admin-console/users"),
+    "admin-user": ("admin", "/admin-console/users/alice"),
+    "admin-user-new": ("admin", "/admin-console/new-user"),
     "admin-audit": ("admin", "/admin-console/audit"),
 }
 WIDTHS = (320, 390, 768, 1180, 1440)

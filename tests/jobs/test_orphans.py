@@ -65,7 +65,8 @@ COLLECTED = {
     "tenants.Tenant": KEPT,
     "tenants.Token": "30 days after it expired (periodic.tidy)",
     "tenants.User": KEPT,
-    "sessions.Session": "when it expires or by its rule (retention.end_sessions)",
+    "tenants.OneTimePassword": "at most one row per user, until a password is set",
+    "tenants.Session": "when it expires or by its rule (retention.end_sessions)",
     "guardian.UserObjectPermission": WITH_ITS_JOB,
 }
 OWN = ("jobs", "tenants")

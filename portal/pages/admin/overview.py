@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.paginator import Paginator
-from django.db.models import Count, Min, Prefetch, Q
+from django.db.models import Count, Min
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -19,11 +18,10 @@ from portal.pages.admin.shell import frame
 from portal.pages.cluster import pool_view
 from portal.pages.guard import admins_only, person
 from portal.pages.meters import FULL
-from tenants.models import Membership, QuotaChange, User
+from tenants.models import QuotaChange
 
 WAITING_SHOWN = 8
 CHANGES_SHOWN = 5
-PER_PAGE = 50
 
 
 @require_GET
@@ -43,22 +41,6 @@ def page(request: HttpRequest) -> HttpResponse:
         "now": timezone.now(),
     }
     return render(request, "console/overview.html", context)
-
-
-@require_GET
-@admins_only
-def people(request: HttpRequest) -> HttpResponse:
-    """Everyone with an account, and their tenants."""
-    q = request.GET.get("q", "").strip()[:120]
-    rows = User.objects.filter(is_service_account=False).order_by("username")
-    if q:
-        rows = rows.filter(
-            Q(username__icontains=q) | Q(email__icontains=q) | Q(memberships__tenant__slug=q)
-        ).distinct()
-    memberships = Membership.objects.select_related("tenant").order_by("tenant__slug")
-    rows = rows.prefetch_related(Prefetch("memberships", queryset=memberships))
-    found = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "console/people.html", frame(request, "people") | {"page": found, "q": q})
 
 
 def _waiting(job: Any) -> dict[str, Any]:

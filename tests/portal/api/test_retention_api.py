@@ -7,7 +7,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
@@ -15,7 +14,7 @@ from jobs import retention
 from jobs.models import Job, LogChunk
 from jobs.selectors.retention import KEPT_EVENT
 from jobs.states import EventCode, State
-from tenants.models import AuditEntry
+from tenants.models import AuditEntry, Session
 from tenants.retention import Kind, Rule
 from tests import factories
 from tests.jobs.conftest import People
@@ -190,7 +189,14 @@ def test_sessions_end_by_the_installations_rule_and_expired_ones_are_collected(
     lasts = timedelta(seconds=settings.SESSION_COOKIE_AGE)
     begun = {"expired": lasts + timedelta(hours=1), "old": timedelta(days=8), "new": timedelta(days=1)}
     for name, ago in begun.items():
-        Session.objects.create(session_key=name, session_data="", expire_date=timezone.now() + lasts - ago)
+        now = timezone.now()
+        Session.objects.create(
+            session_key=name,
+            session_data="",
+            expire_date=now + lasts - ago,
+            started_at=now - ago,
+            seen_at=now,
+        )
     retention.enforce()
     assert set(Session.objects.values_list("pk", flat=True)) == {"old", "new"}
     settings.LUTHIER_RETENTION_RULES = {Kind.SESSIONS: Rule(days=7)}

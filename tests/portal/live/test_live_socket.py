@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.sessions.models import Session
 from django.db import OperationalError
 from django.utils import timezone
 
@@ -28,7 +27,7 @@ from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
 from portal.live.sources import SOURCES
 from portal.live.viewer_hub import hub
-from tenants.models import Membership, Quota, Token, User
+from tenants.models import Membership, Quota, Session, Token, User
 from tests import factories
 from tests.jobs.ingest.test_commit import data, grant
 from tests.jobs.test_log_lines import store

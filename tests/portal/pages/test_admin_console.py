@@ -31,7 +31,9 @@ PLACES = [
     "tenants/vision-lab",
     "quotas",
     "quota-history",
-    "people",
+    "users",
+    "new-user",
+    "users/admin",
     "audit",
 ]
 
@@ -412,7 +414,7 @@ def test_members_are_people_in_a_tenant_and_people_are_all_who_have_an_account(
         "vision-lab": 2,
         "nlp-research": 1,
     }
-    people = client.get("/admin-console/people")
+    people = client.get("/admin-console/users")
     assert people.context["people_count"] == people.context["page"].paginator.count == 4
     page = markup(client.get("/admin-console/tenants/vision-lab"))
     assert "2 members<" in page

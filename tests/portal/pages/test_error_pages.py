@@ -96,7 +96,7 @@ def test_a_forms_address_opened_like_a_page_says_so(signed_in: SignIn, alice: Us
         "/t/vision-lab/jobs?owner=%00",
         "/t/vision-lab/jobs?tag=%00",
         "/t/vision-lab/jobs?gpu_type=a%00b",
-        "/admin-console/people?q=%00",
+        "/admin-console/users?q=%00",
         "/admin-console/quota-history?tenant=%00&gpu_type=%00",
         "/staff/jobs/job/?q=%00",
     ],

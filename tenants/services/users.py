@@ -1,0 +1,242 @@
+"""The installation's users: created, invited, reset, disabled and enabled by platform admins, all in the audit log.
+
+Who is created or reset gets a one-time password (tenants.one_time), which is returned here and nowhere else. Service
+accounts belong to tenants (tenants.services.accounts) and are not found here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.validators import UnicodeUsernameValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import transaction
+from django.db.models import Prefetch, Q, QuerySet
+from django.utils import timezone
+
+from tenants import access, audit, checks, one_time
+from tenants.errors import LastAdmin, NameTaken, NotFound, VersionChanged, problem
+from tenants.models import NO_PASSWORD, Membership, OneTimePassword, Token, User
+
+LENGTHS = {"username": 150, "email": 254, "first_name": 150, "last_name": 150}
+EDITABLE = ("email", "first_name", "last_name", "is_superuser")
+
+
+@dataclass(frozen=True)
+class Invited:
+    """A user with the one-time password to hand over, and the link that carries it."""
+
+    user: User
+    secret: str
+
+    @property
+    def link(self) -> str:
+        return one_time.link(self.user.get_username(), self.secret)
+
+
+def users(*, user: access.Person, q: str = "") -> QuerySet[User]:
+    """All people, by name, with memberships and one-time passwords; q: part of a name or address, or a tenant's slug.
+
+    Raises AdminOnly.
+    """
+    access.require_admin(user)
+    rows = User.objects.filter(is_service_account=False).order_by("username")
+    if q:
+        rows = rows.filter(
+            Q(username__icontains=q) | Q(email__icontains=q) | Q(memberships__tenant__slug=q)
+        ).distinct()
+    memberships = Membership.objects.select_related("tenant").order_by("tenant__slug")
+    return rows.select_related("one_time_password").prefetch_related(
+        Prefetch("memberships", queryset=memberships)
+    )
+
+
+def user_get(*, user: access.Person, username: str) -> User:
+    """Raises AdminOnly or NotFound."""
+    found = users(user=user).filter(username=username).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def state_of(user: User) -> str:
+    """active; disabled; invited: has not set a password yet; expired: nor can, for want of a new invitation."""
+    if not user.is_active:
+        return "disabled"
+    if user.has_usable_password():
+        return "active"
+    given: OneTimePassword | None = getattr(user, "one_time_password", None)
+    if given is None:
+        return "active"  # signs in by other means
+    return "invited" if given.used_at is None and given.expires_at > timezone.now() else "expired"
+
+
+def version(user: User) -> str:
+    """What changes with an edit, for If-Match."""
+    values = [user.pk, user.is_active, *(getattr(user, name) for name in EDITABLE)]
+    return f'"{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"'
+
+
+@transaction.atomic
+def user_create(
+    *,
+    user: access.Person,
+    username: str,
+    email: str = "",
+    first_name: str = "",
+    last_name: str = "",
+    is_superuser: bool = False,
+) -> Invited:
+    """A new user, who sets a password by the one-time password. Raises AdminOnly, FieldsInvalid or NameTaken."""
+    access.require_admin(user)
+    values = {"username": username, "email": email, "first_name": first_name, "last_name": last_name}
+    _check(values)
+    if User.objects.filter(username__iexact=username).exists():
+        raise NameTaken(f"There is already a user {username}: choose another name.")
+    made = User(**values, is_superuser=is_superuser)
+    made.set_unusable_password()
+    made.save()
+    secret = one_time.issue(made)
+    audit.record(
+        actor=user, action="user.create", target=username, details={"is_platform_admin": is_superuser}
+    )
+    return Invited(made, secret)
+
+
+@transaction.atomic
+def user_change(
+    *,
+    user: access.Person,
+    username: str,
+    changes: Mapping[str, Any],
+    if_match: frozenset[str] | None = None,
+) -> User:
+    """Change e-mail address, names, or whether the user is a platform admin.
+
+    Raises AdminOnly, NotFound, FieldsInvalid, VersionChanged or LastAdmin.
+    """
+    changed = _locked(user, username)
+    if if_match is not None and version(changed) not in if_match:
+        raise VersionChanged(etag=version(changed))
+    _check({name: value for name, value in changes.items() if name in LENGTHS})
+    if changes.get("is_superuser") is False:
+        _keep_an_admin(changed)
+    before = {name: getattr(changed, name) for name in changes}
+    different = {name: value for name, value in changes.items() if before[name] != value}
+    if different:
+        User.objects.filter(pk=changed.pk).update(**different)
+        shown = {"is_superuser": "is_platform_admin"}
+        details = {
+            shown.get(name, name): {"from": before[name], "to": value} for name, value in different.items()
+        }
+        audit.record(actor=user, action="user.change", target=username, details=details)
+    return user_get(user=user, username=username)
+
+
+@transaction.atomic
+def user_reset(*, user: access.Person, username: str) -> Invited:
+    """Take the password away and give a one-time password instead; all sessions end, API tokens stay.
+
+    Raises AdminOnly or NotFound.
+    """
+    changed = _locked(user, username)
+    secret = one_time.issue(changed)
+    ended = changed.sessions.all().delete()[0]
+    audit.record(actor=user, action="user.reset", target=username, details={"sessions": ended})
+    return Invited(user_get(user=user, username=username), secret)
+
+
+@transaction.atomic
+def user_disable(*, user: access.Person, username: str) -> User:
+    """Keep a user out: sessions end, API tokens are revoked, jobs stay. Raises AdminOnly, NotFound or LastAdmin."""
+    changed = _locked(user, username)
+    if changed.is_active:
+        _keep_an_admin(changed)
+        User.objects.filter(pk=changed.pk).update(is_active=False)
+        OneTimePassword.objects.filter(user=changed).delete()
+        details = {
+            "sessions": changed.sessions.all().delete()[0],
+            "tokens": Token.objects.filter(user=changed).delete()[0],
+        }
+        audit.record(actor=user, action="user.disable", target=username, details=details)
+    return user_get(user=user, username=username)
+
+
+@transaction.atomic
+def user_enable(*, user: access.Person, username: str) -> User:
+    """Let a disabled user in again, with their password; they make new tokens. Raises AdminOnly or NotFound."""
+    changed = _locked(user, username)
+    if not changed.is_active:
+        User.objects.filter(pk=changed.pk).update(is_active=True)
+        audit.record(actor=user, action="user.enable", target=username)
+    return user_get(user=user, username=username)
+
+
+@transaction.atomic
+def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -> Invited:
+    """For `manage.py admin`, whose caller has the database anyway: a new platform admin, or with reset a known user.
+
+    A user who is reset becomes an active platform admin, and their sessions end. Raises FieldsInvalid or NameTaken, and
+    NotFound if there is no user to reset.
+    """
+    found = User.objects.select_for_update(no_key=True).filter(username=username).first()
+    if reset:
+        if found is None or found.is_service_account:
+            raise NotFound(f"There is no user {username}.")
+        User.objects.filter(pk=found.pk).update(is_active=True, is_superuser=True)
+        found.sessions.all().delete()
+    else:
+        _check({"username": username, "email": email})
+        if User.objects.filter(username__iexact=username).exists():
+            raise NameTaken(f"There is already a user {username}.")
+        found = User(username=username, email=email, is_superuser=True)
+        found.set_unusable_password()
+        found.save()
+    secret = one_time.issue(found)
+    action = "user.reset" if reset else "user.create"
+    details = {"is_platform_admin": True, "by": "manage.py admin"}
+    audit.record(actor=None, action=action, target=username, details=details)
+    return Invited(found, secret)
+
+
+def _locked(user: access.Person, username: str) -> User:
+    """The user, while the rows of all platform admins are held: two of them cannot demote each other at once."""
+    access.require_admin(user)
+    rows = User.objects.select_for_update(no_key=True).filter(is_service_account=False)
+    held = list(rows.filter(Q(username=username) | Q(is_superuser=True)).order_by("pk"))
+    found = next((each for each in held if each.get_username() == username), None)
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _keep_an_admin(leaves: User) -> None:
+    """A user who was only invited does not count: they may never come."""
+    if not leaves.is_platform_admin:
+        return
+    others = User.objects.filter(is_active=True, is_superuser=True).exclude(pk=leaves.pk)
+    if not others.filter(~NO_PASSWORD | Q(last_login__isnull=False)).exists():
+        raise LastAdmin
+
+
+def _check(values: Mapping[str, str]) -> None:
+    found = []
+    for name, value in values.items():
+        if name == "username" or value:
+            found.append(checks.text(name, value, LENGTHS[name]))
+    rules: dict[str, Any] = {"username": UnicodeUsernameValidator(), "email": validate_email}
+    texts = {
+        "username": "may contain letters, digits and @ . + - _ only",
+        "email": "is not an e-mail address",
+    }
+    for name, rule in rules.items():
+        try:
+            if values.get(name):
+                rule(values[name])
+        except ValidationError:
+            found.append(problem(name, "not_allowed", texts[name], values[name]))
+    checks.refuse(*found)

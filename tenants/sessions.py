@@ -1,0 +1,54 @@
+"""The store of browser sessions (SESSION_ENGINE): rows that know their user, so that sessions can be listed and ended.
+
+A row also has the address and the browser that signed in, and when it was last used.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils import timezone
+
+from tenants.audit import source_address
+from tenants.models import Session
+
+SEEN_EVERY = timedelta(minutes=1)  # how fresh seen_at is kept
+SIGNED_IN = "signed_in"
+"""Key of what the session keeps about its beginning: {"at": ISO time, "address", "agent"}."""
+
+
+class SessionStore(DatabaseStore):
+    """Django's store in the database, with our rows."""
+
+    @classmethod
+    def get_model_class(cls) -> type[Session]:
+        return Session
+
+    def create_model_instance(self, data: dict[str, Any]) -> Any:
+        row: Any = super().create_model_instance(data)
+        row.user_id = int(data[SESSION_KEY]) if SESSION_KEY in data else None
+        began = data.get(SIGNED_IN, {})
+        row.started_at = datetime.fromisoformat(began["at"]) if began else timezone.now()
+        row.address, row.agent = began.get("address"), began.get("agent", "")
+        row.seen_at = timezone.now()
+        return row
+
+    def _get_session_from_db(self) -> Any:
+        row = super()._get_session_from_db()  # type: ignore[misc]  # the stubs leave it out
+        if row is not None and timezone.now() - row.seen_at > SEEN_EVERY:
+            Session.objects.filter(pk=row.pk).update(seen_at=Now())
+        return row
+
+
+def note_beginning(sender: object, request: HttpRequest, **more: object) -> None:
+    """Receiver of user_logged_in: keep in the session when, from where and with which browser it began."""
+    request.session[SIGNED_IN] = {
+        "at": timezone.now().isoformat(),
+        "address": source_address.get() or request.META.get("REMOTE_ADDR") or None,
+        "agent": request.META.get("HTTP_USER_AGENT", "")[: Session._meta.get_field("agent").max_length],
+    }

@@ -1,0 +1,92 @@
+"""Users and sessions by REST: for platform admins, with secrets shown once; own sessions for everybody."""
+
+from __future__ import annotations
+
+from django.test import Client
+
+from tenants import one_time
+from tenants.models import AuditEntry, Token, User
+from tenants.roles import Role
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+
+def test_an_admin_creates_reads_changes_and_lists_users(admin: Api) -> None:
+    made = admin.post("/users", {"username": "erin", "email": "erin@example.org"}, Idempotency_Key="a")
+    assert made.status_code == 201
+    assert made["Location"] == "/api/v1/users/erin"
+    body = made.json()
+    assert body["state"] == "invited"
+    assert body["link"].endswith(f"/welcome#erin/{body['one_time_password']}")
+    again = admin.post("/users", {"username": "erin", "email": "erin@example.org"}, Idempotency_Key="a")
+    assert (again.json()["one_time_password"], again.json()["link"]) == (None, None)
+    assert one_time.redeem("erin", body["one_time_password"]) is not None
+    changed = admin.patch("/users/erin", {"is_platform_admin": True}, If_Match=body["etag"])
+    assert changed.json()["is_platform_admin"] is True
+    assert admin.patch("/users/erin", {"email": ""}, If_Match=body["etag"]).status_code == 412
+    names = [item["username"] for item in admin.get("/users?page_size=2").json()["items"]]
+    assert names == sorted(names)
+    assert [item["username"] for item in admin.get("/users?q=erin@").json()["items"]] == ["erin"]
+    assert admin.post("/users", {"username": "Erin"}).json()["code"] == "name_taken"
+    wrong = admin.post("/users", {"username": "no spaces", "email": "nowhere"}).json()["errors"]
+    assert {each["path"] for each in wrong} == {"username", "email"}
+
+
+def test_reset_disable_and_enable(admin: Api, alice: Api, people: People) -> None:
+    reset = admin.post("/users/alice/reset", {})
+    assert reset.status_code == 200
+    assert one_time.redeem("alice", reset.json()["one_time_password"]) == people.alice
+    assert alice.get("/me").status_code == 200, "a reset leaves API tokens"
+    assert admin.post("/users/alice/disable", {}).json()["state"] == "disabled"
+    assert alice.get("/me").status_code == 401
+    assert admin.post("/users/alice/enable", {}).status_code == 200
+    assert alice.get("/me").status_code == 401, "tokens do not come back"
+    last = admin.post("/users/admin/disable", {})
+    assert (last.status_code, last.json()["code"]) == (409, "last_admin")
+    actions = AuditEntry.objects.filter(target="alice").order_by("pk").values_list("action", "address")
+    assert list(actions) == [(f"user.{verb}", "127.0.0.1") for verb in ("reset", "disable", "enable")]
+
+
+def test_a_user_sees_and_ends_their_sessions(alice: Api, people: People) -> None:
+    browsers = [Client(), Client()]
+    for browser in browsers:
+        browser.force_login(people.alice)
+    listed = alice.get("/me/sessions").json()["items"]
+    assert len(listed) == 2
+    assert not any(item["current"] for item in listed)
+    assert browsers[0].get("/api/v1/me/sessions").json()["items"][0].keys() == listed[0].keys()
+    assert alice.delete(f"/me/sessions/{listed[0]['id']}").status_code == 204
+    assert alice.delete(f"/me/sessions/{listed[0]['id']}").status_code == 404
+    Token.objects.create(user=people.alice, name="other")
+    assert alice.delete("/me/sessions").json() == {"sessions": 1, "tokens": 0}
+    assert alice.delete("/me/sessions?tokens=true").json() == {"sessions": 0, "tokens": 1}
+    assert alice.get("/me").status_code == 200, "the token of the request stays"
+    assert {browser.get("/me").status_code for browser in browsers} == {302}
+
+
+def test_a_session_ends_all_others_and_stays(people: People) -> None:
+    here, there = Client(), Client()
+    here.force_login(people.alice)
+    there.force_login(people.alice)
+    assert here.delete("/api/v1/me/sessions").json() == {"sessions": 1, "tokens": 0}
+    assert [here.get("/me").status_code, there.get("/me").status_code] == [200, 302]
+
+
+def test_a_limited_token_neither_sees_nor_ends_sessions(people: People) -> None:
+    for limits in ({"role_ceiling": Role.RESEARCHER}, {"tenant": people.alice.memberships.get().tenant}):
+        _, secret = Token.objects.create(user=people.alice, name="weak", **limits)
+        weak = Api(secret=secret)
+        assert weak.get("/me/sessions").status_code == 403
+        assert weak.delete("/me/sessions?tokens=true").status_code == 403
+    assert Token.objects.filter(user=people.alice).count() == 2
+
+
+def test_an_admin_sees_and_ends_sessions_of_a_user(admin: Api, bob: Api, people: People) -> None:
+    browser = Client()
+    browser.force_login(people.alice)
+    (one,) = admin.get("/users/alice/sessions").json()["items"]
+    assert bob.get("/users/alice/sessions").status_code == 403
+    assert admin.delete(f"/users/alice/sessions/{one['id']}").status_code == 204
+    assert browser.get("/me").status_code == 302
+    assert admin.delete("/users/alice/sessions?tokens=true").json()["sessions"] == 0
+    assert User.objects.get(pk=people.alice.pk).is_active
