@@ -6,6 +6,7 @@ per process.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import time
@@ -28,6 +29,14 @@ def within(key: str, limit: int) -> bool:
     own = _increased(cache, key)
     shared = _increased_in_valkey(key)
     return (own if shared is None else shared) <= limit
+
+
+def give_back(key: str) -> None:
+    """Count one less: what was counted beforehand turned out to be no failure."""
+    _decreased(cache, key)
+    if time.monotonic() >= _away_until:
+        with contextlib.suppress(RedisError, OSError):
+            _decreased(caches["shared"], key)
 
 
 def budget_address(request: HttpRequest) -> str | None:
@@ -54,6 +63,11 @@ def _increased_in_valkey(key: str) -> int | None:
         _away_until = time.monotonic() + PAUSE_S
         logger.warning("budgets are counted per process: no Valkey", extra={"error": str(error)[:200]})
         return None
+
+
+def _decreased(store: BaseCache, key: str) -> None:
+    with contextlib.suppress(ValueError):  # it expired in between
+        store.decr(f"budget:{key}")
 
 
 def _increased(store: BaseCache, key: str) -> int:

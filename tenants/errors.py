@@ -84,6 +84,12 @@ class LastAdmin(TenantError):
     code = "last_admin"
 
 
+class TooManyPasswords(TenantError):
+    """Too many wrong passwords. Try again in a minute."""
+
+    code = "too_many_requests"
+
+
 class OwnRoleRaised(TenantError):
     """You can't raise your own role. Ask another manager or a platform admin."""
 

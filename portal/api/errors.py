@@ -18,6 +18,7 @@ from rest_framework import exceptions as drf
 from jobs import errors as jobs
 from jobs.blobs import BlobGone, StoreUnavailable
 from jobs.retries import database_away
+from portal import budgets
 from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import RETRY_AFTER_S, problem
 from portal.streaming import PER_USER
@@ -57,6 +58,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.AlreadyMember: HTTPStatus.CONFLICT,
     tenants.LastManager: HTTPStatus.CONFLICT,
     tenants.LastAdmin: HTTPStatus.CONFLICT,
+    tenants.TooManyPasswords: HTTPStatus.TOO_MANY_REQUESTS,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
@@ -199,8 +201,10 @@ def _service_error_response(error: tenants.ServiceError) -> HttpResponse:
     response = problem(status, error.code, error.message, **error.details)
     if "etag" in error.details:
         response["ETag"] = error.details["etag"]
-    if status == HTTPStatus.CONFLICT and isinstance(error, jobs.IdempotencyInProgress):
+    if isinstance(error, jobs.IdempotencyInProgress):
         response["Retry-After"] = "1"
+    if isinstance(error, tenants.TooManyPasswords):
+        response["Retry-After"] = str(budgets.WINDOW_S)
     return response
 
 

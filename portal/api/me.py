@@ -8,6 +8,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
+from portal import passwords
 from portal.api import paging
 from portal.api.fields import (
     ROLES,
@@ -118,6 +119,19 @@ class CreatedTokenSerializer(TokenSerializer):
         return secret
 
 
+def own_password() -> StrictCharField:
+    """The field of a request that makes a token."""
+    return StrictCharField(
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        max_length=4096,
+        write_only=True,
+        default="",
+        help_text="your password: required with a session, not used with a token",
+    )
+
+
 class TokenRequest(StrictSerializer):
     name = StrictCharField(max_length=80)
     tenant = StrictCharField(max_length=40, required=False, allow_null=True, default=None)
@@ -130,6 +144,14 @@ class TokenRequest(StrictSerializer):
         required=False,
         help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
+
+    password = own_password()
+
+
+def confirm_password(call: Call, **path: str) -> None:
+    """Before a token is made: a session must come with its user's password, a token makes what it may itself."""
+    if call.user.token is None:
+        passwords.confirm(call.request._request, call.user, call.data["password"])
 
 
 TOKEN_EXAMPLE = {
@@ -152,6 +174,7 @@ def token_list(call: Call) -> dict[str, Any]:
 
 
 @operation(
+    prepare=confirm_password,
     In=TokenRequest,
     Out=CreatedTokenSerializer,
     status=201,
@@ -164,7 +187,7 @@ def token_create(call: Call) -> dict[str, Any]:
     """Create a token for yourself; its secret is shown in this response only.
 
     It can be limited to one tenant and to a maximum role, and expires after 1 to 366 days. If the caller uses a token,
-    that token provides the defaults.
+    that token provides the defaults; with a session, the user's password is required.
     """
     token, secret = tokens.token_create(
         user=call.user,

@@ -9,7 +9,13 @@ from rest_framework import serializers
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
 from portal.api.fields import ROLES, PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
-from portal.api.me import TOKEN_EXAMPLE, CreatedTokenSerializer, TokenSerializer
+from portal.api.me import (
+    TOKEN_EXAMPLE,
+    CreatedTokenSerializer,
+    TokenSerializer,
+    confirm_password,
+    own_password,
+)
 from portal.api.operations import Call, operation
 from tenants import tokens
 from tenants.models import Membership, Tenant
@@ -177,6 +183,7 @@ class ServiceAccountTokenRequest(StrictSerializer):
         required=False,
         help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
+    password = own_password()
 
 
 def _with_account(call: Call, t: str, name: str) -> Tenant:
@@ -187,6 +194,7 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
 
 @operation(
     authorize=_with_account,
+    prepare=confirm_password,
     In=ServiceAccountTokenRequest,
     Out=CreatedTokenSerializer,
     status=201,
@@ -196,7 +204,10 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
     response_example=TOKEN_EXAMPLE | {"secret": "lut_0123…"},
 )
 def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
-    """Create a token for a service account, limited to the tenant; its secret is shown in this response only."""
+    """Create a token for a service account, limited to the tenant; its secret is shown in this response only.
+
+    With a session, the caller's password is required.
+    """
     token, secret = accounts.account_token_create(
         user=call.user,
         tenant=call.found,

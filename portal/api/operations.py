@@ -7,6 +7,7 @@ assigns the operations of one path to their methods. Errors are raised; portal.a
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.http import parse_etags
 from drf_spectacular.utils import extend_schema
@@ -308,8 +310,9 @@ def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dic
 
 
 def _hash(call: Call) -> str:
-    """The request of an Idempotency-Key: method, path and body."""
-    digest = hashlib.sha256(f"{call.request.method} {call.request.get_full_path()}\n".encode())
+    """The request of an Idempotency-Key: method, path and body. Keyed: it is stored, and a body may have a password."""
+    start = f"{call.request.method} {call.request.get_full_path()}\n".encode()
+    digest = hmac.new(settings.SECRET_KEY.encode(), start, hashlib.sha256)
     digest.update(call.body)
     for file in bodies.files(call.request) if not call.body else ():
         for piece in file.chunks():

@@ -8,18 +8,21 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
+from portal import passwords
 from portal.pages import sessions
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
 from tenants import access, audit
+from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token, User
 from tenants.services.sessions import Ended, session_end, sessions_end
 
@@ -30,6 +33,22 @@ EVERYWHERE = (
     "All other sessions end and all of your API tokens are revoked, immediately. "
     "Programs that use them lose access. This session stays."
 )
+
+
+class ChangePassword(PasswordChangeForm):
+    """Django's; wrong old passwords have a budget."""
+
+    def clean_old_password(self) -> str:
+        given: str = self.cleaned_data["old_password"]
+        try:
+            passwords.check(self.user, given)
+        except TooManyPasswords as error:
+            raise ValidationError(error.message, code="too_many") from error
+        except FieldsInvalid as error:
+            raise ValidationError(
+                "Your current password is another one.", code="password_incorrect"
+            ) from error
+        return given
 
 
 @require_GET
@@ -63,7 +82,7 @@ def appearance(request: HttpRequest) -> HttpResponse:
 @signed_in
 def password(request: HttpRequest) -> HttpResponse:
     """Change it; every other session of this person ends."""
-    form = PasswordChangeForm(person(request), request.POST)
+    form = ChangePassword(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
     with transaction.atomic():

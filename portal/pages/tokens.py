@@ -17,9 +17,10 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from portal import passwords
 from portal.pages import shown_once
 from portal.pages.form_once import Outcome, once
-from portal.pages.form_responses import act_and_redirect, problems_of
+from portal.pages.form_responses import act_and_redirect, problems_of, sentence
 from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
 from portal.pages.shell import frame
@@ -83,14 +84,20 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         return {"shown": _shown(token, secret, account)}
 
     try:
-        made = once(request, make, sealed=("shown",))
+        made = once(
+            request,
+            make,
+            prepare=lambda: passwords.confirm(request, who, request.POST.get("password", "")),
+            sealed=("shown",),
+        )
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
     except NotFound as error:
         raise Http404 from error
     except ServiceError as error:
-        whole = {"": " ".join(problems_of(error))}
-        return _page(request, tenant, form=True, account=account, problems=whole, values=values, status=422)
+        return _page(
+            request, tenant, form=True, account=account, problems=_by_field(error), values=values, status=422
+        )
     answer = HttpResponseRedirect(_base(tenant))
     shown_once.give(request, answer, MADE, made["shown"], path=_base(tenant))
     return answer
@@ -173,6 +180,14 @@ def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
     return {"name": name, "role": Role(role), "days": int(days), "bound": bound}, problems
 
 
+def _by_field(error: ServiceError) -> dict[str, str]:
+    """What is wrong with the password beside it, the rest above the form."""
+    wrong = error.details.get("errors") or []
+    if [each["path"] for each in wrong] == ["password"]:
+        return {"password": sentence(f"This {wrong[0]['message']}")}
+    return {"": " ".join(problems_of(error))}
+
+
 def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: Any) -> HttpResponse:
     who: Any = request.user
     manages = access.may(who, Permission.MANAGE_MEMBERS, tenant.pk)
@@ -185,6 +200,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "soon": [row for row in mine if row["soon"]],
         "accounts": _accounts(who, tenant) if manages else [],
         "manages": manages,
+        "has_password": who.has_usable_password(),
         "roles": ROLES,
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": base,

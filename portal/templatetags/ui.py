@@ -47,6 +47,7 @@ ACTION_LABELS = {
     "member.remove": "Removed a member",
     "metrics.download": "Downloaded metrics",
     "password.change": "Changed their password",
+    "password.failure": "Gave a wrong password",
     "password.set": "Set a password by a one-time password",
     "quota.set": "Changed a quota",
     "result.download": "Downloaded results",

@@ -128,6 +128,7 @@ def test_a_reload_after_a_token_was_made_makes_none_and_shows_no_secret(
     page = open_as("dave", "/t/vision-lab/tokens")
     page.get_by_role("button", name="New token").click()
     page.locator("#new-name").fill("made-once")
+    page.locator("#new-password").fill(platform.users["dave"]["password"])
     page.get_by_role("button", name="Create token").click()
     expect(page.locator("#secret-text")).to_contain_text("lut_")
     page.reload()

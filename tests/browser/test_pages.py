@@ -229,6 +229,7 @@ def test_a_token_is_made_copied_and_revoked(
     picture(page, "tokens-new")
     assert not violations(page)
     page.locator("#new-name").fill("laptop")
+    page.locator("#new-password").fill(showcase.users["alice"]["password"])
     page.get_by_role("button", name="Create token").click()
     secret = page.locator("#secret-text").inner_text()
     assert secret.startswith("lut_")

@@ -236,6 +236,7 @@ def test_a_token_without_a_name(open_as: Open, picture: Picture) -> None:
     page = open_as("dave", "/t/vision-lab/tokens")
     opened(page, "New token")
     page.locator("#new-name").evaluate("field => { field.required = false; field.value = ' ' }")
+    page.locator("#new-password").fill("not checked before the name")
     page.get_by_role("button", name="Create token").first.click()
     expect(page.locator("[aria-invalid=true]").first).to_be_focused()
     assert not faults(page, picture, "refused-token")

@@ -173,7 +173,7 @@ def _token(url: str, name: str, password: str) -> str:
     fields = {"username": name, "password": password, "csrfmiddlewaretoken": csrf[1]}
     browser.open(_request(f"{url}/login", urllib.parse.urlencode(fields).encode())).read()
     cookie = next(each.value for each in jar if each.name == "csrftoken")
-    asked = _request(f"{url}/api/v1/me/tokens", json.dumps({"name": "laptop"}).encode())
+    asked = _request(f"{url}/api/v1/me/tokens", json.dumps({"name": "laptop", "password": password}).encode())
     asked.add_header("Content-Type", "application/json")
     asked.add_header("X-CSRFToken", str(cookie))
     return str(json.load(browser.open(asked))["secret"])

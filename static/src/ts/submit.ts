@@ -49,7 +49,8 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
   const body = new FormData(form, button);
   body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old after another login
-  const headers = { "X-Luthier-Form": document.querySelector<HTMLElement>(".app")?.dataset.user ?? "" };
+  const user = document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
+  const headers = { "X-Luthier-Form": user };
   // The attribute: form.action may be a button of that name.
   const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? location.href;
   try {
@@ -59,7 +60,7 @@ async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Pr
     });
     const next = answer.headers.get("Location");
     if (answer.status === 204 && next) {
-      const isOver = new URL(next, location.href).pathname === "/login" && location.pathname !== "/login" && !address.endsWith("/logout");
+      const isOver = user !== "" && new URL(next, location.href).pathname === "/login" && !address.endsWith("/logout");
       if (isOver) return { problem: words.ended, signIn: true };
       rememberKey(form, String(body.get("form_key")));
       return { next };

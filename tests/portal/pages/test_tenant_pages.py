@@ -20,6 +20,7 @@ from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
+OWN = {"password": factories.PASSWORD}
 
 
 def test_a_manager_adds_changes_and_removes_a_member(signed_in: SignIn, lab: Tenant, dave: User) -> None:
@@ -60,7 +61,7 @@ def test_a_researcher_sees_members_but_no_forms(signed_in: SignIn, alice: User, 
 def test_a_tokens_secret_is_shown_once_and_opens_the_api(signed_in: SignIn, alice: User) -> None:
     client = signed_in(alice)
     answer = client.post(
-        "/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30", "bound": "yes"}
+        "/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30", "bound": "yes"} | OWN
     )
     assert answer.status_code == 302, "a reload of what it leads to makes no second token"
     cookie = answer.cookies["made-token"]
@@ -85,7 +86,7 @@ def test_the_secret_of_a_token_is_shown_to_no_other_user_of_the_browser(
     signed_in: SignIn, alice: User, dave: User
 ) -> None:
     client = signed_in(alice)
-    client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"})
+    client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"} | OWN)
     kept = client.cookies["made-token"].value
     client.force_login(dave)
     client.cookies["made-token"] = kept
@@ -111,14 +112,14 @@ def test_the_form_for_a_token_has_a_page_of_its_own_that_is_not_cached(
     form = client.get("/t/vision-lab/tokens/new")
     assert form.status_code == 200
     assert 'id="again-name"' in markup(form)
-    made = client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"})
+    made = client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"} | OWN)
     assert "no-store" in made.headers["Cache-Control"]
     assert "private" in client.get("/t/vision-lab/tokens").headers["Cache-Control"]
 
 
 def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alice: User, dave: User) -> None:
     client = signed_in(alice)
-    client.post("/t/vision-lab/tokens/new", {"name": "mine", "role": "viewer", "days": "7"})
+    client.post("/t/vision-lab/tokens/new", {"name": "mine", "role": "viewer", "days": "7"} | OWN)
     signed_in(dave).post("/t/vision-lab/tokens/new", {"name": "foreign", "role": "viewer", "days": "7"})
     for token in Token.objects.all():
         client.post(f"/t/vision-lab/tokens/{token.pk[:16]}/revoke")
