@@ -152,7 +152,7 @@ def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
         username=person.name, defaults={"email": f"{person.name}@example.org"}
     )
     user.is_active = True
-    user.is_superuser = user.is_staff = person.role is None
+    user.is_superuser = person.role is None
     user.set_password(password)
     user.save()
     tenant = tenants.get(person.tenant)

@@ -28,10 +28,6 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-# The Django admin's theme sets style elements and evaluates its own small expressions; platform admins only.
-STAFF_POLICY = POLICY.replace("'nonce-{nonce}'", "'unsafe-inline'").replace(
-    "default-src 'self'", "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'"
-)
 PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
 
 
@@ -56,9 +52,8 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
         request.style_nonce = secrets.token_urlsafe(16)  # type: ignore[attr-defined]  # read by the templates
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        policy = STAFF_POLICY if request.path.startswith("/staff/") else POLICY
         nonce = getattr(request, "style_nonce", "none")
-        response.headers.setdefault("Content-Security-Policy", policy.replace("{nonce}", nonce))
+        response.headers.setdefault("Content-Security-Policy", POLICY.replace("{nonce}", nonce))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         if response.get("Content-Type", "").startswith("text/html"):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
@@ -90,7 +85,7 @@ class WrongMethodMiddleware(MiddlewareMixin):
     """A form's address opened like a page gets a page, not an empty answer."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        if response.status_code != 405 or request.path.startswith((*PROGRAMS, "/staff/")):
+        if response.status_code != 405 or request.path.startswith(PROGRAMS):
             return response
         page = error_page(request, 405)
         page["Allow"] = response.get("Allow", "")

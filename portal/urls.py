@@ -2,7 +2,6 @@
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from portal import staff
 from portal.api import schema
 from portal.health import views
 from portal.monitoring.views import metrics
@@ -13,7 +12,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", views.ready, name="readyz"),
     path(".well-known/security.txt", security_txt, name="security-txt"),
     path("metrics", metrics, name="metrics"),
-    path("staff/", staff.site.urls),
     path("agent/v1/", include("portal.agent_files.urls")),
     path("docs/api", schema.docs, name="api-docs"),
     path("api/v1/", include("portal.api.urls")),

@@ -31,7 +31,7 @@ def user(
     """A person; without a password they cannot log in by form, which keeps tests quick."""
     name = username or f"user{next(_numbers)}"
     person = User(
-        username=name, email=f"{name}@example.org", is_superuser=is_superuser, is_staff=is_superuser, **fields
+        username=name, email=f"{name}@example.org", is_superuser=is_superuser, **fields
     )
     if password is None:
         person.set_unusable_password()

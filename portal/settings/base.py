@@ -8,7 +8,6 @@ from portal.settings.email import email_settings
 from portal.settings.embedded import layout
 from portal.settings.env import BASE_DIR, read_environment
 from portal.settings.secret import secret_key, secrets_keys
-from portal.settings.staff import unfold
 from portal.settings.values import database_from_url
 
 ENV = read_environment()
@@ -81,8 +80,6 @@ AUTH_USER_MODEL = "tenants.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
-    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
-    "django.contrib.admin.apps.SimpleAdminConfig",  # portal.staff registers all itself; only web servers load it
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",
@@ -273,8 +270,6 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"
 X_FRAME_OPTIONS = "DENY"
-
-UNFOLD = unfold("dist/staff.css")
 
 # --- e-mail and logging -------------------------------------------------------------------------
 globals().update(email_settings(ENV.email_url))

@@ -65,6 +65,7 @@ ACTION_LABELS = {
     "service_account.create": "Created a service account",
     "service_account.remove": "Closed a service account",
     "session.end": "Ended sessions",
+    "staff.edit": "Edited a record in the former database admin",
     "storage.change": "Changed the storage limit",
     "tenant.change": "Changed a tenant",
     "tenant.create": "Created a tenant",

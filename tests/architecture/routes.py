@@ -38,7 +38,7 @@ def api_routes() -> list[Route]:
 
 
 def page_routes() -> list[Route]:
-    return [route for route in every_route() if not route.text.startswith(("api/v1/", "staff/"))]
+    return [route for route in every_route() if not route.text.startswith("api/v1/")]
 
 
 def _walk(patterns: list[Any], before: str) -> Iterator[Route]:

@@ -98,7 +98,7 @@ async def test_a_chunked_body_of_a_stranger_is_refused_at_the_strangers_share(kn
 
 
 @pytest.mark.parametrize(
-    "path", [UPLOADS, "/api/v1/tenants/vision/jobs", "/agent/v1/uploads/7", "/login", "/staff/"]
+    "path", [UPLOADS, "/api/v1/tenants/vision/jobs", "/agent/v1/uploads/7", "/login"]
 )
 @pytest.mark.parametrize("declares", [True, False])
 async def test_no_caller_sends_more_than_the_path_needs(known: list[bool], path: str, declares: bool) -> None:
@@ -186,7 +186,7 @@ def test_known_are_sessions_tokens_and_learners_and_nothing_else(client: Client)
     _, secret = Token.objects.create(user=user, name="laptop", expiry=None)
     job = factories.job(state=Job.State.PROCESSING if hasattr(Job, "State") else "PROCESSING")
     learner = factories.secret(job, 1, 0)
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    client.force_login(user, backend="tenants.backends.PeopleBackend")
     cookie = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
 
     def is_known(path: str, **headers: str) -> bool:

@@ -60,3 +60,16 @@ def test_a_manager_raises_neither_their_own_role_nor_any_role_elsewhere(
     Membership.objects.filter(user=dave).update(role=Role.VIEWER)
     assert client.post("/t/vision-lab/members/dave", {"role": "manager"}).status_code == 403
     assert Membership.objects.get(user=dave).role == Role.VIEWER
+
+
+def test_no_page_allows_scripts_or_evaluation_in_line(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    client = signed_in(admin)
+    for path in ("/login", "/welcome", "/me", "/admin-console/", "/admin-console/users", "/docs/api"):
+        rules = dict(rule.split(" ", 1) for rule in client.get(path)["Content-Security-Policy"].split("; "))
+        assert "unsafe" not in rules.get("script-src", rules["default-src"]), path
+        assert "unsafe" not in rules["style-src"], path
+
+
+def test_there_is_no_database_admin(signed_in: SignIn, admin: User) -> None:
+    client = signed_in(admin)
+    assert {client.get(path).status_code for path in ("/staff/", "/staff/tenants/user/", "/admin/")} == {404}
