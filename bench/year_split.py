@@ -21,7 +21,7 @@ def split(username: str, path: str, query: dict[str, str]) -> dict[str, float]:
 
     client = Client(SERVER_NAME="localhost")
     client.force_login(
-        get_user_model().objects.get(username=username), backend="django.contrib.auth.backends.ModelBackend"
+        get_user_model().objects.get(username=username), backend="tenants.backends.PeopleBackend"
     )
     took = {"sql": 0.0, "statements": 0.0}
 
