@@ -93,7 +93,7 @@ def test_sessions_of_a_user_end_in_the_other_browser(
         page.goto(f"{platform.url}/me")
 
     laptop.goto(f"{platform.url}/me")
-    expect(laptop.get_by_text("revokes all of your 0 API tokens")).to_be_visible()
+    expect(laptop.get_by_text("revokes all of your API tokens (0)")).to_be_visible()
     shown(laptop, picture, "profile-sessions", full_page=True)
     laptop.get_by_role("button", name="Sign out everywhere").click()
     dialog = laptop.get_by_role("dialog")
