@@ -4,3 +4,15 @@ from django.apps import AppConfig
 class JobsConfig(AppConfig):
     name = "jobs"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Let shares end with memberships, of which the package below knows nothing."""
+        from django.db.models.signals import post_delete
+
+        post_delete.connect(_end_shares, sender="tenants.Membership", dispatch_uid="jobs.services.sharing")
+
+
+def _end_shares(**signal: object) -> None:
+    from jobs.services.sharing import end_with_membership  # late: few processes end memberships
+
+    end_with_membership(**signal)  # type: ignore[arg-type]

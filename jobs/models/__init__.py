@@ -21,6 +21,7 @@ from jobs.models.installation import (
 from jobs.models.job import JOB_TERMS, Estimate, Job, Progress
 from jobs.models.results import Checkpoint, CheckpointFile, ResultFile
 from jobs.models.retention import UNIT, Removal, counted
+from jobs.models.share import Share
 from jobs.models.storage import POINT_BYTES, StorageChange, StorageKind, StorageUse
 from jobs.models.telemetry import LogChunk, LogIndex, MetricPoint, MetricRollup
 from jobs.models.usage import UsageDay, UsageDue
@@ -52,6 +53,7 @@ __all__ = [
     "Runtime",
     "SchedulerState",
     "SchedulingLease",
+    "Share",
     "StorageChange",
     "StorageKind",
     "StorageUse",

@@ -1,19 +1,23 @@
-"""One job shown or entrusted to one person outside its tenant, by django-guardian. Its owner or a manager decides."""
+"""One job shown or entrusted to one person outside its tenant, by django-guardian. Its owner or a manager decides.
+
+A share reads the same whether or not there is a user of its name, so that sharing reveals no account.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from guardian.models import UserObjectPermission
 from guardian.shortcuts import assign_perm, remove_perm
 
 from jobs import pubsub
-from jobs.models import Job
+from jobs.models import Job, Share
 from jobs.selectors.jobs import job_to_manage
-from tenants import access, audit
+from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, User
 
@@ -25,59 +29,71 @@ class SharePermission(StrEnum):
     OPERATE = "operate"
 
 
-@dataclass(frozen=True, slots=True)
-class JobShare:
-    username: str
-    permission: SharePermission
-
-
-def shares_of(*, user: access.Person, job_id: str) -> list[JobShare]:
+def shares_of(*, user: access.Person, job_id: str) -> list[Share]:
     """Everyone outside the tenant who may see this job, by name. Raises JobNotFound; JobForbidden for a guest."""
-    job = job_to_manage(user=user, job_id=job_id)
-    grants = UserObjectPermission.objects.filter(
-        object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job)
-    ).values_list("user__username", "permission__codename")
-    best: dict[str, SharePermission] = {}
-    for username, codename in grants:
-        grant = SharePermission.OPERATE if codename == "operate_job" else SharePermission.VIEW
-        best[username] = (
-            SharePermission.OPERATE if SharePermission.OPERATE in (grant, best.get(username)) else grant
-        )
-    return [JobShare(name, best[name]) for name in sorted(best)]
+    return list(job_to_manage(user=user, job_id=job_id).shares.order_by("username"))
 
 
 @transaction.atomic
-def job_share(*, user: access.Person, job_id: str, username: str, permission: SharePermission) -> JobShare:
+def job_share(*, user: access.Person, job_id: str, username: str, permission: SharePermission) -> Share:
     """Let a person see or operate this job; a second share replaces the first. Raises FieldsInvalid, JobForbidden."""
     job = job_to_manage(user=user, job_id=job_id)
-    guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
-    if guest is None:
-        raise FieldsInvalid(errors=[problem("username", "user_not_found", "no such user", username)])
-    if Membership.objects.filter(user=guest, tenant=job.tenant_id).exists():
+    checks.refuse(checks.text("username", username, 150))
+    if Membership.objects.filter(user__username=username, tenant=job.tenant_id).exists():
         text = f"is already a member of {job.tenant} and can see the job"
         raise FieldsInvalid(errors=[problem("username", "already_member", text, username)])
-    assign_perm("jobs.view_job", guest, job)
-    (assign_perm if permission is SharePermission.OPERATE else remove_perm)("jobs.operate_job", guest, job)
-    _record(user, job, "job.share", username, permission)
-    return JobShare(username, permission)
+    share, _ = Share.objects.update_or_create(
+        job=job,
+        username=username,
+        defaults={
+            "tenant_id": job.tenant_id,
+            "permission": permission.value,
+            "granted_by": user if isinstance(user, User) else None,
+        },
+    )
+    guest = User.objects.filter(username=username, is_active=True, is_service_account=False).first()
+    if guest is not None:
+        assign_perm("jobs.view_job", guest, job)
+        change = assign_perm if permission is SharePermission.OPERATE else remove_perm
+        change("jobs.operate_job", guest, job)
+    _record(user, job, "job.share", {"username": username, "permission": permission.value})
+    return share
 
 
 @transaction.atomic
 def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
     """Take a share back; it ends at once. Raises NotFound when there is none."""
     job = job_to_manage(user=user, job_id=job_id)
-    grants = UserObjectPermission.objects.filter(
-        object_pk=job.pk, content_type=ContentType.objects.get_for_model(Job), user__username=username
-    )
-    if not grants.exists():
+    share = job.shares.filter(username=username).first()
+    if share is None:
         raise NotFound
-    grants.delete()
-    _record(user, job, "job.unshare", username, None)
+    _end(share)
+    _record(user, job, "job.unshare", {"username": username})
 
 
-def _record(
-    user: access.Person, job: Job, action: str, username: str, permission: SharePermission | None
-) -> None:
-    details = {"username": username} | ({"permission": permission.value} if permission else {})
+def end_with_membership(sender: object, instance: Membership, **more: object) -> None:
+    """Receiver of a membership's deletion, in its transaction: what the user granted there ends, and what they were
+    granted on its jobs; with their last membership, also what they were granted elsewhere."""
+    user = User.objects.get(pk=instance.user_id)
+    own = Q(username=user.get_username())
+    if Membership.objects.filter(user=user).exists():
+        own &= Q(tenant=instance.tenant_id)
+    ended: QuerySet[Share] = Share.objects.filter(own | Q(granted_by=user, tenant=instance.tenant_id))
+    for share in ended.select_related("job").order_by("job_id", "username"):
+        _end(share)
+        details = {"username": share.username, "because": f"the membership of {user.get_username()} ended"}
+        _record(None, share.job, "job.unshare", details)
+
+
+def _end(share: Share) -> None:
+    UserObjectPermission.objects.filter(
+        object_pk=share.job_id,
+        content_type=ContentType.objects.get_for_model(Job),
+        user__username=share.username,
+    ).delete()
+    share.delete()
+
+
+def _record(user: access.Person | None, job: Job, action: str, details: dict[str, Any]) -> None:
     audit.record(actor=user, action=action, tenant_id=job.tenant_id, target=job.pk, details=details)
     transaction.on_commit(pubsub.access_changed)

@@ -73,7 +73,7 @@ def _share(request: HttpRequest, job: Job) -> HttpResponse:
         request,
         lambda: job_share(user=person(request), job_id=job.pk, username=name, permission=may),
         to=f"/t/{job.tenant.slug}/jobs/{job.pk}/edit#sharing",
-        done=f"Shared with {name}.",
+        done=f"Shared with {name}, if there is such a user.",
     )
 
 

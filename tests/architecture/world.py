@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Any
 
 from django.test import Client
-from guardian.shortcuts import assign_perm
 
 from jobs import archives, blobs
 from jobs.models import CheckpointFile, ClusterNode, Job, ResultFile, Runtime
+from jobs.services.sharing import SharePermission, job_share
 from jobs.states import State
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
@@ -85,9 +85,8 @@ def build() -> World:
     halted = factories.job(owner=alice, of=here, state=State.HALTED, intent="HALT", name="secret-halted")
     done = factories.job(owner=alice, of=here, state=State.COMPLETED, name="secret-done")
     for job in (running, halted, done):
-        assign_perm("jobs.view_job", users[Who.GUEST], job)
-        assign_perm("jobs.view_job", users[Who.OPERATOR], job)
-        assign_perm("jobs.operate_job", users[Who.OPERATOR], job)
+        job_share(user=alice, job_id=job.pk, username="gina", permission=SharePermission.VIEW)
+        job_share(user=alice, job_id=job.pk, username="olga", permission=SharePermission.OPERATE)
         _fill(job)
     foreign = factories.job(of=there, owner=users[Who.STRANGER], state=State.PROCESSING)
     dave = users[Who.MANAGER]

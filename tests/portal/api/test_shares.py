@@ -6,7 +6,7 @@ import pytest
 
 from jobs.models import Job
 from jobs.states import State
-from tenants.models import AuditEntry
+from tenants.models import AuditEntry, Membership
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -47,10 +47,63 @@ def test_a_token_bound_to_another_tenant_carries_no_share(alice: Api, bob: Api, 
     assert Api(secret=secret).get(f"/jobs/{job.pk}").status_code == 404
 
 
-def test_members_and_strangers_to_the_installation_are_refused_by_name(alice: Api, job: Job) -> None:
-    for username, code in (("carol", "already_member"), ("nobody", "user_not_found")):
-        answer = alice.post(f"/jobs/{job.pk}/shares", {"username": username, "permission": "view"})
-        assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, code)
+def test_a_member_is_refused_by_name(alice: Api, job: Job) -> None:
+    answer = alice.post(f"/jobs/{job.pk}/shares", {"username": "carol", "permission": "view"})
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "already_member")
+
+
+def test_sharing_does_not_reveal_which_users_exist(alice: Api, job: Job, people: People) -> None:
+    factories.user("gone", is_active=False)
+    factories.user("nlp-research.ci", is_service_account=True)
+    names = ("bob", "gone", "nlp-research.ci", "no-such-user")
+    answered = set()
+    for name in names:
+        made = alice.post(f"/jobs/{job.pk}/shares", {"username": name, "permission": "view"})
+        listed = alice.get(f"/jobs/{job.pk}/shares").content.decode()
+        ended = alice.delete(f"/jobs/{job.pk}/shares/{name}")
+        texts = (made.content.decode(), listed, ended.content.decode())
+        answered.add((made.status_code, *(text.replace(name, "NAME") for text in texts), ended.status_code))
+    assert len(answered) == 1
+
+
+def test_a_user_who_is_made_later_gets_no_share_of_before(alice: Api, job: Job) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "late", "permission": "view"})
+    assert Api(factories.user("late")).get(f"/jobs/{job.pk}").status_code == 404
+
+
+def test_shares_end_with_the_membership_of_who_granted_them(
+    alice: Api, bob: Api, dave: Api, job: Job
+) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "operate"})
+    assert dave.delete("/tenants/vision-lab/members/alice").status_code == 204
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+    assert dave.get(f"/jobs/{job.pk}/shares").json()["items"] == []
+    because = AuditEntry.objects.get(action="job.unshare").details["because"]
+    assert because == "the membership of alice ended"
+
+
+def test_shares_of_others_stay_when_a_member_leaves(dave: Api, bob: Api, job: Job) -> None:
+    dave.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
+    dave.delete("/tenants/vision-lab/members/alice")
+    assert bob.get(f"/jobs/{job.pk}").status_code == 200
+
+
+def test_shares_end_with_the_guests_last_membership(alice: Api, bob: Api, job: Job, people: People) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
+    second = factories.tenant("speech")
+    Membership.objects.create(user=people.bob, tenant=second, role="viewer")
+    Membership.objects.get(user=people.bob, tenant=second).delete()
+    assert bob.get(f"/jobs/{job.pk}").status_code == 200
+    Membership.objects.filter(user=people.bob).delete()
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+
+
+def test_who_leaves_the_tenant_keeps_no_share_of_before(alice: Api, bob: Api, dave: Api, job: Job) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
+    dave.post("/tenants/vision-lab/members", {"username": "bob", "role": "viewer"})
+    assert bob.get(f"/jobs/{job.pk}").status_code == 200
+    dave.delete("/tenants/vision-lab/members/bob")
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
 
 
 def test_sharing_leaves_an_audit_row(alice: Api, dave: Api, job: Job) -> None:

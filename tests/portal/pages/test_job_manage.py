@@ -71,7 +71,7 @@ def test_a_job_is_shared_and_no_longer_shared_on_its_page(browser: Client, alice
     page = markup(
         browser.post(address(job, "/share"), {"username": "bob", "permission": "operate"}, follow=True)
     )
-    assert "Shared with bob." in page
+    assert "Shared with bob, if there is such a user." in page
     assert [(one.username, one.permission) for one in shares_of(user=alice, job_id=job.pk)] == [
         ("bob", "operate")
     ]
