@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection, transaction
+from django.utils import timezone
 
 from examples import catalog
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -157,7 +158,9 @@ def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
     user.save()
     tenant = tenants.get(person.tenant)
     if tenant is not None and person.role is not None:
-        Membership.objects.update_or_create(user=user, tenant=tenant, defaults={"role": person.role})
+        Membership.objects.update_or_create(
+            user=user, tenant=tenant, defaults={"role": person.role, "accepted_at": timezone.now()}
+        )
     Token.objects.filter(user=user, name=TOKEN_NAME).delete()
     # Not limited to the tenant, so that jobs shared from other tenants are visible with it.
     _, token = Token.objects.create(user=user, expiry=TOKEN_TTL, name=TOKEN_NAME)

@@ -127,9 +127,15 @@ class Membership(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=12, choices=role_choices)
     created_at = models.DateTimeField(db_default=Now())
+    accepted_at = models.DateTimeField(null=True)  # by the member; until then others do not see their address
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "tenant"], name="membership_once")]
+
+    @property
+    def shown_email(self) -> str:
+        """The address as other members see it."""
+        return self.user.email if self.accepted_at else ""
 
 
 class Quota(models.Model):

@@ -30,9 +30,7 @@ def user(
 ) -> User:
     """A person; without a password they cannot log in by form, which keeps tests quick."""
     name = username or f"user{next(_numbers)}"
-    person = User(
-        username=name, email=f"{name}@example.org", is_superuser=is_superuser, **fields
-    )
+    person = User(username=name, email=f"{name}@example.org", is_superuser=is_superuser, **fields)
     if password is None:
         person.set_unusable_password()
     else:
@@ -56,7 +54,7 @@ def quota(of: Tenant, gpu_type: str, limit: int, used: int = 0) -> Quota:
 
 def member(of: Tenant, username: str = "", role: Role = Role.RESEARCHER, **fields: Any) -> User:
     person = user(username, **fields)
-    Membership.objects.create(user=person, tenant=of, role=role)
+    Membership.objects.create(user=person, tenant=of, role=role, accepted_at=timezone.now())
     return person
 
 

@@ -27,7 +27,9 @@ ACCOUNT_ROLES = [Role.VIEWER.value, Role.RESEARCHER.value]
 
 class MemberSerializer(ReadSerializer):
     username = serializers.CharField(source="user.username")
-    email = serializers.CharField(allow_blank=True, source="user.email")
+    email = serializers.CharField(
+        allow_blank=True, source="shown_email", help_text="empty until the member has accepted the membership"
+    )
     role = serializers.ChoiceField(ROLES)
     is_service_account = serializers.BooleanField(source="user.is_service_account")
     since = TimestampField(source="created_at")
@@ -74,6 +76,13 @@ def member_add(call: Call, t: str) -> dict[str, Any]:
     made = members.member_add(
         user=call.user, tenant=call.found, username=call.data["username"], role=Role(call.data["role"])
     )
+    return MemberSerializer.render(made)
+
+
+@operation(Out=MemberSerializer, response_example=MEMBER_EXAMPLE)
+def member_accept(call: Call, t: str) -> dict[str, Any]:
+    """Accept your membership: from then on the other members see your e-mail address."""
+    made = members.member_accept(user=call.user, tenant=permissions.tenant(call, t))
     return MemberSerializer.render(made)
 
 

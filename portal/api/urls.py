@@ -46,6 +46,7 @@ urlpatterns = [
     path("me/tokens/<str:token_id>", resource(delete=me.token_revoke)),
     path("me/secrets", resource(get=secrets.own_list)),
     path("me/secrets/<str:name>", resource(put=secrets.own_set, delete=secrets.own_delete)),
+    path("me/memberships/<str:t>/accept", resource(post=members.member_accept)),
     path("me/sessions", resource(get=sessions.own_session_list, delete=sessions.own_sessions_end)),
     path("me/sessions/<str:session_id>", resource(delete=sessions.own_session_end)),
     path("users", resource(get=users.user_list, post=users.user_create)),

@@ -10,7 +10,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
@@ -24,6 +24,7 @@ from portal.pages.shell import frame, last_tenant
 from tenants import access, audit
 from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token, User
+from tenants.services.members import member_accept
 from tenants.services.sessions import Ended, session_end, sessions_end
 
 DAY_S = 24 * 3600
@@ -92,6 +93,23 @@ def password(request: HttpRequest) -> HttpResponse:
         audit.record(actor=user, action="password.change", target=user.get_username())
     messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
+
+
+@require_POST
+@signed_in
+def accept(request: HttpRequest, slug: str) -> HttpResponse:
+    """Accept a membership, so that the other members see one's e-mail address."""
+    user = person(request)
+    row = access.memberships(user).select_related("tenant").filter(tenant__slug=slug).first()
+    if row is None:
+        raise Http404
+    tenant = row.tenant
+    return act_and_redirect(
+        request,
+        lambda: member_accept(user=user, tenant=tenant),
+        to="/me",
+        done=f"Accepted. Members of {tenant.name} now see your e-mail address.",
+    )
 
 
 @require_POST

@@ -139,7 +139,7 @@ def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         user = row.user
         shown = {
             "username": user.get_username(),
-            "name": user.get_full_name() or user.email,
+            "name": user.get_full_name() or row.shown_email,
             "role": row.role,
             "only_manager": row.role == Role.MANAGER and not managers - {row.pk},
             "seen_at": user.last_login,

@@ -79,6 +79,7 @@ urlpatterns = [
     path("me/secrets", secrets.own, name="me-secrets"),
     path("me/secrets/set", secrets.own_put, name="me-secret-set"),
     path("me/secrets/delete", secrets.own_delete, name="me-secret-delete"),
+    path("me/memberships/<slug:slug>/accept", me.accept, name="me-membership-accept"),
     path("me/sessions/<str:session_id>/end", me.end_session, name="me-session-end"),
     path("me/sign-out-others", me.sign_out_others, name="me-sign-out-others"),
     path(_ADMIN, admin.page, name="admin"),

@@ -42,6 +42,7 @@ ACTION_LABELS = {
     "login.one_time": "Presented a one-time password",
     "login.success": "Signed in",
     "logout.success": "Signed out",
+    "member.accept": "Accepted a membership",
     "member.add": "Added a member",
     "member.change": "Changed a role",
     "member.remove": "Removed a member",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
+from django.utils import timezone
 
 from tenants import access, audit, checks
 from tenants.errors import (
@@ -82,6 +83,19 @@ def member_remove(*, user: access.Person, tenant: Tenant, username: str) -> None
     Token.objects.filter(user=membership.user, tenant=tenant).delete()
     membership.delete()
     _record(user, tenant, "member.remove", username, {"role": membership.role})
+
+
+@transaction.atomic
+def member_accept(*, user: User, tenant: Tenant) -> Membership:
+    """The caller lets the other members see their e-mail address. Raises NotFound for one who is no member."""
+    membership = Membership.objects.select_related("user").filter(user=user, tenant=tenant).first()
+    if membership is None:
+        raise NotFound
+    if membership.accepted_at is None:
+        membership.accepted_at = timezone.now()
+        membership.save(update_fields=["accepted_at"])
+        _record(user, tenant, "member.accept", user.get_username(), {})
+    return membership
 
 
 def _locked(tenant: Tenant, username: str) -> Membership:

@@ -114,6 +114,7 @@ API: dict[str, Row] = {
     "GET me/secrets": Row(ANY_USER),
     "PUT me/secrets/<str:name>": Row(ANY_USER, body={"value": "matrix-matrix"}),
     "DELETE me/secrets/<str:name>": Row(OWN_THING, {"name": "own_secret"}),
+    "POST me/memberships/<str:t>/accept": Row(rule(outside=404, admin=404)),
     "GET me/sessions": Row(ANY_USER),
     "DELETE me/sessions": Row(ANY_USER),
     "DELETE me/sessions/<str:session_id>": Row(OWN_THING),
@@ -267,6 +268,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         form(rule(outside=404, viewer=404, colleague=404, manager=404, admin=404), name="own_secret"),
     ),
     "me/password": (form(ANY_USER, changes=False),),
+    "me/memberships/<slug:slug>/accept": (form(rule(outside=404, admin=404), changes=False),),
     "me/sessions/<str:session_id>/end": (
         form(rule(outside=404, viewer=404, colleague=404, manager=404, admin=404), changes=False),
     ),

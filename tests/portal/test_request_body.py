@@ -97,9 +97,7 @@ async def test_a_chunked_body_of_a_stranger_is_refused_at_the_strangers_share(kn
     assert sender.taken <= ANONYMOUS_BYTES + CHUNK + request_body.LINGER_BYTES + CHUNK
 
 
-@pytest.mark.parametrize(
-    "path", [UPLOADS, "/api/v1/tenants/vision/jobs", "/agent/v1/uploads/7", "/login"]
-)
+@pytest.mark.parametrize("path", [UPLOADS, "/api/v1/tenants/vision/jobs", "/agent/v1/uploads/7", "/login"])
 @pytest.mark.parametrize("declares", [True, False])
 async def test_no_caller_sends_more_than_the_path_needs(known: list[bool], path: str, declares: bool) -> None:
     known.append(True)

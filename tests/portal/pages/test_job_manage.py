@@ -75,7 +75,9 @@ def test_a_job_is_shared_and_no_longer_shared_on_its_page(browser: Client, alice
     assert [(one.username, one.permission) for one in shares_of(user=alice, job_id=job.pk)] == [
         ("bob", "operate")
     ]
-    assert "no such user" in markup(browser.post(address(job, "/share"), {"username": "eve"}, follow=True))
+    unknown = markup(browser.post(address(job, "/share"), {"username": "eve"}, follow=True))
+    assert "Shared with eve, if there is such a user." in unknown
+    browser.post(address(job, "/unshare"), {"username": "eve"})
     browser.post(address(job, "/unshare"), {"username": "bob"})
     assert shares_of(user=alice, job_id=job.pk) == []
 
