@@ -31,7 +31,8 @@ class SharePermission(StrEnum):
 
 def shares_of(*, user: access.Person, job_id: str) -> list[Share]:
     """Everyone outside the tenant who may see this job, by name. Raises JobNotFound; JobForbidden for a guest."""
-    return list(job_to_manage(user=user, job_id=job_id).shares.order_by("username"))
+    job = job_to_manage(user=user, job_id=job_id)
+    return list(Share.objects.filter(job=job).order_by("username"))
 
 
 @transaction.atomic
@@ -64,7 +65,7 @@ def job_share(*, user: access.Person, job_id: str, username: str, permission: Sh
 def job_unshare(*, user: access.Person, job_id: str, username: str) -> None:
     """Take a share back; it ends at once. Raises NotFound when there is none."""
     job = job_to_manage(user=user, job_id=job_id)
-    share = job.shares.filter(username=username).first()
+    share = Share.objects.filter(job=job, username=username).first()
     if share is None:
         raise NotFound
     _end(share)
