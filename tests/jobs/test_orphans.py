@@ -52,6 +52,8 @@ COLLECTED = {
     "jobs.SchedulerState": BOUNDED,
     "jobs.SchedulingLease": BOUNDED,
     "jobs.Share": WITH_ITS_JOB,
+    "jobs.StorageChange": "when it is added to its tenant's use (jobs.storage)",
+    "jobs.StorageUse": KEPT,
     "jobs.Upload": "after 24 h (periodic.tidy)",
     "jobs.UsageDay": "kept: one row per user, slot type and day of use, which outlives the jobs",
     "jobs.UsageDue": "when it is rolled up (jobs.usage_days), so at the latest before its job goes",
