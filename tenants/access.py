@@ -40,9 +40,12 @@ def memberships(user: Person) -> QuerySet[Membership]:
 
 def role_in(user: Person, tenant_id: int) -> Role | None:
     """The caller's role in a tenant, no higher than their token allows; None for a stranger."""
-    known = user.roles.get(tenant_id) if isinstance(user, User) and user.roles else None
+    remembered = user.roles if isinstance(user, User) else None
+    known = None if remembered is None else remembered.get(tenant_id)
     if known is None:
-        known = memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first()
+        known = memberships(user).filter(tenant=tenant_id).values_list("role", flat=True).first() or ""
+        if remembered is not None:
+            remembered[tenant_id] = known
     return _under_ceiling(user, Role(known)) if known else None
 
 

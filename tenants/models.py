@@ -266,6 +266,9 @@ class AuditEntry(models.Model):
             models.Index(
                 F("tenant"), F("id").desc(), name="audit_edits", condition=Q(action__startswith="tenant.")
             ),
+            models.Index(
+                F("tenant"), F("id").desc(), name="audit_images", condition=Q(action="images.change")
+            ),
         ]
 
 

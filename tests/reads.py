@@ -20,7 +20,7 @@ SET LOCAL session_replication_role = replica;  -- copies of a sound row need no 
 INSERT INTO jobs_job SELECT copy.* FROM jobs_job job, generate_series(1, %(count)s) n,
   LATERAL jsonb_populate_record(job, jsonb_build_object('id', lpad(to_hex(n), 12, '0'),
     'name', 'run-' || n %% 977, 'created_at', job.created_at - n * %(apart)s::interval,
-    'finished_at', job.created_at - n * %(apart)s::interval)) copy WHERE job.id = %(like)s;
+    'finished_at', job.created_at - n * %(apart)s::interval + interval '70 s')) copy WHERE job.id = %(like)s;
 INSERT INTO jobs_progress SELECT copy.* FROM jobs_progress progress, generate_series(1, %(count)s) n,
   LATERAL jsonb_populate_record(progress, jsonb_build_object('job_id', lpad(to_hex(n), 12, '0'))) copy
   WHERE progress.job_id = %(like)s;

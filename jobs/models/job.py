@@ -6,9 +6,10 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.indexes import GinIndex, GistIndex
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from jobs.ids import new_id
@@ -23,6 +24,12 @@ def _listed(*keys: Any, name: str, also: Q | None = None) -> models.Index:
     """An index for lists, which leave deleted jobs out: so they need not look at the rows they only count."""
     return models.Index(*keys, name=name, condition=Q(deleted_at=None) & (also or Q()))
 
+
+LIFE_SQL = (
+    "tstzrange(least(created_at, finished_at), greatest(created_at, coalesce(finished_at, 'infinity')), '[]')"
+)
+"""When a job was alive, as its index has it; usage of a part of a day looks for the jobs that were. Where the clock was
+set back, a job may have ended before it was made."""
 
 JOB_TERMS = search.terms("name", tenant="tenant", person="owner", words="tags")
 """What jobs are searched by, as their index has it."""
@@ -138,12 +145,17 @@ class Job(models.Model):
             _listed(
                 F("tenant"), F("finished_at").desc(), name="job_by_end", also=Q(finished_at__isnull=False)
             ),
+            # The same orders for admins, whose lists are of all tenants.
+            _listed(F("state"), F("id").desc(), name="job_of_all_by_state"),
+            _listed(F("name"), F("id"), name="job_of_all_by_name"),
+            _listed(F("priority_rank").desc(), F("id").desc(), name="job_of_all_by_priority"),
             _listed(F("owner"), F("id").desc(), name="job_by_owner"),
             _listed(F("tenant"), F("gpu_type"), F("id").desc(), name="job_by_gpu", also=Q(gpus__gt=0)),
             _listed(F("tenant"), F("state"), name="job_live", also=Q(state__in=sorted(ACTIVE))),
             models.Index(
                 fields=["tenant", "created_at"], include=["owner", "state"], name="job_by_creation"
             ),  # deleted ones, too: usage counts them
+            GistIndex(RawSQL(LIFE_SQL, []), name="job_life"),  # noqa: S611  # no value of anybody is in it
             models.Index(
                 fields=["cloned_from"], condition=Q(cloned_from__isnull=False), name="job_cloned_from"
             ),

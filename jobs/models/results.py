@@ -41,6 +41,14 @@ class Checkpoint(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "n"], name="checkpoint_once"),
         ]
+        indexes = [
+            models.Index(
+                fields=["tenant"],
+                include=["bytes"],
+                condition=models.Q(state="COMMITTED"),
+                name="checkpoint_kept",
+            )
+        ]
 
 
 class CheckpointFile(models.Model):

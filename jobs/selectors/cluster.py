@@ -106,15 +106,15 @@ def nodes(user: access.Person) -> list[NodeUse]:
     learners: dict[str, list[Resources]] = defaultdict(list)
     held = list(
         Attempt.objects.filter(held=True)
-        .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes", *requested("job__"))
+        .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes", requested("job__"))
         .order_by("job_id")
     )
     now = database_now()
     shown = set(jobs_visible_to(user).filter(pk__in=[row[0] for row in held]).values_list("pk", flat=True))
-    for job, name, tenant, slots, at, cpus, memory in held:
+    for job, name, tenant, slots, at, resources in held:
         seen = job in shown
         for node, ranks in Counter(at).items():
-            learners[node] += [per_learner(None, slots, cpus, memory)] * ranks
+            learners[node] += [per_learner(None, slots, resources)] * ranks
             occupants[node].append(
                 Occupant(
                     job if seen else None, name if seen else None, tenant if seen else None, slots * ranks

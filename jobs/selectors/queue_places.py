@@ -59,11 +59,12 @@ class Place:
 def places(tenant: Tenant, slot_type: str = "") -> list[Place]:
     """The whole queue of a type, or of all types one after the other. Jobs without a place are the tenant's own."""
     rows = _waiting().filter(Q(tenant=tenant) | Q(reason_numbers__scope=Scope.CLUSTER))
-    keys = [f"reason_numbers__{key}" for key in ("slot_type", "nodes_ahead", "scope", "position")]
     queues: defaultdict[str, list[tuple[tuple[Any, ...], str, bool, int | None]]] = defaultdict(list)
-    for job, of, gpus, gpu_type, kind, ahead, scope, position in rows.values_list(
-        "pk", "tenant_id", "gpus", "gpu_type", *keys
+    # The numbers as a whole: they are stored apart from their row, and each key would fetch all of them again.
+    for job, of, gpus, gpu_type, numbers in rows.values_list(
+        "pk", "tenant_id", "gpus", "gpu_type", "reason_numbers"
     ):
+        kind, ahead, scope, position = map(numbers.get, ("slot_type", "nodes_ahead", "scope", "position"))
         kind = kind or slot_type_of(gpus, gpu_type) or "any"
         if slot_type and kind != slot_type:
             continue

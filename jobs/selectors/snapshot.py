@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
@@ -10,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, models
 from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
@@ -45,13 +46,15 @@ def _columns(job: str = "") -> list[Any]:
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
         "time_limit_s", "running_s", "owner__username",
     )  # fmt: skip
-    return [*(f"{job}{name}" for name in names), *requested(job)]
+    return [*(f"{job}{name}" for name in names), requested(job)]
 
 
-def requested(job: str = "") -> list[Any]:
-    """CPUs and memory of one learner as the spec states them: per_learner's last arguments."""
-    resources = KeyTransform("resources", f"{job}spec")
-    return [KeyTextTransform(name, resources) for name in ("cpus", "memory")]
+def requested(job: str = "") -> KeyTextTransform:
+    """The resources of the spec as JSON: per_learner's last argument.
+
+    As one value: a spec is stored apart from its row, and each path into it would fetch all of it again.
+    """
+    return KeyTextTransform("resources", f"{job}spec")
 
 
 def database_now() -> datetime:
@@ -168,15 +171,14 @@ def _gang(
     limit_s: int | None,
     ran_s: float,
     user: str,
-    cpus: str | None,
-    memory: str | None,
+    resources: str | None,
 ) -> Gang:
     slot_type = slot_type_of(gpus, gpu_type)
     return Gang(
         job,
         tenant,
         Range.fixed(learners),
-        per_learner(slot_type, slots, cpus, memory),
+        per_learner(slot_type, slots, resources),
         slot_type,
         PlacementStrategy(strategy),
         rank,
@@ -187,11 +189,17 @@ def _gang(
 
 
 @lru_cache(1000)
-def per_learner(slot_type: str | None, slots: int, cpus: str | None, memory: str | None) -> Resources:
-    """Per learner. cpus and memory as the spec states them; None: it does not."""
-    memory_mib = None if memory is None else parse_memory(memory)
+def per_learner(slot_type: str | None, slots: int, resources: str | None) -> Resources:
+    """Per learner. resources: as the spec states them, as JSON; None: it does not. Raises TypeError or ValueError."""
+    stated = json.loads(resources) if resources else {}
+    if not isinstance(stated, dict):
+        raise TypeError(f"resources are {resources}")
+    cpus, memory = stated.get("cpus"), stated.get("memory")
     return Resources.of_slots(
-        slot_type, slots, cpus=None if cpus is None else float(cpus), memory_mib=memory_mib
+        slot_type,
+        slots,
+        cpus=None if cpus is None else float(cpus),
+        memory_mib=None if memory is None else parse_memory(memory),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 from jobs.accounting import COUNTS_UNTIL
+from jobs.models.job import LIFE_SQL
 from jobs.states import State, StopReason
 
 LOSSES = (
@@ -117,6 +118,10 @@ _NOT_DUE = """NOT EXISTS (SELECT 1 FROM jobs_usagedue AS due
 _OF_DUE = """jobs_usagedue AS due JOIN {0} ON {0}.job_id = due.job_id AND {0}.n = due.n
   WHERE due.tenant_id = %(tenant)s AND due.holds = {1}"""
 
+_ALIVE_IN_EDGE = f"""(SELECT id FROM jobs_job
+  WHERE tenant_id = %(tenant)s AND {LIFE_SQL} && tstzrange(%(lo{{0}})s, %(hi{{0}})s)) AS alive"""
+"""By an index. What ended after an edge is no bound: an edge a year ago would read all that ended since."""
+
 ATTEMPTS = f"""
   SELECT attempt.*, %(start)s::timestamptz AS lo, %(end)s::timestamptz AS hi FROM jobs_attempt AS attempt
   WHERE attempt.tenant_id = %(tenant)s AND attempt.held AND attempt.opened_at < %(end)s
@@ -126,8 +131,9 @@ ATTEMPTS = f"""
 """Those that are not rolled up."""
 ATTEMPTS_OF_EDGE = f"""
   UNION ALL
-  SELECT attempt.*, %(lo{{0}})s, %(hi{{0}})s FROM jobs_attempt AS attempt
-  WHERE attempt.tenant_id = %(tenant)s AND attempt.closed_at > %(lo{{0}})s AND attempt.opened_at < %(hi{{0}})s
+  SELECT attempt.*, %(lo{{0}})s, %(hi{{0}})s
+  FROM {_ALIVE_IN_EDGE} JOIN jobs_attempt AS attempt ON attempt.job_id = alive.id
+  WHERE attempt.closed_at > %(lo{{0}})s AND attempt.opened_at < %(hi{{0}})s
     AND {_NOT_DUE.format("attempt", "TRUE")}"""
 LEFT_QUEUE = f"""
   SELECT jobs_jobevent.job_id, jobs_jobevent.n, jobs_jobevent.at, %(start)s::timestamptz AS lo,
@@ -135,8 +141,9 @@ LEFT_QUEUE = f"""
   FROM {_OF_DUE.format("jobs_jobevent", "FALSE")} AND jobs_jobevent.at > %(start)s"""
 LEFT_QUEUE_OF_EDGE = f"""
   UNION ALL
-  SELECT move.job_id, move.n, move.at, %(lo{{0}})s, %(hi{{0}})s FROM jobs_jobevent AS move
-  WHERE move.tenant_id = %(tenant)s AND move.from_state = 'QUEUED' AND move.to_state <> '' AND move.at > %(lo{{0}})s
+  SELECT move.job_id, move.n, move.at, %(lo{{0}})s, %(hi{{0}})s
+  FROM {_ALIVE_IN_EDGE} JOIN jobs_jobevent AS move ON move.job_id = alive.id
+  WHERE move.from_state = 'QUEUED' AND move.to_state <> '' AND move.at > %(lo{{0}})s
     AND {_NOT_DUE.format("move", "FALSE")}"""
 WAITING = """
   SELECT job.id AS job_id, entry.at AS a, now() AS b, %(start)s::timestamptz AS lo, %(end)s::timestamptz AS hi

@@ -37,6 +37,12 @@ class TokenAuthentication(BaseAuthentication):
 class CookieAuthentication(SessionAuthentication):
     """The portal's session; every request that changes something passes Django's CSRF check."""
 
+    def authenticate(self, request: Request) -> tuple[User, object] | None:
+        found = super().authenticate(request)
+        if found is not None:
+            found[0].roles = {}  # as above
+        return found
+
     def enforce_csrf(self, request: Request) -> None:
         """Check Django's request instead of DRF's, whose form parser would refuse a YAML body."""
         super().enforce_csrf(request._request)  # type: ignore[arg-type]  # it reads only what Django's request has

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import calendar
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, F, QuerySet, Sum
+from django.db.models import Count, F, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -102,8 +102,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
-    by_owner = dict(submitted.values_list("owner__username").annotate(n=Count("pk")).order_by())
-    people = _people(rows, kinds, waits, by_owner)
+    people = _people(rows, kinds, waits, _summed(submitted, OWNER))
     context = frame(request, tenant, "usage") | {
         "news": news,
         "month": month,
@@ -263,13 +262,28 @@ def _sum(
     }
 
 
-def _submitted(tenant: Tenant, month: Month) -> QuerySet[Job]:
-    return Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
+Submitted = list[tuple[str, str, int]]
+"""How many jobs, by owner and state."""
+OWNER, STATE = 0, 1
+"""Its columns."""
 
 
-def _ends(submitted: QuerySet[Job]) -> dict[str, Any]:
+def _submitted(tenant: Tenant, month: Month) -> Submitted:
+    """The jobs submitted in the month, all read once."""
+    rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
+    return list(rows.values_list("owner__username", "state").annotate(n=Count("pk")).order_by())
+
+
+def _summed(submitted: Submitted, column: int) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for row in submitted:
+        counts[str(row[column])] += row[-1]
+    return counts
+
+
+def _ends(submitted: Submitted) -> dict[str, Any]:
     """Jobs submitted in the month, and what has become of them until now; the parts add up."""
-    counts = dict(submitted.values_list("state").annotate(n=Count("pk")).order_by())
+    counts = _summed(submitted, STATE)
     whole = sum(counts.values())
     parts = [(str(state).lower(), counts.get(state, 0)) for state in ENDS]
     live = whole - sum(count for _, count in parts)

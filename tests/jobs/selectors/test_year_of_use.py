@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.selectors import heads
+from jobs.selectors.checkpoints import kept_bytes
 from jobs.selectors.jobs import job_list
+from jobs.selectors.queue_places import places
+from jobs.selectors.snapshot import snapshot
 from jobs.selectors.usage import By, live_jobs, usage_by_day_and_user, usage_of
+from jobs.states import State
+from tenants.services import images
 from tests import factories
 from tests.reads import history, pages_read, roll_up_usage
 
@@ -19,8 +26,8 @@ pytestmark = pytest.mark.django_db
 JOBS = 10_000
 
 
-def test_usage_of_the_last_day_reads_the_last_day() -> None:
-    """Each job of the day costs its attempt, two events, its row and its owner; the history costs nothing."""
+def test_usage_reads_the_days_that_it_has_in_part_and_sums() -> None:
+    """Each job of such a day costs its attempt, two events, its row and its owner; the history costs nothing."""
     tenant = factories.tenant()
     history(tenant, JOBS)
     roll_up_usage()
@@ -32,6 +39,70 @@ def test_usage_of_the_last_day_reads_the_last_day() -> None:
 
     last_day()
     assert pages_read(last_day) < 1_000
+    noon = (end - timedelta(days=200)).replace(hour=12, minute=0, second=0, microsecond=0)
+
+    def since_noon() -> None:
+        (used,) = usage_of(tenant, start=noon, end=end, by=By.USER)
+        assert round(used.used / 60) == pytest.approx((end - noon) / timedelta(hours=1), abs=2)
+
+    since_noon()
+    assert pages_read(since_noon) < 1_000
+
+
+@pytest.mark.parametrize("order", ["name", "-name", "state", "priority"])
+@pytest.mark.parametrize("states", [[], [State.COMPLETED]])
+def test_a_list_of_all_tenants_reads_a_page(order: str, states: list[State]) -> None:
+    history(factories.tenant(), JOBS)
+    admin = factories.user(is_superuser=True)
+
+    def first_page() -> None:
+        assert len(job_list(user=admin, order=order, states=states)[:51]) == 51
+
+    assert pages_read(first_page) < 300
+
+
+def test_specs_and_numbers_of_waiting_jobs_are_read_as_one_value() -> None:
+    """A long one is stored apart from its row, and each path into it would fetch all of it again."""
+    tenant = factories.tenant()
+    numbers = {"slot_type": "cpu", "nodes_ahead": 0, "scope": "tenant", "position": 1}
+    waits = factories.job(of=tenant, reason_code="QUOTA_GPUS", reason_numbers=numbers)
+    found: list[Any] = []
+    with CaptureQueriesContext(connection) as queries:
+        found += snapshot(nodes=(), now=timezone.now()).waiting
+        found += places(tenant)
+    assert [(one.job, one.slot_type) for one in found] == [(waits.pk, "cpu")] * 2
+    assert found[1].place == 1
+    for column in ("spec", "reason_numbers"):
+        selected = [one["sql"].partition(" FROM ")[0] for one in queries.captured_queries]
+        counts = [columns.count(f'"jobs_job"."{column}"') for columns in selected if f'"{column}"' in columns]
+        assert counts, column
+        assert set(counts) == {1}, [each for each in selected if f'"{column}"' in each]
+
+
+def test_bytes_of_a_tenant_s_checkpoints_are_read_from_an_index_alone() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert kept_bytes(factories.tenant().pk) == 0
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+        cursor.execute(f"EXPLAIN {queries.captured_queries[-1]['sql']}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Only Scan using checkpoint_kept" in plan, plan
+
+
+def test_changes_of_a_tenant_s_images_are_found_without_reading_its_audit_log() -> None:
+    tenant = factories.tenant()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(
+            "INSERT INTO tenants_auditentry (tenant_id, action, target, reason, details, request_id, at)"
+            " SELECT %s, CASE n WHEN 3 THEN 'images.change' ELSE 'job.read' END, '', '', '{}', '', now()"
+            " FROM generate_series(1, 10000) n",
+            [tenant.pk],
+        )
+        cursor.execute("ANALYZE tenants_auditentry")
+    assert len(images.changes(tenant, 20)) == 1
+    assert pages_read(lambda: list(images.changes(tenant, 20))) < 10
 
 
 def test_where_a_page_begins_reads_one_row_of_the_history() -> None:

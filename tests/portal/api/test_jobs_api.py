@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import archives
@@ -627,3 +629,21 @@ def test_an_attempt_from_scratch_repeats_the_steps_before_its_first_report_too(
     runs = Learner.objects.filter(job=job)
     runs.update(first_step=first, last_step=last, processing_at=timezone.now())
     assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == repeated
+
+
+def test_the_number_of_queries_of_a_list_does_not_follow_the_number_of_jobs(
+    people: People, alice: Api, client: Client
+) -> None:
+    """Of each job that waits for its tenant's quota, its numbers are for members; the role is read once."""
+    client.force_login(people.alice, backend="django.contrib.auth.backends.ModelBackend")
+    counts = []
+    for _ in range(2):
+        submit(alice)
+        Job.objects.update(reason_code="QUOTA_GPUS", reason_numbers={"used": 8, "limit": 8})
+        for get in (lambda: alice.get("/jobs"), lambda: client.get("/api/v1/jobs")):
+            with CaptureQueriesContext(connection) as queries:
+                assert get().status_code == 200
+            counts.append(sum("tenants_membership" in each["sql"] for each in queries.captured_queries))
+        submit(alice)
+        submit(alice)
+    assert counts[:2] == counts[2:]
