@@ -274,6 +274,9 @@ class LearnerReport:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     program_ended: bool = False
     """Its program has ended or died; its shipper may still be working."""
+    output: str = ""
+    """What was printed while its environment was prepared, if that failed: some 32 KiB at most, without credentials.
+    ``line`` of its numbers is the line that says why, from 1."""
 
     @property
     def may_run(self) -> bool:

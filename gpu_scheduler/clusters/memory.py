@@ -171,6 +171,14 @@ class MemoryCluster:
         with self._changing():
             self._end(gang, rank, LearnerPhase.FAILED, None, reason, "The learner's processes are gone.")
 
+    def fail_preparation(self, gang: str, message: str, *, output: str = "", line: int | None = None) -> None:
+        """End all learners before their program begins, as a failed package build does; the first has its output."""
+        with self._changing():
+            for rank in list(self._gangs[gang].learners):
+                self._end(gang, rank, LearnerPhase.FAILED, None, EndReason.DEPLOY_FAILED, message)
+            learners = self._gangs[gang].learners
+            learners[0] = replace(learners[0], output=output, numbers={"line": line} if line else {})
+
     def end_programs(self, gang: str) -> None:
         """End the programs of a gang while their shippers keep working."""
         with self._changing():

@@ -324,13 +324,13 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
     end, message = _end(learner)
     cause = CAUSES[end] if end is not None else None
     if end is not None and cause is Cause.REQUEST:
-        return StopReason(end.value), Reason(end.value, message, numbers)
+        return StopReason(end.value), Reason(end.value, message, numbers | _said_at(report))
     if end is EndReason.PLATFORM_STOPPED and not learner.succeeded:
         return StopReason.PLATFORM_STOPPED, Reason(end.value, "The platform was stopped.", numbers)
     if not learner.succeeded and (lost := node_lost(learner)):
         return StopReason.NODE_LOST, lost
     if end is not None and cause is Cause.CLUSTER and not learner.succeeded:
-        return StopReason.LEARNER_LOST, Reason(end.value, message, numbers)
+        return StopReason.LEARNER_LOST, Reason(end.value, message, numbers | _said_at(report))
     if learner.code:
         return StopReason.LEARNER_FAILED, _exit_reason(learner, numbers)
     if learner.processes_ended and learner.code is None:
@@ -340,6 +340,11 @@ def _of_learner(learner: LearnerObservation) -> tuple[StopReason, Reason] | None
             numbers | {"failure_class": report.reason if report else ""},
         )
     return None
+
+
+def _said_at(report: LearnerReport | None) -> dict[str, object]:
+    """The line of the learner's log that says why its preparation failed, if there is one."""
+    return {"line": report.numbers["line"]} if report and report.output and "line" in report.numbers else {}
 
 
 def ended_without_code(learner: LearnerObservation) -> str:

@@ -22,6 +22,7 @@ from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.humanize import devices, duration
+from jobs.lifecycle import preparation_log
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
@@ -164,7 +165,8 @@ def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
 
 @retry_on_serialization_failure
 def note_reports(rows: JobRows, observation: JobObservation) -> None:
-    """Keep the cluster's report on learners that ended, before it is gone with the gang. Repeats are harmless."""
+    """Keep the cluster's report on learners that ended, before it is gone with the gang, with what was printed before
+    their program began. Repeats are harmless."""
     reports = {learner.rank: learner.report for learner in observation.learners if learner.processes_ended}
     shown = []
     for row in rows.learners:
@@ -174,6 +176,8 @@ def note_reports(rows: JobRows, observation: JobObservation) -> None:
             reason = {"reason": report.reason.value} if report.reason is not None else {}
             row.failure_details = dict(report.numbers) | reason
             shown.append(row)
+            if report.output:
+                preparation_log.store(row, report.output)
     Learner.objects.bulk_update(shown, REPORT_FIELDS)
 
 

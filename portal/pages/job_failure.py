@@ -60,10 +60,10 @@ def failure(job: Job, kept: Checkpoint | None) -> dict[str, Any] | None:
 
 def error_path(reason: str, numbers: Mapping[str, Any], attempt: int) -> str:
     """Where the error is, below the job's address: the log of the learner that failed, at the line that says so; the
-    failure's card, with the builder's own words, if no program began."""
-    if reason in WITHOUT_LOG:
-        return "#failure-title"
+    failure's card if no program began and nothing was printed before."""
     rank, line = numbers.get("learner"), numbers.get("line")
+    if reason in WITHOUT_LOG and line is None:
+        return "#failure-title"
     if rank is None:
         return "/logs"
     return f"/logs?learner={rank}&attempt={numbers.get('attempt', attempt)}" + (f"#L{line}" if line else "")

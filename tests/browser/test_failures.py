@@ -93,6 +93,22 @@ def test_a_failure_reads_the_same_everywhere_and_its_link_opens_the_line(
     picture(page, "job-learners-failed-1440-light")
 
 
+def test_the_error_of_a_package_build_opens_its_log(alice: Client, open_as: Open, picture: Picture) -> None:
+    impossible = spec("cannot-build", "print('never')", requirements=["nosuch>2,<1"])
+    job = alice.submit(impossible)["id"]
+    failed = alice.wait_state(job, "FAILED", within_s=120)
+    assert failed["reason"]["code"] == "deploy_failed"
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    expect(page.locator(".fail .error-line").last).to_contain_text("No solution found")
+    assert not look(page, picture, "job-build-failed")
+    page.get_by_role("link", name="View error").click()
+    expect(page.locator("x-log .log-row.picked")).to_contain_text("No solution found")
+    assert f"#L{failed['reason']['numbers']['line']}" in page.url
+    expect(page.locator("x-log .log-status")).to_contain_text("End of log")
+    assert b"uv pip compile" in alice.raw_log(job, attempt=1)
+    assert not look(page, picture, "job-build-log")
+
+
 def test_a_job_that_fails_again_and_again_is_red_and_needs_attention(
     jobs: dict[str, str], alice: Client, open_as: Open, picture: Picture
 ) -> None:

@@ -25,6 +25,11 @@ READY = ".luthier-ready"
 BUILDING = ".building-"
 """In the name of a folder that is no environment yet, or no longer. A dot hides it from `ls` and from `sklearn-*`."""
 LAST_LINES = 40
+"""Of one command, from which its failure is read."""
+LOG_BYTES, LINE_CHARS = 32 * 1024, 1000
+"""What is kept of all that a build printed: the end of it, and of a line the begin."""
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+"""Of a package index; uv leaves them out itself where it knows."""
 _DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]?)i?B\)")
 _DOWNLOADED = re.compile(r"Downloaded (\S+)")
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -69,6 +74,7 @@ class Build:
         self._got: set[str] = set()
         self._step = ""
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._log = _Log()
         self._child: subprocess.Popen[str] | None = None
         self._canceled = False
 
@@ -124,9 +130,16 @@ class Build:
         except RuntimeFailed as failed:
             self.failed = failed
         except OSError as error:
+            self._log.add(f"error: {error}")
             self.failed = runtime_failure.of_machine(self.name, error)
         finally:
-            self.done = True
+            self._end()
+
+    def _end(self) -> None:
+        """Give a failure all that was printed: the last lines are those of one command."""
+        if self.failed is not None:
+            self.failed.output = self._log.text or self.failed.output
+        self.done = True
 
     def cancel(self) -> None:
         """Kill the builder, if one is at work."""
@@ -164,6 +177,7 @@ class Build:
         if self._canceled:
             raise runtime_failure.of_builder(self.name, ["the node daemon is going down"])
         self._last.clear()
+        self._log.add(f"$ {_shown(command)}")
         with processes.spawning:
             child = self._child = subprocess.Popen(
                 [*_killed_with_parent(), *command],
@@ -185,6 +199,7 @@ class Build:
     def _parse_line(self, line: str) -> None:
         """Follow uv's own report of what it fetches."""
         self._last.append(line)
+        self._log.add(line)
         if begun := _DOWNLOADING.search(line):
             self._step = "fetch"
             self._sizes[begun[1]] = int(float(begun[2]) * _BYTES[begun[3]])
@@ -192,6 +207,30 @@ class Build:
             self._got.add(got[1])
         elif line.startswith("Prepared "):
             self._step = "install"
+
+
+class _Log:
+    """The end of what a build printed, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+
+    def add(self, line: str) -> None:
+        line = _CREDENTIALS.sub("", line)[:LINE_CHARS]
+        self._lines.append(line)
+        self._bytes += len(line.encode()) + 1
+        while self._bytes > LOG_BYTES:
+            self._bytes -= len(self._lines.popleft().encode()) + 1
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines)
+
+
+def _shown(command: Sequence[str]) -> str:
+    """A builder's command as the log shows it: with the names of files, not with their folders."""
+    return " ".join(Path(part).name if part.startswith("/") else part for part in command)
 
 
 def is_complete(folder: Path) -> bool:

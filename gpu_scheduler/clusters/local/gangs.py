@@ -28,7 +28,7 @@ from gpu_scheduler.clusters.base import (
 )
 from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.builder import Preparing
-from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.context import DaemonContext, clean
 from gpu_scheduler.clusters.local.gang import LocalGang
 from gpu_scheduler.clusters.local.journal import Changes, Journal
 from gpu_scheduler.clusters.local.learner import LocalLearner
@@ -346,6 +346,9 @@ class Gangs:
                 message = failed.message(f"node {learner.record.node}")
                 reason = EndReason.NOT_PREPARED if failed.temporary else EndReason.DEPLOY_FAILED
                 learner.fail(reason, message)
+            if failed.output:
+                first = gang.learners[0].record  # one build for all
+                first.output, first.numbers["line"] = clean(failed.output), failed.line
         except (FileNotFoundError, PermissionError) as error:
             logger.warning("gang not started", extra={"gang": gang.name, "error": str(error)[:500]})
             for learner in gang.learners:

@@ -79,6 +79,7 @@ class LocalLearner:
             reason=record.reason or leaving,
             message=clean(record.message),
             numbers=dict(record.numbers),
+            output=record.output,
             program_ended=record.phase is not LearnerPhase.PREPARING and not self._has_launcher(),
         )
 

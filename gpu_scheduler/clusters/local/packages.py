@@ -211,13 +211,14 @@ class PackagesBuild(Build):
             self._home.mkdir(parents=True, exist_ok=True)
             self._choose()
         except RuntimeFailed as failed:
-            self.failed, self.done = failed, True
+            self.failed = failed
         except OSError as error:
-            self.failed, self.done = runtime_failure.of_packages([str(error)]), True
+            self._log.add(f"error: {error}")
+            self.failed = runtime_failure.of_packages([str(error)])
         else:
             if self.missing:
                 super().run()
-            self.done = True
+        self._end()
 
     def _title(self) -> str:
         return "Preparing packages"

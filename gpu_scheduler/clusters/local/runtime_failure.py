@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 NO_SPACE = "No space is left on {where} while preparing the runtime {name}."
 UNREACHABLE = "The package index could not be reached from {where} while preparing the runtime {name}."
-OTHER = "The runtime {name} could not be prepared on {where}; the log of its node daemon says why."
+OTHER = "The runtime {name} could not be prepared on {where}. See the log."
 MISMATCH = "The runtime {name} cannot be built: {package} is not the package that its requirements pin (hash mismatch)."
-UNMAKEABLE = "The runtime {name} cannot be built from its requirements; the log of the node daemon says why."
+UNMAKEABLE = "The runtime {name} cannot be built from its requirements. See the log."
 NO_BUILDER = "The runtime {name} cannot be built: uv is not installed on {where}; `make env` installs it."
 
 PACKAGES_NO_SPACE = "No space is left on {where} while preparing the job's packages."
 PACKAGES_UNREACHABLE = (
     "The package index could not be reached from {where} while preparing the job's packages."
 )
-PACKAGES_OTHER = "The job's packages could not be prepared on {where}; the log of its node daemon says why."
+PACKAGES_OTHER = "The job's packages could not be prepared on {where}. See the log."
 NO_WHEEL = "Only wheels are installed for requirements; setup: [pip install …] can build a source package in the job."
 SAID_CHARS = 2000
 
@@ -39,13 +39,15 @@ _NO_WHEEL = re.compile(
     r"no (usable )?wheels|no wheels with a matching|has no wheel|building from source is disabled",
     re.IGNORECASE,
 )
+_HEADLINE = re.compile(r"\s*(?:×|error:)")
+"""How uv begins to say what went wrong."""
 _FRAME = re.compile(r"[×╰├│─▶┬]+")
 """The lines that the resolver draws around its words."""
 
 
 class RuntimeFailed(Exception):
     """A runtime was not made. temporary: the environment's doing (space, network), so that a later try may succeed;
-    output: the builder's last lines, for the log."""
+    output: what the builder printed, at the end of it if that was much."""
 
     def __init__(
         self, sentence: str, name: str, *, temporary: bool, output: str = "", package: str = ""
@@ -59,6 +61,13 @@ class RuntimeFailed(Exception):
     def message(self, where: str) -> str:
         """The sentence for people. where: "node local"."""
         return self._sentence.format(where=where, **self._names)
+
+    @property
+    def line(self) -> int | None:
+        """The line of the output, from 1, that begins to say why; None if there is no output."""
+        lines = self.output.splitlines()
+        said = [n for n, line in enumerate(lines, 1) if _HEADLINE.match(line)]
+        return said[-1] if said else len(lines) or None
 
 
 def of_builder(name: str, lines: Sequence[str]) -> RuntimeFailed:

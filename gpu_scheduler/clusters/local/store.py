@@ -42,6 +42,8 @@ class LearnerRecord:
     reason: EndReason | None = None
     message: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
+    output: str = ""
+    """What its preparation printed, if that failed."""
     launcher: Identity | None = None
     shipper: Identity | None = None
     shipper_code: str = ""

@@ -17,7 +17,14 @@ import pytest
 
 from gpu_scheduler.clusters.base import EndReason, GangSpec
 from gpu_scheduler.clusters.local import environment, interpreters, layers, package_cache, runtime_failure
-from gpu_scheduler.clusters.local.builder import READY, Preparing, builder_environment, exclusive_lock
+from gpu_scheduler.clusters.local.builder import (
+    LINE_CHARS,
+    LOG_BYTES,
+    READY,
+    Preparing,
+    builder_environment,
+    exclusive_lock,
+)
 from gpu_scheduler.clusters.local.package_cache import Cached
 from gpu_scheduler.clusters.local.packages import Environments, PackagesBuild, Ready
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
@@ -294,6 +301,24 @@ def test_a_gang_whose_packages_cannot_be_had_ends_in_the_resolvers_words(daemon:
     (learner,) = daemon.cluster.observe().gangs["job-x-1"].learners
     assert learner.reason == EndReason.DEPLOY_FAILED
     assert learner.message.startswith("The job's packages cannot be installed. ")
+    lines = learner.output.splitlines()
+    assert lines[0].startswith("$ uv pip compile ")
+    assert "error:" in lines[learner.numbers["line"] - 1]
+
+
+def test_the_log_of_a_build_is_bounded_names_the_line_and_has_no_password() -> None:
+    build = PackagesBuild(wanted(), Path("home"), Path("base"))
+    for n in range(20_000):
+        build._parse_line(f"Downloading nothing-{n}")
+    for line in ("  × No solution found", "  ╰─▶ Because of https://me:secret@index/simple", "z" * 100_000):
+        build._parse_line(line)
+    build.failed = RuntimeFailed("No.", "", temporary=False, output="the last lines")
+    build._end()
+    lines = build.failed.output.splitlines()
+    assert 30_000 < len(build.failed.output.encode()) <= LOG_BYTES
+    assert lines[build.failed.line - 1] == "  × No solution found"  # type: ignore[operator]
+    assert lines[-2].endswith("Because of https://index/simple")
+    assert len(lines[-1]) == LINE_CHARS
 
 
 def test_messages_of_the_resolver_may_contain_anything_and_come_without_its_hints() -> None:

@@ -11,11 +11,13 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, EndReason, LaunchRefused, Observation, RefusalCode
 from gpu_scheduler.model import WaitReason
-from jobs.lifecycle import cycle, observation, stopping
+from jobs.lifecycle import cycle, observation, preparation_log, stopping
 from jobs.models import Checkpoint, ClusterNode, Job, Learner, Progress
+from jobs.selectors import logs
 from jobs.selectors.queue import estimate_view
 from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
+from portal.pages import job_failure
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
 
@@ -665,6 +667,31 @@ def test_a_refused_launch_fails_with_the_clusters_sentence(world: World) -> None
     assert (failed.state, failed.reason_code) == (State.FAILED, "image_error")
     assert "There is no runtime pytorch." in failed.reason_message
     assert used(world.tenant) == 0
+
+
+def test_what_a_failed_package_build_printed_is_the_log_of_its_job(world: World) -> None:
+    """It was in the log of the node daemon alone; the link "View error" led to the job's own sentence."""
+    job = world.submit(learners=2)
+    world.settle()
+    printed = "$ uv pip compile requirements.txt\n  × No solution found\n  ╰─▶ Because nosuch was not found\n"
+    world.cluster.fail_preparation(gang(job), "Because nosuch was not found.", output=printed, line=2)
+    world.elapse(2)
+    world.settle()
+    failed = job_of(job)
+    assert (failed.state, failed.reason_code) == (State.FAILED, "deploy_failed")
+    assert (failed.reason_numbers["learner"], failed.reason_numbers["line"]) == (0, 2)
+    read = logs.read_lines((job.pk, 1, 0), tail=10)
+    assert [line.text for line in read.lines] == printed.splitlines()
+    assert read.head is not None
+    assert read.head.sealed
+    assert not logs.read_lines((job.pk, 1, 1), tail=10).lines
+    assert (
+        job_failure.error_path(failed.reason_code, failed.reason_numbers, 1) == "/logs?learner=0&attempt=1#L2"
+    )
+    assert Progress.objects.get(job=job).log_bytes == len(printed.encode())
+    for row in Learner.objects.filter(job=job):
+        preparation_log.store(row, printed)
+    assert Progress.objects.get(job=job).log_seq == 2, "of each learner once, however often it is reported"
 
 
 def test_a_busy_cluster_fails_no_job(world: World) -> None:
