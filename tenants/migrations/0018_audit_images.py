@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0011_audit_chain")]
+    dependencies = [("tenants", "0016_storage_limit")]
 
     operations = [
         migrations.AddIndex(
