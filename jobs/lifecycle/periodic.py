@@ -2,6 +2,7 @@
 
 compact   merges the many small chunks of quiet logs
 forecast  updates when each waiting job is expected to start
+notice    notes when no worker ran, which is no job's wait
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
 retention removes what the retention rules of tenants no longer keep
@@ -28,6 +29,7 @@ from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
 from jobs import blobs, clusters, retention, rollups, storage, usage_days
+from jobs.accounting import NOTED_EVERY_S, PAUSE_S
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction
@@ -52,6 +54,13 @@ KEEP = timedelta(hours=24)
 UNKNOWN = timedelta(minutes=15)
 EXPIRED_KEPT = timedelta(days=30)
 """For how long pages still show that a token has expired."""
+
+NOTICE = "notice"
+NOTE_STOP = """
+INSERT INTO jobs_platformstop (began_at, ended_at)
+SELECT done_at, clock_timestamp() FROM jobs_periodictask
+WHERE name = %(task)s AND done_at < clock_timestamp() - make_interval(secs => %(pause_s)s)
+"""
 
 Result = dict[str, Any]
 
@@ -215,6 +224,13 @@ def tidy(before: Result) -> Result:
     }
 
 
+def notice_stop(_: Result) -> Result:
+    """Note that the platform was stopped since the last run, which is due far more often than that."""
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_STOP, {"task": NOTICE, "pause_s": PAUSE_S})
+        return {"noted": cursor.rowcount}
+
+
 def seal_audit_log(before: Result) -> Result:
     """Seal new entries. The head of the chain goes to this process's log, which is outside of the database."""
     head = audit_chain.seal_new()
@@ -228,6 +244,7 @@ def seal_audit_log(before: Result) -> Result:
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "compact": (60.0, log_compaction.compact),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
+    NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
     "retention": (600.0, _until_done("retention", lambda _: retention.enforce())),

@@ -80,6 +80,19 @@ class PeriodicTask(models.Model):
     result: models.JSONField[Any, Any] = models.JSONField(default=dict)
 
 
+class PlatformStop(models.Model):
+    """A span in which no worker ran, found at the first look afterwards. began_at: the last sign of one before it.
+
+    Waiting for devices begins and ends with the platform: this time is no job's wait (jobs.selectors.platform_stops).
+    """
+
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["ended_at"], name="platform_stop_by_end")]
+
+
 class SchedulingLease(models.Model):
     """Who may make the passes of the scheduling cycle now (jobs.lifecycle.cycle_lease); its only row is named
     PeriodicTask.CYCLE. A row of its own: an admission locks it, and requests of a pass must not wait for that."""

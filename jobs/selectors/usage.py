@@ -15,7 +15,7 @@ from django.utils import timezone
 from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
-from jobs.selectors.usage_sql import LOSSES, USAGE, Span, direct, first_waits_sql
+from jobs.selectors.usage_sql import FIRST_WAIT, LOSSES, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Quota, Tenant, User
 
@@ -45,8 +45,8 @@ class QuotaStatus:
 class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
-    used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED. lost: held after the
-    newest checkpoint by attempts that failed or were lost (LOSSES); part of used. A cancel or a halt
+    used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED and the platform ran. lost:
+    held after the newest checkpoint by attempts that failed or were lost (LOSSES); part of used. A cancel or a halt
     loses nothing.
     """
 
@@ -270,11 +270,11 @@ GROUP BY job_id ORDER BY used DESC, job_id LIMIT %(count)s
 """
 
 
-WAITS = """
+WAITS = f"""
 SELECT attempt.slot_type, waits[1], waits[2]
 FROM (
   SELECT attempt.slot_type, percentile_cont(ARRAY[0.5, 0.9])
-    WITHIN GROUP (ORDER BY greatest(0, extract(epoch FROM attempt.opened_at - job.created_at))) AS waits
+    WITHIN GROUP (ORDER BY {FIRST_WAIT}) AS waits
   FROM jobs_attempt AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
   WHERE attempt.tenant_id = %(tenant)s AND attempt.n = 1 AND attempt.opened_at > %(since)s
   GROUP BY attempt.slot_type

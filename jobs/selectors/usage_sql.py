@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models.job import LIFE_SQL
+from jobs.selectors.platform_stops import waited_s_sql
 from jobs.states import State, StopReason
 
 LOSSES = (
@@ -53,7 +54,7 @@ part AS (
 piece AS (
   SELECT part.tenant_id, part.owner_id, part.slot_type, span.day,
     CASE WHEN holds THEN size * extract(epoch FROM span.b - span.a) ELSE 0 END::float8 AS used,
-    CASE WHEN holds THEN 0 ELSE size * extract(epoch FROM span.b - span.a) END::float8 AS waited,
+    CASE WHEN holds THEN 0 ELSE size * {waited_s_sql("span.a", "span.b")} END::float8 AS waited,
     CASE WHEN lost_from IS NULL THEN 0
       ELSE size * greatest(0, extract(epoch FROM span.b - greatest(lost_from, span.a))) END::float8 AS lost
   FROM part JOIN LATERAL (
@@ -66,8 +67,8 @@ piece AS (
 """Slot-seconds of attempts, left_queue (events by which jobs left the queue) and waiting (job_id, a, b, lo, hi), each
 cut to lo and hi, by job and UTC day. Only the days of one part are looked at, not all days for each part."""
 
-FIRST_WAIT = "greatest(0, extract(epoch FROM attempt.opened_at - job.created_at))::float8"
-"""Seconds from a job's submission to the start of its first attempt."""
+FIRST_WAIT = f"{waited_s_sql('job.created_at', 'attempt.opened_at')}::float8"
+"""Seconds from a job's submission to the start of its first attempt, without those of a stopped platform."""
 
 
 @dataclass(frozen=True, slots=True)

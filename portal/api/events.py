@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpResponse
+from django.utils import timezone
 from rest_framework import serializers
 
-from jobs.models import Attempt, JobEvent, Learner
+from jobs.models import Attempt, Job, JobEvent, Learner
 from jobs.selectors.attempts import attempts_of, repeated_steps
+from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.redaction import needs_redaction, redact_event
 from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField, json_bytes
@@ -46,8 +48,16 @@ class EventsQuery(PagedQuery):
     },
 )
 def event_list(call: Call, job_id: str) -> dict[str, Any]:
-    """A job's events, oldest first. Numbers have no gaps, so `after` follows a job exactly."""
+    """A job's events, oldest first. Numbers have no gaps, so `after` follows a job exactly.
+
+    `platform_stops`: from when to when the platform was stopped since the job was submitted; it did not wait then.
+    """
     job = permissions.job(call, job_id)
+    stops = stops_between(job.created_at, job.finished_at or timezone.now())
+    return {**_events(call, job), "platform_stops": [{"from": began, "to": ended} for began, ended in stops]}
+
+
+def _events(call: Call, job: Job) -> dict[str, Any]:
     rows = JobEvent.objects.filter(job=job).select_related("actor")
     if "after" in call.query:
         rows = rows.filter(n__gt=call.query["after"])

@@ -10,6 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from jobs.selectors import usage, what_if
+from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.quota_effects import quota_effects
 from jobs.selectors.serializers import QuotaSerializer
 from jobs.serialization import ReadSerializer, TimestampField
@@ -236,7 +237,9 @@ class UsageSerializer(ReadSerializer):
     key = serializers.CharField(help_text="the user, the day or the slot type, depending on `by`")
     gpu_type = serializers.CharField(help_text="cpu for jobs without GPUs; any while a job waits for any GPU")
     used = serializers.FloatField(help_text="slot-seconds held")
-    waited = serializers.FloatField(help_text="slot-seconds requested while queued")
+    waited = serializers.FloatField(
+        help_text="slot-seconds requested while queued, without the time of a stopped platform"
+    )
     lost = serializers.FloatField(
         help_text="the part of used that was lost because an attempt failed without a later checkpoint"
     )
@@ -252,6 +255,7 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     """Slot-seconds used, waited for and lost, by user, slot type or day (UTC).
 
     Whole days are read from daily sums, which outlive the jobs; of a part of a day, jobs that were purged do not count.
+    `platform_stopped_s`: seconds of the period in which the platform was stopped; no job waits in them.
     """
     tenant = permissions.tenant(call, t)
     end = _aware(call.query.get("to")) or timezone.now()
@@ -263,7 +267,8 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     by = usage.By(call.query["by"])
     found = usage.usage_of(tenant, start=start, end=end, by=by)
     rows = [UsageSerializer.render(row) | {by.value: row.key} for row in found]
-    return {**paging.whole(call, rows, keys=("key", "gpu_type")), "from": start, "to": end}
+    span = {"from": start, "to": end, "platform_stopped_s": stopped_s(start, end)}
+    return {**paging.whole(call, rows, keys=("key", "gpu_type")), **span}
 
 
 def _before(end: datetime, span: timedelta) -> datetime:

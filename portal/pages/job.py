@@ -21,6 +21,7 @@ from jobs.selectors import logs, metrics
 from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
 from jobs.selectors.jobs import job_get, may_manage, may_operate
+from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.results import result_summary
 from jobs.selectors.retention import removals_of
@@ -140,7 +141,9 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = JobSerializer.render(job), timezone.now()
     moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
-    stretches = job_timeline.timeline(moves, now, _counts_until(job, now))
+    stretches = job_timeline.timeline(
+        moves, now, _counts_until(job, now), stops_between(job.created_at, job.finished_at or now)
+    )
     tabs = [
         {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
          "current": name == tab, "count": _count(name, job)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,11 +10,14 @@ from math import sqrt
 
 from jobs.accounting import PAUSE_S
 from jobs.models import Attempt, JobEvent
+from jobs.selectors.platform_stops import Span
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State, StopReason, stop_label
 from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_events import outcome
 from portal.templatetags.ui import duration, thousands
 
+PLATFORM_STOPPED = STOPPED[StopReason.PLATFORM_STOPPED]
+NOT_RUNNING = "The platform was not running."
 AHEAD = tuple(state.capitalize() for state in PROGRESS)
 WIDEST = 12
 
@@ -61,10 +64,14 @@ class AttemptSpan:
 
 
 def timeline(
-    events: Sequence[JobEvent], now: datetime, counts: Mapping[int, datetime] | None = None
+    events: Sequence[JobEvent],
+    now: datetime,
+    counts: Mapping[int, datetime] | None = None,
+    stops: Sequence[Span] = (),
 ) -> list[AttemptSpan]:
     """Stretches in order. events: those that moved the job, oldest first. counts: until when each attempt counts, as
-    jobs.accounting defines it: time without contact, such as that of a stopped platform, is no time of a state."""
+    jobs.accounting defines it: time without contact, such as that of a stopped platform, is no time of a state. stops:
+    when the platform was stopped, in order; a job that was queued did not wait then."""
     stretches: list[AttemptSpan] = []
     for event, following in zip(events, [*events[1:], None], strict=True):
         state = State(event.to_state)
@@ -76,6 +83,11 @@ def timeline(
         end = following.at if following else None
         # Clocks of two machines may differ.
         until = end or now
+        if state == State.QUEUED and (
+            inside := [stop for stop in stops if event.at < stop[1] and stop[0] < until]
+        ):
+            stretches[-1].segments += _queued(event, end, until, inside)
+            continue
         known = min(until, (counts or {}).get(n, until)) if state in HOLDS_GPUS else until
         seconds = 0 if final else max(0.0, (known - event.at).total_seconds())
         lost = 0 if final else (until - max(known, event.at)).total_seconds()
@@ -90,6 +102,21 @@ def timeline(
     if stretches and events and State(events[-1].to_state) not in FINAL | {State.HALTED, State.STOPPING}:
         stretches[-1].segments += _ahead(State(events[-1].to_state))
     return stretches
+
+
+def _queued(
+    event: JobEvent, end: datetime | None, until: datetime, stops: Sequence[Span]
+) -> Iterator[Segment]:
+    """A wait around the stops of the platform within it; until: its end, or now."""
+    begin, why = event.at, event.message
+    for began, ended in stops:
+        if begin < began:
+            yield Segment("Queued", begin, began, (began - begin).total_seconds(), why)
+        began, ended = max(began, begin), min(ended, until)
+        yield Segment(PLATFORM_STOPPED, began, ended, (ended - began).total_seconds(), NOT_RUNNING)
+        begin = ended
+    if begin < until or end is None:
+        yield Segment("Queued", begin, end, max(0.0, (until - begin).total_seconds()), why)
 
 
 def _explain(stretches: Sequence[AttemptSpan], event: JobEvent) -> None:

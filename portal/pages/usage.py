@@ -19,6 +19,7 @@ from jobs import storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
 from jobs.selectors.jobs import detailed, job_list
+from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
 from portal.pages import charts, meters
@@ -117,6 +118,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "on_gpus": resource == "gpu"
         or any(_of("gpu", kind) for kind in [*kinds, *(use.gpu_type for use in quotas if use.limit)]),
         "total": _totals(rows, kinds, waits.whole),
+        "stopped_s": stopped_s(month.start, month.end),
         "sum": _sum(rows, waits, quotas, month, resource),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),

@@ -45,6 +45,7 @@ COLLECTED = {
     "jobs.MetricPoint": WITH_ITS_JOB,
     "jobs.MetricRollup": WITH_ITS_JOB,
     "jobs.PeriodicTask": BOUNDED,
+    "jobs.PlatformStop": "kept: one row per stop of the platform",
     "jobs.Progress": WITH_ITS_JOB,
     "jobs.Removal": WITH_ITS_JOB,
     "jobs.ResultFile": WITH_ITS_JOB,

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from jobs import retention, usage_days
 from jobs.lifecycle import periodic
-from jobs.models import Attempt, Checkpoint, Job, JobEvent, UsageDay, UsageDue
+from jobs.models import Attempt, Checkpoint, Job, JobEvent, PlatformStop, UsageDay, UsageDue
 from jobs.selectors.usage import By, first_waits, usage_by_day_and_user, usage_of
 from jobs.selectors.usage_sql import LOSSES
+from jobs.serialization import rfc3339
 from jobs.states import EventCode, State
 from tenants.models import Tenant, User
 from tests import factories
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
 from tests.reads import history, pages_read, roll_up_usage
 
 pytestmark = pytest.mark.django_db
@@ -288,6 +291,26 @@ def test_a_clock_that_jumps_leaves_nothing_out_and_counts_nothing_twice(hours: i
     settle()
     settle()
     assert answer(tenant, yesterday(-48), timezone.now(), By.DAY) == expected
+
+
+def test_time_of_a_stopped_platform_is_no_wait(people: People) -> None:
+    """Of 10 s in the queue the platform was stopped for 6: read row by row, as rolled up, and by REST."""
+    newest = history(people.vision, 1)
+    job = Job.objects.exclude(pk=newest.pk).get()
+    began = job.created_at + timedelta(seconds=2)
+    PlatformStop.objects.create(began_at=began, ended_at=began + timedelta(seconds=6))
+
+    def waits(start: datetime) -> tuple[float, tuple[float, float] | None]:
+        (used,) = usage_of(people.vision, start=start, end=timezone.now(), by=By.GPU_TYPE)
+        return used.waited, first_waits(people.vision, start=start, end=timezone.now()).whole
+
+    assert waits(job.created_at) == (4, (4, 4))
+    roll_up_usage()
+    assert waits(job.created_at - timedelta(days=2)) == (4, (4, 4))
+    alice = Api(people.alice)
+    assert alice.get(f"/tenants/{people.vision.slug}/usage").json()["platform_stopped_s"] == 6
+    (stop,) = alice.get(f"/jobs/{job.pk}/events").json()["platform_stops"]
+    assert stop == {"from": rfc3339(began), "to": rfc3339(began + timedelta(seconds=6))}
 
 
 def test_a_month_reads_days_in_place_of_jobs() -> None:

@@ -25,6 +25,7 @@ from jobs.models import (
     MetricPoint,
     MetricRollup,
     PeriodicTask,
+    PlatformStop,
     ResultFile,
     Upload,
     Worker,
@@ -44,11 +45,22 @@ def be_due() -> None:
 
 def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
     assert set(periodic.run_due()) == {
-        "compact", "forecast", "orphans", "purge", "retention", "rollups", "seal", "storage", "tidy",
+        "compact", "forecast", "notice", "orphans", "purge", "retention", "rollups", "seal", "storage", "tidy",
         "usage",
     }  # fmt: skip
     assert periodic.run_due() == []
     assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
+
+
+def test_a_stop_of_the_platform_is_noted_once_when_a_worker_is_back() -> None:
+    periodic.run_due()
+    be_due()
+    assert not PlatformStop.objects.exists(), "seconds between two runs are no stop"
+    PeriodicTask.objects.filter(name="notice").update(done_at=Now() - timedelta(minutes=10))
+    be_due()
+    be_due()
+    stop = PlatformStop.objects.get()
+    assert timedelta(minutes=10) <= stop.ended_at - stop.began_at < timedelta(minutes=11)
 
 
 def test_a_gang_of_no_live_attempt_is_removed_the_second_time_it_is_seen(world: World) -> None:

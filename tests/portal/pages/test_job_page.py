@@ -13,7 +13,8 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, Progress, ResultFile
+from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, PlatformStop, Progress, ResultFile
+from jobs.selectors.platform_stops import stops_between
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
 from portal.pages.job_timeline import timeline
@@ -581,6 +582,33 @@ def test_a_segment_is_a_stored_state_with_its_own_time(alice: User) -> None:
         ("Queued", 2), ("Deploying", 3), ("Downloading", 8), ("Processing", 62),
     ]  # fmt: skip
     assert [one.phase for one in second.segments if one.ahead] == ["Storing", "Completed"]
+
+
+def test_time_of_a_stopped_platform_is_not_queued(alice: User, open_page: Callable[..., str]) -> None:
+    """A job waited for 10 minutes in the whole, 6 of them with the platform stopped."""
+    job, minute = factories.job(owner=alice, state=State.DEPLOYING, attempt=1), timedelta(minutes=1)
+    at = timezone.now() - 20 * minute
+    job.created_at = at
+    for to, when in (("QUEUED", at), ("DEPLOYING", at + 10 * minute)):
+        job.attempt = int(to != "QUEUED")
+        moved(job, State(to), at=when)
+    moves = list(JobEvent.objects.filter(job=job, code=EventCode.MOVED).order_by("n"))
+    stop = PlatformStop.objects.create(began_at=at + 2 * minute, ended_at=at + 8 * minute)
+    later = PlatformStop.objects.create(began_at=at + 12 * minute, ended_at=at + 13 * minute)
+    found = stops_between(at, timezone.now())
+    assert found == [(stop.began_at, stop.ended_at), (later.began_at, later.ended_at)]
+    (stretch,) = timeline(moves, timezone.now(), stops=found)
+    assert [(one.phase, one.seconds) for one in stretch.segments[:3]] == [
+        ("Queued", 120),
+        ("Platform stopped", 360),
+        ("Queued", 120),
+    ]
+    assert "Platform stopped 6 min" in open_page(alice, job)
+    within = timeline(moves[:1], at + 5 * minute, stops=[(at - minute, at + 5 * minute)])[0].segments
+    assert [(one.phase, one.seconds) for one in within if not one.ahead] == [
+        ("Platform stopped", 300),
+        ("Queued", 0),
+    ]
 
 
 def test_time_without_contact_is_no_time_of_a_state(alice: User) -> None:
