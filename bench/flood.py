@@ -4,8 +4,9 @@
 
 Four tenants are entitled to a quarter of the cluster each. Three of them submit jobs of 1 to 8 GPUs and 5 to 55 minutes
 that take 70 % of their part, with random arrivals of a fixed seed. After an hour the fourth queues twice as many 1-GPU
-jobs of 15 minutes as the cluster could do in all the time. A tenant's ratio is its mean completion time by that on its
-own part alone (finish-time fairness).
+jobs of 15 minutes as the cluster could do in all the time. In the last column, "cohort", each tenant's quota is its
+part and the four lend each other what they do not use; in the others, every quota is the whole cluster. A tenant's
+ratio is its mean completion time by that on its own part alone (finish-time fairness).
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 COSTS = Costs(start_s=30, restore_s=30, checkpoint_s=10)
 
 
-def scenario(hours: float, policy: Policy, *, load: float = 0.7, seed: int = 5) -> Scenario:
-    """So many hours of arrivals; the flood comes after the first, with twice what the cluster can do in all of them."""
+def scenario(hours: float, policy: Policy, *, cohort: str = "", load: float = 0.7, seed: int = 5) -> Scenario:
+    """So many hours of arrivals; the flood comes after the first, with twice what the cluster can do in all of them.
+
+    cohort: each tenant's quota is its part, and the others lend it what they do not use. Without one, every quota is
+    the whole cluster.
+    """
     chance = random.Random(seed)
     jobs = []
     for tenant in REGULAR:
@@ -49,7 +54,8 @@ def scenario(hours: float, policy: Policy, *, load: float = 0.7, seed: int = 5) 
         _job(f"{FLOOD}-{number:05}", FLOOD, 1, 3600.0, length_s) for number in range(int(total_s / length_s))
     ]
     nodes = tuple(Node.with_slots(f"node-{i}", TYPE, SLOTS) for i in range(NODES))
-    quotas = tuple(QuotaUse(tenant, TYPE, NODES * SLOTS, 0) for tenant in NOMINAL)
+    limit = PART if cohort else NODES * SLOTS
+    quotas = tuple(QuotaUse(tenant, TYPE, limit, 0, cohort) for tenant in NOMINAL)
     return Scenario(nodes, tuple(jobs), quotas, policy, begin=BEGIN)
 
 
@@ -93,11 +99,12 @@ def main() -> None:
     asked = parser.parse_args()
     names = asked.policies.split(",")
     found = {name: figures(scenario(asked.hours, policy_from(name))) for name in names}
+    found["cohort"] = figures(scenario(asked.hours, policy_from("fair_share"), cohort="all"))
     record(
         "flood",
         {f"{name} {figure}": value for name, each in found.items() for figure, value in each.items()},
         command=f"python -m bench.flood {' '.join(sys.argv[1:])}".strip(),
-        details={"columns": names},
+        details={"columns": list(found)},
     )
 
 

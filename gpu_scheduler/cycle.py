@@ -42,7 +42,7 @@ class _Cycle:
             for field in check.reads
         }
         self._shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
-        self._tests: dict[str, list[Callable[[Gang, Supply], Finding | None]]] = {}
+        self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:
         starts: list[Start] = []
@@ -68,8 +68,8 @@ class _Cycle:
     def _evaluate(self, gang: Gang) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.
 
-        A gang that takes any type gets the one with the largest free part; if it has to wait, the type on which it
-        passes the most checks is the one to explain.
+        A gang that takes any type gets one on which it need not borrow, if there is one, and of these the one with the
+        largest free part; if it has to wait, the type on which it passes the most checks is the one to explain.
         """
         if gang.slot_type is not None:
             return self._first_failure(gang, gang.slot_type) or gang.slot_type
@@ -84,22 +84,27 @@ class _Cycle:
                 if (rank := (passed, finding.check.nearness(finding))) > furthest:
                     furthest, explained = rank, finding
         if unobstructed:
-            return min(unobstructed, key=lambda slot_type: (-self._unreserved_fraction(slot_type), slot_type))
+            return min(unobstructed, key=lambda slot_type: self._preference(gang, slot_type))
         assert explained is not None
         return explained
 
     def _first_failure(self, gang: Gang, slot_type: str) -> Finding | None:
         """The first check that the gang fails on this type."""
-        supply = self._supplies.get((gang.tenant, slot_type)) or self._draft.supply(gang.tenant, slot_type)
-        tests = self._tests.get(slot_type)
+        key = (gang.tenant, slot_type)
+        supply = self._supplies.get(key) or self._draft.supply(*key)
+        tests = self._tests.get(key)
         if tests is None:
             checks = self._policy.checks_for(slot_type)
-            tests = self._tests[slot_type] = [check.test for check in checks if check.applies(supply)]
+            tests = self._tests[key] = [check.test for check in checks if check.applies(supply)]
         for test in tests:
             finding = test(gang, supply)
             if finding is not None:
                 return finding
         return None
+
+    def _preference(self, gang: Gang, slot_type: str) -> tuple[bool, float, str]:
+        account = self._draft.ledger.account(gang.tenant, slot_type)
+        return account.borrows(gang.asked), -self._unreserved_fraction(slot_type), slot_type
 
     def _unreserved_fraction(self, slot_type: str) -> float:
         pool = self._draft.pools[slot_type]

@@ -3,111 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_scheduler.model import (
-    CPU_TYPE,
-    Gang,
-    Node,
-    Placement,
-    QuotaUse,
-    Running,
-    Snapshot,
-    Start,
-    TenantState,
-)
+from gpu_scheduler.ledger import Account, JobCount, Ledger
+from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
 from gpu_scheduler.placement import SLOTS, Pool
-
-
-@dataclass(slots=True)
-class Account:
-    """One tenant's slots of one type. reserved: slots that its later jobs leave to the job reserved_for."""
-
-    limit: int = 0
-    used: int = 0
-    reserved: int = 0
-    reserved_for: str = ""
-
-
-@dataclass(slots=True)
-class JobCount:
-    """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
-    first."""
-
-    suspended: bool = False
-    limit: int | None = None
-    used: int = 0
-    reserved_for: list[str] = field(default_factory=list)
-
-    def reserved_ahead_of(self, job: str) -> int:
-        """How many are reserved for others before this job."""
-        return self.reserved_for.index(job) if job in self.reserved_for else len(self.reserved_for)
-
-
-class Ledger:
-    """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
-
-    with_reservation: the jobs for which something is reserved.
-    """
-
-    def __init__(self, quotas: Iterable[QuotaUse], tenants: Iterable[TenantState]) -> None:
-        self._accounts: dict[tuple[str, str], Account] = {
-            (quota.tenant, quota.slot_type): Account(quota.limit, quota.used) for quota in quotas
-        }
-        self._jobs: dict[str, JobCount] = {
-            state.tenant: JobCount(state.suspended, state.jobs_limit, state.jobs_used) for state in tenants
-        }
-        self.with_reservation: set[str] = set()
-        self._dominant: dict[str, float] = {}
-        for (tenant, _), account in self._accounts.items():
-            self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
-
-    def account(self, tenant: str, slot_type: str) -> Account:
-        """The tenant's account of that type, an empty one if it has none."""
-        key = (tenant, slot_type)
-        found = self._accounts.get(key)
-        if found is None:
-            found = self._accounts[key] = Account()
-        return found
-
-    def jobs(self, tenant: str) -> JobCount:
-        found = self._jobs.get(tenant)
-        if found is None:
-            found = self._jobs[tenant] = JobCount()
-        return found
-
-    def take(self, tenant: str, slot_type: str, slots: int) -> None:
-        """Count one more live job that holds this many slots."""
-        account = self.account(tenant, slot_type)
-        account.used += slots
-        self.jobs(tenant).used += 1
-        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
-
-    def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:
-        """Reserve slots and one live job of the tenant's limits for this job, against the tenant's later ones.
-
-        False if there is a reservation already: the first job per tenant and type wins.
-        """
-        account = self.account(tenant, slot_type)
-        if account.reserved:
-            return False
-        account.reserved, account.reserved_for = slots, job
-        self.with_reservation.add(job)
-        reserved_for = self.jobs(tenant).reserved_for
-        if job not in reserved_for:
-            reserved_for.append(job)
-        return True
-
-    def dominant_share(self, tenant: str) -> float:
-        """The largest utilization of the tenant's quotas over all types: 0 nothing, 1 all of one type.
-
-        Dominant resource fairness with the quotas as weights (Ghodsi et al., NSDI 2011).
-        """
-        return self._dominant.get(tenant, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +37,14 @@ class Supply:
             "jobs_limit": self.jobs.limit,
             "jobs_used": self.jobs.used,
         }
+        if account.cohort is not None:
+            found |= {
+                "cohort": account.cohort.name,
+                "most": account.most,
+                "borrowed": account.borrowed,
+                "cohort_room": max(0, account.cohort_room(gang.asked)),
+                "claimed": account.cohort.claimed,
+            }
         if pool is not None:
             found |= {
                 "free": pool.free.total,
@@ -199,6 +111,11 @@ class Draft:
         if in_quota or on_pool:
             self.failed.clear()
 
+    def claim(self, tenant: str, slot_type: str, slots: int) -> None:
+        """Keep so many slots of the tenant's limit, as far as it has them left, from those that would borrow them."""
+        self.ledger.claim(tenant, slot_type, slots)
+        self.failed.clear()
+
     def reserve_nodes(self, gang: Gang, slot_type: str, learners: Mapping[str, int]) -> None:
         """Reserve for this gang the places of so many learners by node, whatever else is reserved."""
         self.ledger.with_reservation.add(gang.job)
@@ -217,9 +134,3 @@ def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:
         slot_type: Pool(slot_type, by_type[slot_type], held[slot_type], snapshot.now)
         for slot_type in sorted(by_type)
     }
-
-
-def _utilization(account: Account) -> float:
-    if account.limit:
-        return account.used / account.limit
-    return 1.0 if account.used else 0.0

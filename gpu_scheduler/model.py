@@ -55,6 +55,7 @@ class WaitReason(StrEnum):
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
     QUOTA_GPUS = "QUOTA_GPUS"
+    COHORT_GPUS = "COHORT_GPUS"
     QUOTA_JOBS = "QUOTA_JOBS"
     FAIR_SHARE = "FAIR_SHARE"
     INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
@@ -273,9 +274,7 @@ class Running:
     """A gang that holds its slots.
 
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
-    ends_by: when it has certainly ended, if a limit is known. borrowed: how many of its slots are not covered by its
-    tenant's quota; 0 as long as no quota lends slots. last_checkpoint_at: when it last saved, None if never. Both are
-    for policies that choose what to stop.
+    ends_by: when it has certainly ended, if a limit is known. last_checkpoint_at: when it last saved, None if never.
     checkpoint_cost_s and restart_cost_s: seconds that a save and a start from it take, None if never measured.
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's
@@ -287,7 +286,6 @@ class Running:
     nodes: tuple[str, ...]
     started_at: datetime
     ends_by: datetime | None = None
-    borrowed: int = 0
     last_checkpoint_at: datetime | None = None
     checkpoint_cost_s: float | None = None
     restart_cost_s: float | None = None
@@ -316,12 +314,28 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """A tenant's quota of one slot type and what is in use of it, in slots."""
+    """A tenant's quota of one slot type and what is in use of it, in slots.
+
+    cohort: the group of tenants with which it lends and borrows; "": none, the limit is all that it can use.
+    borrowing_limit: how much more than the limit it can use while others lend it; lending_limit: how much of the limit
+    others can use while it does not; None: as much as there is. weight: its part of what can be borrowed by several.
+    """
 
     tenant: str
     slot_type: str
     limit: int
     used: int
+    cohort: str = ""
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+    weight: int = 1
+
+    @property
+    def lends(self) -> int:
+        """The most of its limit that others can use."""
+        if not self.cohort:
+            return 0
+        return self.limit if self.lending_limit is None else min(self.limit, self.lending_limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,7 @@ class Pool:
         self.reserved_for: Gang | None = None
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
+        self._kept: frozenset[str] = frozenset()
 
     def need(self, gang: Gang) -> Need:
         """What one of its learners takes of a node."""
@@ -303,8 +304,14 @@ class Pool:
                 missing = nth - fitting
                 missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
                 lacking.append((missing, name in self._avoided, name, nth))
-        self.reserve_nodes(gang, Counter(name for _, _, name, _ in heapq.nsmallest(learners, lacking)))
+        chosen = Counter(name for _, _, name, _ in heapq.nsmallest(learners, lacking))
+        self.reserve_nodes(gang, chosen)
+        self._kept = frozenset(chosen)
         return True
+
+    def kept_for_others(self, gang: Gang) -> Collection[str]:
+        """The nodes that were reserved for another gang because it waited too long."""
+        return self._kept if self.reserved_for is not gang else ()
 
     def reserve_nodes(self, gang: Gang, learners: Mapping[str, int]) -> None:
         """Reserve for this gang what so many of its learners take by node, beside what is reserved there already."""

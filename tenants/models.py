@@ -109,6 +109,8 @@ class Tenant(models.Model):
     storage_limit = models.BigIntegerField(null=True, blank=True)  # bytes; null: no limit
     # of the container images that its jobs may run, as tenants.images reads them; null: as the installation says
     image_patterns = ArrayField(models.CharField(max_length=300), null=True, blank=True)
+    # the group of tenants with which it lends and borrows slots; "": none
+    cohort = models.SlugField(max_length=40, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -141,18 +143,23 @@ class Membership(models.Model):
 class Quota(models.Model):
     """Slots of one type allocated to a tenant, and those it holds now. No row means none.
 
-    used changes by conditional UPDATE only; a trigger refuses growth above limit.
+    used changes by conditional UPDATE only; a trigger refuses growth above limit, and above what the tenant's cohort
+    lends. borrowing_limit, lending_limit: as in gpu_scheduler.model.QuotaUse; without a cohort they mean nothing.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
     gpu_type = models.SlugField(max_length=40)
     limit = models.PositiveIntegerField(default=0)
     used = models.PositiveIntegerField(default=0)
+    borrowing_limit = models.PositiveIntegerField(null=True, blank=True)  # null: all that others lend
+    lending_limit = models.PositiveIntegerField(null=True, blank=True)  # null: the whole limit
+    weight = models.PositiveIntegerField(default=1, db_default=1)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["tenant", "gpu_type"], name="quota_once"),
             models.CheckConstraint(condition=Q(used__gte=0) & Q(limit__gte=0), name="quota_not_negative"),
+            models.CheckConstraint(condition=Q(weight__gte=1), name="quota_weight_positive"),
         ]
         ordering = [F("gpu_type").asc()]
 
@@ -160,7 +167,8 @@ class Quota(models.Model):
 class QuotaChange(models.Model):
     """One limit set by one admin, with the reason given. Append-only.
 
-    change_set groups what was applied together.
+    change_set groups what was applied together. terms: what changed of the others of tenants.services.quotas.TERMS, as
+    {name: [before, after]}.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quota_changes")
@@ -175,6 +183,7 @@ class QuotaChange(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     change_set = models.UUIDField(db_index=True)
+    terms: models.JSONField[Any, Any] = models.JSONField(default=dict, db_default={})
     at = models.DateTimeField(db_default=Now())
 
     class Meta:

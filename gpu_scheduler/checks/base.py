@@ -94,7 +94,7 @@ class Check(ABC):
 
     def applies(self, supply: Supply) -> bool:
         """False if nothing is known of the supply's nodes that this check could compare: then it is neither tested nor
-        listed as passed. The same for every tenant."""
+        listed as passed. The same in the whole plan."""
         return True
 
     @abstractmethod

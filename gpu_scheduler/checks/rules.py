@@ -104,37 +104,38 @@ class MaxQuota(Check):
     remedy = Remedy.FIX
     scope = Scope.TENANT
     queues = False
-    private = frozenset({"limit", "used"})
+    private = frozenset({"limit", "used", "most", "borrowed"})
     redacted = "Larger than the tenant's quota. Ask for more quota, or clone the job with fewer devices."
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        return Finding(self, gang, supply, None) if gang.asked > supply.account.limit else None
+        return Finding(self, gang, supply, None) if gang.asked > supply.account.most else None
 
     def sentence(self, finding: Finding) -> str:
-        gang, limit = finding.gang, finding.supply.account.limit
-        if not limit:
+        gang, limit, most = finding.gang, finding.supply.account.limit, finding.supply.account.most
+        if not most:
             kind = gang.slot_type
             what = f"for {unit(kind, 0)}" if kind else "for any GPU type on which this job fits"
             return f"The tenant has no quota {what}, this job needs {gang.asked}; ask a platform admin."
         if gang.slot_type is None:
             return (
                 f"Larger than the tenant's quota of each GPU type on which this job fits: it needs {gang.asked} GPUs of"
-                f" one type, the largest of these quotas is {limit} {unit(finding.supply.slot_type, limit)}. Request"
+                f" one type, the largest of these quotas is {most} {unit(finding.supply.slot_type, most)}. Request"
                 " fewer, or ask a platform admin for more quota."
             )
+        borrowed = f", and it can borrow at most {most - limit}" if most > limit else ""
         return (
             f"Larger than the tenant's quota: this job needs {gang.asked} {unit(finding.supply.slot_type, gang.asked)},"
-            f" the quota is {limit}. Request fewer, or ask a platform admin for more quota."
+            f" the quota is {limit}{borrowed}. Request fewer, or ask a platform admin for more quota."
         )
 
     def nearness(self, finding: Finding) -> int:
-        return finding.supply.account.limit
+        return finding.supply.account.most
 
     def remedy_for(self, numbers: Mapping[str, Any]) -> Remedy:
-        return Remedy.ASK if numbers.get("limit") == 0 else self.remedy
+        return Remedy.ASK if numbers.get("most", numbers.get("limit")) == 0 else self.remedy
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
-        return Meter(0, numbers["limit"], numbers["asked"])
+        return Meter(0, numbers.get("most", numbers["limit"]), numbers["asked"])
 
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         return f"needs {asked}, the quota is {limit}"
@@ -160,7 +161,7 @@ class ActiveTenant(Check):
 
 
 class QuotaRoom(Check):
-    """What the tenant's running jobs hold leaves enough of its quota."""
+    """What the tenant's running jobs hold leaves enough of its quota, and of what it can borrow."""
 
     code = WaitReason.QUOTA_GPUS
     key = "quota"
@@ -168,22 +169,70 @@ class QuotaRoom(Check):
     claim = "The tenant's quota has room"
     label = "over quota"
     scope = Scope.TENANT
-    private = frozenset({"limit", "used"})
+    private = frozenset({"limit", "used", "most", "borrowed"})
     redacted = "Waiting for quota: too little of it is free."
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
         account = supply.account
-        return Finding(self, gang, supply, self.scope) if account.used + gang.asked > account.limit else None
+        return Finding(self, gang, supply, self.scope) if account.used + gang.asked > account.most else None
 
     def sentence(self, finding: Finding) -> str:
         supply, account = finding.supply, finding.supply.account
+        kind, needs = unit(supply.slot_type, account.limit), f"this job needs {finding.gang.asked}"
+        if account.most == account.limit:
+            return f"Waiting for quota: {account.used} of {account.limit} {kind} in use, {needs}."
         return (
-            f"Waiting for quota: {account.used} of {account.limit} {unit(supply.slot_type, account.limit)} in use,"
-            f" this job needs {finding.gang.asked}."
+            f"Waiting for quota: {account.used} {unit(supply.slot_type, account.used)} in use of a quota of"
+            f" {account.limit} and at most {account.most - account.limit} borrowed, {needs}."
         )
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:
-        return Meter(numbers["used"], numbers["limit"], numbers["asked"])
+        return Meter(numbers["used"], numbers.get("most", numbers["limit"]), numbers["asked"])
+
+
+class CohortRoom(Check):
+    """Of what the tenants of its cohort share, others leave enough for the job."""
+
+    code = WaitReason.COHORT_GPUS
+    key = "cohort"
+    title = "Cohort"
+    claim = "Other tenants of the cohort leave enough of what they share"
+    label = "waiting for its cohort"
+    scope = Scope.TENANT
+    private = frozenset({"limit", "used", "cohort", "cohort_room", "claimed", "borrowed"})
+    redacted = "Waiting for its cohort: other tenants use too much of what they share with this one."
+
+    def applies(self, supply: Supply) -> bool:
+        return supply.account.cohort is not None
+
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        enough = gang.asked <= supply.account.cohort_room(gang.asked)
+        return None if enough else Finding(self, gang, supply, self.scope)
+
+    def sentence(self, finding: Finding) -> str:
+        gang, supply, account = finding.gang, finding.supply, finding.supply.account
+        assert account.cohort is not None
+        name, room = account.cohort.name, max(0, account.cohort_room(gang.asked))
+        own = f"{account.used} of its {account.limit} {unit(supply.slot_type, account.limit)}"
+        if not account.borrows(gang.asked):
+            return (
+                f"Waiting for devices that the tenant lends: it uses {own} and this job needs {gang.asked}, but other"
+                f" tenants of cohort {name} have borrowed so many that {room} {_are(room)} left. It gets them back."
+            )
+        kept = account.cohort.claimed
+        for_lenders = (
+            f"; {kept} more {_are(kept)} kept for waiting jobs of tenants that lend them" if kept else ""
+        )
+        return (
+            f"Waiting to borrow: the tenant uses {own}, and cohort {name} has {room} left to use now, this job needs"
+            f" {gang.asked}{for_lenders}."
+        )
+
+    def meter(self, numbers: dict[str, Any]) -> Meter | None:
+        return Meter(0, numbers["cohort_room"], numbers["asked"]) if "cohort_room" in numbers else None
+
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        return f"needs {asked}, {limit} can be had now"
 
 
 class JobsLimit(Check):
@@ -284,7 +333,7 @@ class Unreserved(Check):
         account = supply.account
         if not account.reserved or account.reserved_for == gang.job:
             return False
-        return account.used + account.reserved + gang.asked > account.limit
+        return account.reserved + gang.asked > account.room(gang.asked)
 
     @staticmethod
     def _jobs_reserved(gang: Gang, supply: Supply) -> bool:
@@ -297,7 +346,7 @@ class Unreserved(Check):
     def _of_quota(supply: Supply) -> str:
         account = supply.account
         return (
-            f"{account.used} of the tenant's {account.limit} {unit(supply.slot_type, account.limit)}"
+            f"{account.used} of the tenant's {account.most} {unit(supply.slot_type, account.most)}"
             f" {_are(account.used)} in use and {account.reserved} {_are(account.reserved)} reserved"
         )
 
@@ -494,6 +543,7 @@ CHECKS: tuple[Check, ...] = (
     MaxQuota(),
     ActiveTenant(),
     QuotaRoom(),
+    CohortRoom(),
     JobsLimit(),
     Unreserved(),
     Capacity(),

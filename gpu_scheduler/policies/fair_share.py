@@ -1,6 +1,9 @@
 """fair_share: priority class, then queue heads that waited too long, then the tenant that uses the least of its quota.
 Runs of lower classes are stopped for an urgent job.
 
+Tenants in a cohort borrow what others lend: jobs that would run on borrowed slots come after all others, and what the
+others wait for is kept from them. What a tenant lends comes back when its own jobs ask for it: borrowers are stopped.
+
 Inside a tenant the order is priority class, then first come, first served. Aging counts only the time for which a job
 was its tenant's queue head: a tenant does not gain on others by queueing ten thousand jobs.
 """
@@ -8,15 +11,15 @@ was its tenant's queue head: a tenant does not gain on others by queueing ten th
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
 
@@ -29,7 +32,7 @@ class FairShare(Policy):
 
     starvation_timeout_s: how long later jobs can overtake a queue head, before slots are reserved for it. aging_s: a
     queue head rises by one priority class each time it has waited this long; 0: never. lease_s: how long a run is safe
-    from being stopped for an urgent job.
+    from being stopped for another job.
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
     """
@@ -45,9 +48,12 @@ class FairShare(Policy):
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise or of a lease."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
-        if any(gang.priority >= PREEMPTS for gang in snapshot.waiting):
+        lends = any(quota.cohort for quota in snapshot.quotas)
+        if snapshot.waiting and (lends or any(gang.priority >= PREEMPTS for gang in snapshot.waiting)):
             lease = timedelta(seconds=self.lease_s)
-            changes += [run.started_at + lease for run in snapshot.running if run.priority < PREEMPTS]
+            changes += [
+                run.started_at + lease for run in snapshot.running if lends or run.priority < PREEMPTS
+            ]
         for since in snapshot.policy_state.values():
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0:
@@ -81,10 +87,59 @@ class FairShareRound(Round):
         self._must_start_next: set[str] = set()
         self._preemption = Preemption(draft, policy.lease_s)
         self._leaving_for: dict[str, int] = {}
+        self._borrowing: list[tuple[int, Gang]] = []
+        self._lenders_waiting: list[tuple[Gang, Finding]] = []
 
     def queue(self) -> Iterator[Gang]:
+        """Gangs that their tenants' limits cover, then those that would borrow. O(n log n)."""
+        if not self._draft.ledger.lends:
+            yield from self._in_order()
+            return
+        for gang in self._in_order():
+            if self._would_borrow(gang):
+                self._borrowing.append((self._level(gang), gang))
+            else:
+                yield gang
+        self._keep_for_lenders()
+        yield from self._borrowers()
+
+    def _level(self, gang: Gang) -> int:
+        """Its class, and one more for each whole aging time as a queue head."""
+        waited = self._now - self._since.get(gang.job, self._now)
+        return gang.priority + (waited // self._aging if self._aging and waited > NO_TIME else 0)
+
+    def _would_borrow(self, gang: Gang) -> bool:
+        """On every type that it takes. Starts only make that more certain, so it is asked once."""
+        types = [gang.slot_type] if gang.slot_type is not None else self._draft.gpu_types
+        account = self._draft.ledger.account
+        return all(account(gang.tenant, slot_type).borrows(gang.asked) for slot_type in types)
+
+    def _keep_for_lenders(self) -> None:
+        """What a job waits for that its own tenant's limit covers is not lent: neither the slots of the cohort, nor
+        those on the nodes where the first such job of a type can start soonest."""
+        for gang, finding in self._lenders_waiting:
+            slot_type, pool = finding.supply.slot_type, finding.supply.pool
+            if pool is None or not pool.up_could_hold(gang):
+                continue
+            self._draft.claim(gang.tenant, slot_type, gang.asked)
+            if finding.scope is Scope.CLUSTER:
+                self._draft.reserve(gang, slot_type, gang.asked, on_nodes=True)
+
+    def _borrowers(self) -> Iterator[Gang]:
+        """Those that slots are promised to and those that must start next, the longest waiting first; then always the
+        first gang of the tenant that borrows the least by its weight."""
+        first = [gang for _, gang in self._borrowing if gang.job in self._must_start_next]
+        first.sort(key=lambda gang: (self._since.get(gang.job, self._now), gang.queued_at, gang.job))
+        yield from first
+        others = [(level, gang) for level, gang in self._borrowing if gang.job not in self._must_start_next]
+        others.sort(key=lambda each: (-each[0], *_first_come(each[1])))
+        types = list(self._draft.pools)
+        share = self._draft.ledger.borrowed_share
+        yield from _by_tenant([gang for _, gang in others], lambda tenant: share(tenant, types))
+
+    def _in_order(self) -> Iterator[Gang]:
         """Gangs that slots are promised to, then by level. Inside a level come those that must start next, then the
-        others: the tenants' order follows their use as starts are counted. O(n log n)."""
+        others: the tenants' order follows their use as starts are counted."""
         promised: list[tuple[int, Gang]] = []
         next_ones: defaultdict[int, list[Gang]] = defaultdict(list)
         others: defaultdict[int, list[Gang]] = defaultdict(list)
@@ -95,8 +150,7 @@ class FairShareRound(Round):
             if since is not None:
                 waited = self._now - since
                 is_next = waited >= self._timeout
-                if self._aging and waited > NO_TIME:
-                    level += waited // self._aging  # one class for each whole aging time as a queue head
+                level = self._level(gang)
             if job in self._promised:
                 self._must_start_next.add(job)
                 promised.append((level, gang))
@@ -111,13 +165,19 @@ class FairShareRound(Round):
             overdue = next_ones.get(level, [])
             overdue.sort(key=lambda gang: (self._since[gang.job], gang.queued_at, gang.job))
             yield from overdue
-            yield from self._by_tenant(others.get(level, []))
+            gangs = others.get(level, [])
+            gangs.sort(key=_first_come)
+            yield from _by_tenant(gangs, self._draft.ledger.dominant_share)
 
     def wait(self, gang: Gang, finding: Finding) -> None:
         """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over, or as soon
         as others are stopped for it."""
         if not finding.check.queues:
             return
+        account = finding.supply.account
+        in_need = finding.scope is Scope.CLUSTER or finding.check.code is WaitReason.COHORT_GPUS
+        if in_need and account.cohort is not None and not account.borrows(gang.asked):
+            self._lenders_waiting.append((gang, finding))
         leaving = self._preemption.make_room(gang, finding)
         if leaving:
             self._leaving_for[gang.job] = leaving
@@ -146,31 +206,29 @@ class FairShareRound(Round):
         return {job: heads.get(job, {}) | stops.get(job, {}) for job in heads.keys() | stops.keys()}
 
     def remarks(self) -> Mapping[str, str]:
-        return {
-            job: "A running job of lower priority is being stopped for it."
-            if count == 1
-            else f"{count} running jobs of lower priority are being stopped for it."
-            for job, count in self._leaving_for.items()
-        }
+        return {job: self._remark(job, count) for job, count in self._leaving_for.items()}
 
-    def _by_tenant(self, gangs: list[Gang]) -> Iterator[Gang]:
-        """The gangs of one level: next is always the first gang of the tenant that uses the least of its quota."""
-        queues: defaultdict[str, list[Gang]] = defaultdict(list)
-        for gang in gangs:
-            queues[gang.tenant].append(gang)
-        share = self._draft.ledger.dominant_share
-        heads: list[tuple[float, datetime, str]] = []
-        for tenant, queue in queues.items():
-            # Last is next: popping from a list's end is cheap.
-            queue.sort(key=_first_come, reverse=True)
-            heads.append((share(tenant), queue[-1].queued_at, tenant))
-        heapq.heapify(heads)
-        while heads:
-            _, _, tenant = heapq.heappop(heads)
-            queue = queues[tenant]
-            yield queue.pop()
-            if queue:
-                heapq.heappush(heads, (share(tenant), queue[-1].queued_at, tenant))
+    def _remark(self, job: str, count: int) -> str:
+        which = self._preemption.whose(job)
+        if count == 1:
+            return f"A running job {which} is being stopped for it."
+        return f"{count} running jobs {which} are being stopped for it."
+
+
+def _by_tenant(gangs: Iterable[Gang], share: Callable[[str], float]) -> Iterator[Gang]:
+    """These gangs, which are sorted, by tenant: next is always the first gang of the tenant with the smallest share,
+    which is asked again after each."""
+    queues: defaultdict[str, deque[Gang]] = defaultdict(deque)
+    for gang in gangs:
+        queues[gang.tenant].append(gang)
+    heads = [(share(tenant), queue[0].queued_at, tenant) for tenant, queue in queues.items()]
+    heapq.heapify(heads)
+    while heads:
+        _, _, tenant = heapq.heappop(heads)
+        queue = queues[tenant]
+        yield queue.popleft()
+        if queue:
+            heapq.heappush(heads, (share(tenant), queue[0].queued_at, tenant))
 
 
 def _first_come(gang: Gang) -> tuple[int, datetime, str]:

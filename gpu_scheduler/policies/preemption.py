@@ -1,4 +1,10 @@
-"""Preemption: which running jobs are stopped so that an urgent one can start, with the least work lost."""
+"""Preemption: which running jobs are stopped so that a waiting one can start, with the least work lost.
+
+Two rules stop jobs. An urgent job stops those of lower classes (preempted). A job that its tenant's own limit covers
+takes back what its tenant lends: it stops those that run on borrowed slots, whatever their class (reclaimed). A job
+that would itself borrow stops jobs of its own tenant only. So no two jobs ever stop each other: which slots are
+borrowed, and which class a job has, is not changed by who waits.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +14,49 @@ from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Priority, Room, Running, Stop, need_of
+from gpu_scheduler.ledger import Account, Ledger
+from gpu_scheduler.model import Gang, Priority, Room, Running, Snapshot, Stop, WaitReason, need_of
 from gpu_scheduler.placement import Pool, learners_in, minus, plus
 
 PREEMPTS = Priority.URGENT
 """The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
-REASON = "preempted"
+PREEMPTED, RECLAIMED = "preempted", "reclaimed"
+"""Reasons of the stops."""
+TRIES = 4
+"""Sizes of jobs of one tenant and type for which a plan looks in vain for what to reclaim, before it looks no more."""
 
 
-def can_be_stopped(run: Running, gang: Gang, *, now: datetime, lease: timedelta) -> bool:
-    """Whether this run may make room for the gang: of a lower class, which rules out cycles; not on its way out
-    already, and past its lease, so that a job that is stopped again and again still gets on in between."""
-    return (
-        run.priority < gang.priority
-        and not run.stopping
-        and run.order is None
-        and run.requeues
-        and now - run.started_at >= lease
-    )
+def borrowed(snapshot: Snapshot) -> dict[str, int]:
+    """By job, how many of its slots are not its tenant's own, of tenants in a cohort.
+
+    A tenant's limit covers its highest class first, then what has run the longest; what leaves anyway comes last. So a
+    tenant that borrows more turns none of its covered jobs into borrowers, unless those are of a lower class.
+    """
+    limits = {(quota.tenant, quota.slot_type): quota.limit for quota in snapshot.quotas if quota.cohort}
+    runs: defaultdict[tuple[str, str], list[Running]] = defaultdict(list)
+    for run in snapshot.running if limits else ():
+        if (run.tenant, run.slot_type) in limits:
+            runs[run.tenant, run.slot_type].append(run)
+    found = {}
+    for key, own in runs.items():
+        left = limits[key]
+        for run in sorted(own, key=_covered_first):
+            slots = run.slots * len(run.nodes)
+            if slots > left:
+                found[run.job] = slots - left
+            left = max(0, left - slots)
+    return found
+
+
+def _covered_first(run: Running) -> tuple[bool, int, datetime, str]:
+    leaves = run.stopping or isinstance(run.order, Stop)
+    return leaves, -run.priority, run.started_at, run.job
+
+
+def can_be_stopped(run: Running, *, now: datetime, lease: timedelta) -> bool:
+    """Whether this run may be stopped at all: not on its way out already, and past its lease, so that a job that is
+    stopped again and again still gets on in between."""
+    return not run.stopping and run.order is None and run.requeues and now - run.started_at >= lease
 
 
 def lost_work_s(run: Running, now: datetime) -> float:
@@ -47,28 +78,42 @@ class Preemption:
         self._runs: defaultdict[str, list[Running]] = defaultdict(list)
         for run in draft.snapshot.running:
             self._runs[run.slot_type].append(run)
+        self._borrowed = borrowed(draft.snapshot)
+        self._reasons: defaultdict[str, set[str]] = defaultdict(set)
+        """Of the stops, by the job that they are for."""
+        for run in draft.snapshot.running:
+            if isinstance(run.order, Stop) and run.order.for_job is not None:
+                self._reasons[run.order.for_job].add(run.order.reason)
         self._rooms: dict[str, _Rooms] = {}
+        self._in_vain: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
         self.stops: list[Stop] = []
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
         before included; 0 if no stop would let it start: then none is ordered. O(n log n) in its type's runs."""
         supply = finding.supply
-        if gang.priority < PREEMPTS or not finding.check.queues or supply.pool is None:
+        if not finding.check.queues or supply.pool is None:
             return 0
-        slot_type, runs = supply.slot_type, self._runs[supply.slot_type]
+        slot_type, urgent = supply.slot_type, gang.priority >= PREEMPTS
+        if not urgent and not self._may_reclaim(gang, finding):
+            return 0
+        runs = self._runs[slot_type]
         rooms = self._rooms.setdefault(slot_type, _Rooms(supply.pool, runs))
-        made = _Made(gang, supply, rooms)
+        made = _Made(gang, supply, rooms, self._draft.ledger, around_reservations=not urgent)
+        owns = made.owns
+        if not (urgent or owns):
+            return 0
         leaving = [run for run in runs if isinstance(run.order, Stop) and run.order.for_job == gang.job]
         for run in leaving:
             made.without(run)
         victims: list[Running] = []
-        for run in self._by_preference(gang, finding, runs):
+        for run in self._by_preference(gang, finding, runs, owns=owns):
             if made.suffices():
                 break
             made.without(run)
             victims.append(run)
         if not made.suffices():
+            self._in_vain[gang.tenant, slot_type].add((gang.slots, gang.learners.min))
             return 0
         for run in reversed(victims[:-1]):  # those that need not leave after all, the dearest first
             made.with_again(run)
@@ -78,20 +123,63 @@ class Preemption:
                 made.without(run)
         rooms.keep(made)
         self._draft.reserve_nodes(gang, slot_type, made.nodes())
-        self.stops += [Stop(run.job, REASON, gang.job, run.generation) for run in victims]
+        for run in victims:
+            reason = RECLAIMED if self._is_reclaimed(run, gang, supply, owns) else PREEMPTED
+            self.stops.append(Stop(run.job, reason, gang.job, run.generation))
+            self._reasons[gang.job].add(reason)
         return len(leaving) + len(victims)
 
-    def _by_preference(self, gang: Gang, finding: Finding, runs: Iterable[Running]) -> list[Running]:
+    def whose(self, job: str) -> str:
+        """Which runs are stopped for this job, in words that follow "a running job"."""
+        if RECLAIMED not in self._reasons[job]:
+            return "of lower priority"
+        return (
+            "on borrowed devices"
+            if PREEMPTED not in self._reasons[job]
+            else "of lower priority or on borrowed devices"
+        )
+
+    def _may_reclaim(self, gang: Gang, finding: Finding) -> bool:
+        """Whether it makes sense to look for borrowers: its tenant's limit covers the job, and what it lacks is what
+        others could have borrowed. Quick, because it is asked for every job that waits."""
+        account = finding.supply.account
+        if account.cohort is None or account.borrows(gang.asked):
+            return False
+        if finding.scope is Scope.TENANT and finding.check.code is not WaitReason.COHORT_GPUS:
+            return False
+        if gang.job in self._reasons:
+            return True
+        vain = self._in_vain[gang.tenant, finding.supply.slot_type]
+        return bool(self._borrowed) and len(vain) < TRIES and (gang.slots, gang.learners.min) not in vain
+
+    def _is_reclaimed(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> bool:
+        """Whether this run holds slots that it borrowed of the gang's cohort, and that the gang's tenant takes back."""
+        if not owns or run.job not in self._borrowed or run.tenant == gang.tenant:
+            return False
+        cohort = supply.account.cohort
+        return cohort is not None and self._draft.ledger.account(run.tenant, run.slot_type).cohort is cohort
+
+    def _by_preference(
+        self, gang: Gang, finding: Finding, runs: Iterable[Running], *, owns: bool
+    ) -> list[Running]:
         """Those that may be stopped, the first to go first: the tenant's own where its limits are the obstacle; those
         on borrowed slots; the lowest class; the least work lost; the newest."""
-        own_first = finding.scope is Scope.TENANT
+        code = finding.check.code
+        own_first = finding.scope is Scope.TENANT and code is not WaitReason.COHORT_GPUS
+        urgent = gang.priority >= PREEMPTS
+
+        def may_go(run: Running) -> bool:
+            if self._is_reclaimed(run, gang, finding.supply, owns):
+                return True
+            of_lower_class = urgent and run.priority < gang.priority
+            return of_lower_class and (owns or run.tenant == gang.tenant)
 
         def cost(run: Running) -> tuple[bool, bool, int, float, float, str]:
             of_others = own_first and run.tenant != gang.tenant
             newest_first = -run.started_at.timestamp()
             return (
                 of_others,
-                not run.borrowed,
+                run.job not in self._borrowed,
                 run.priority,
                 lost_work_s(run, self._now),
                 newest_first,
@@ -99,14 +187,12 @@ class Preemption:
             )
 
         taken = {stop.job for stop in self.stops}
-        return sorted(
-            (
-                run
-                for run in runs
-                if run.job not in taken and can_be_stopped(run, gang, now=self._now, lease=self._lease)
-            ),
-            key=cost,
+        free_to_go = (
+            run
+            for run in runs
+            if run.job not in taken and can_be_stopped(run, now=self._now, lease=self._lease)
         )
+        return sorted((run for run in free_to_go if may_go(run)), key=cost)
 
 
 class _Rooms:
@@ -126,6 +212,9 @@ class _Rooms:
             if name in idle
         }
         """By node, how much more the runs hold than there is, after it lost devices: their end frees that much less."""
+        self.slots: Counter[str] = Counter()
+        self.jobs: Counter[str] = Counter()
+        """By tenant, what it will have in use in addition; less than nothing if more leave."""
 
     def left(self) -> dict[str, Room]:
         """By node of the pool. Read again for each gang: starts of this plan take slots in between."""
@@ -134,58 +223,77 @@ class _Rooms:
             made.carry_out(rooms)
         return rooms
 
-    def more_used(self, tenant: str) -> tuple[int, int]:
-        """The slots and the jobs that the tenant will have in use in addition; less than nothing if more leave."""
-        made = [made.more_used(tenant) for made in self._made]
-        return sum(slots for slots, _ in made), sum(jobs for _, jobs in made)
-
     def keep(self, made: _Made) -> None:
         self._made.append(made)
+        self.slots.update(made.slots)
+        self.jobs.update(made.jobs)
 
 
 class _Made:
-    """The room that one gang finds when these runs have left, on nodes and in its tenant's limits."""
+    """The room that one gang finds when these runs have left, on nodes and in its tenant's limits.
 
-    def __init__(self, gang: Gang, supply: Supply, rooms: _Rooms) -> None:
-        self._gang, self._supply, self._pool = gang, supply, rooms.pool
+    slots, jobs: by tenant, what it will have in use in addition. around_reservations: not on nodes reserved for another
+    gang that waited too long.
+    """
+
+    def __init__(
+        self, gang: Gang, supply: Supply, rooms: _Rooms, ledger: Ledger, *, around_reservations: bool
+    ) -> None:
+        self._gang, self._supply, self._pool, self._ledger = gang, supply, rooms.pool, ledger
         self._need = rooms.pool.need(gang)
         self._owed = rooms.owed
-        self._before, self._earlier = rooms.left(), rooms.more_used(gang.tenant)
-        self._leaving: dict[str, Running] = {}
+        self._before, self._rooms = rooms.left(), rooms
+        if around_reservations:
+            for name in rooms.pool.kept_for_others(gang):
+                self._before.pop(name, None)
+        self.slots = Counter({gang.tenant: gang.asked})
+        self.jobs = Counter({gang.tenant: 1})
         self._gone: defaultdict[str, list[Running]] = defaultdict(
             list
         )  # by node, once for each learner there
         self._fitting = {name: learners_in(room, self._need) for name, room in self._before.items()}
         self._learners = sum(self._fitting.values())
 
+    @property
+    def owns(self) -> bool:
+        """Whether the tenant's own limit covers the gang, beside what it was given before in this plan."""
+        more = max(0, self._rooms.slots[self._gang.tenant])
+        return not self._supply.account.borrows(more + self._gang.asked)
+
     def without(self, run: Running) -> None:
-        self._leaving[run.job] = run
         for name in run.nodes:
             self._gone[name].append(run)
-        self._count(run)
+        self._count(run, -1)
 
     def with_again(self, run: Running) -> None:
-        del self._leaving[run.job]
         for name in run.nodes:
             self._gone[name].remove(run)
-        self._count(run)
+        self._count(run, 1)
 
     def suffices(self) -> bool:
         """Whether every check that a stop can help with passes: the tenant's slots and jobs, and whole learners on
         nodes that take any."""
         if self._learners < self._gang.learners.min:
             return False
-        more_slots, more_jobs = self.more_used(self._gang.tenant)
-        account, jobs = self._supply.account, self._supply.jobs
-        return account.used + self._earlier[0] + more_slots <= account.limit and (
-            jobs.limit is None or jobs.used + self._earlier[1] + more_jobs <= jobs.limit
-        )
+        tenant, account, jobs = self._gang.tenant, self._supply.account, self._supply.jobs
+        more_jobs = self._rooms.jobs[tenant] + self.jobs[tenant]
+        if jobs.limit is not None and jobs.used + more_jobs > jobs.limit:
+            return False
+        return self._used(tenant, account) <= account.most and self._cohort_suffices(account)
 
-    def more_used(self, tenant: str) -> tuple[int, int]:
-        """Slots and jobs: those of the gang less those of the runs that leave, as far as they are this tenant's."""
-        leaving = [run for run in self._leaving.values() if run.tenant == tenant]
-        slots, jobs = -sum(run.slots * len(run.nodes) for run in leaving), -len(leaving)
-        return (slots + self._gang.asked, jobs + 1) if self._gang.tenant == tenant else (slots, jobs)
+    def _cohort_suffices(self, account: Account) -> bool:
+        cohort, slot_type = account.cohort, self._supply.slot_type
+        if cohort is None:
+            return True
+        taken = cohort.taken + (0 if self.owns else cohort.claimed)
+        for tenant in self._rooms.slots.keys() | self.slots.keys():
+            other = self._ledger.account(tenant, slot_type)
+            if other.cohort is cohort:
+                taken += other.of_shared(self._used(tenant, other)) - other.of_shared(other.used)
+        return taken <= cohort.shared
+
+    def _used(self, tenant: str, account: Account) -> int:
+        return account.used + self._rooms.slots[tenant] + self.slots[tenant]
 
     def nodes(self) -> dict[str, int]:
         """Where the gang will be, with how many learners: on as few nodes as possible."""
@@ -205,7 +313,10 @@ class _Made:
         for name, times in self.nodes().items():
             rooms[name] = minus(rooms[name], self._need, times)
 
-    def _count(self, run: Running) -> None:
+    def _count(self, run: Running, sign: int) -> None:
+        """Count the run as gone (-1), or as staying after all (1)."""
+        self.slots[run.tenant] += sign * run.slots * len(run.nodes)
+        self.jobs[run.tenant] += sign
         for name in {name for name in run.nodes if name in self._before}:
             fitting = learners_in(self._vacated(name, self._before[name]), self._need)
             self._learners += fitting - self._fitting[name]

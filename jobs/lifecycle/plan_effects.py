@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
 
 from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
@@ -106,13 +106,22 @@ def _lock_job(job_id: str) -> None:
         raise JobLocked("another transaction has its row")
 
 
+TAKE_SLOTS = """
+UPDATE tenants_quota q SET used = q.used + %(slots)s FROM tenants_tenant t
+WHERE q.tenant_id = %(tenant)s AND q.gpu_type = %(type)s AND t.id = q.tenant_id
+  AND (q.used + %(slots)s <= q."limit"
+    OR t.cohort <> '' AND q.used + %(slots)s - q."limit" <= coalesce(q.borrowing_limit, q.used + %(slots)s))
+"""
+
+
 def _take_quota(job: Job, slot_type: str, slots: int) -> None:
-    """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss."""
+    """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss, such as
+    more than the tenant's cohort lends."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            'UPDATE tenants_quota SET used = used + %s WHERE tenant_id = %s AND gpu_type = %s AND used + %s <= "limit"',
-            [slots, job.tenant_id, slot_type, slots],
-        )
+        try:
+            cursor.execute(TAKE_SLOTS, {"slots": slots, "tenant": job.tenant_id, "type": slot_type})
+        except IntegrityError as error:
+            raise NotAdmitted(str(error)) from error
         if cursor.rowcount != 1:
             raise NotAdmitted(f"quota of {slot_type} is used up")
         fp("admit.after_slots_taken")

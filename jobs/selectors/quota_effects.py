@@ -10,7 +10,8 @@ from tenants.services.quotas import Applied, ChangeSet, Total
 
 @dataclass(frozen=True, slots=True)
 class QuotaEffects:
-    """over: changes that leave a tenant above its limit. starts, waits: jobs that now start, or no longer do.
+    """over: changes that leave a tenant above its limit. starts, waits: jobs that now start, or no longer do. stops:
+    running jobs that are stopped because of it.
 
     totals: the sum of the limits by slot type.
     """
@@ -18,6 +19,7 @@ class QuotaEffects:
     over: tuple[Applied, ...]
     starts: tuple[Affected, ...]
     waits: tuple[Affected, ...]
+    stops: tuple[Affected, ...]
     totals: tuple[Total, ...]
 
     @property
@@ -28,15 +30,25 @@ class QuotaEffects:
     @property
     def none(self) -> bool:
         """True if nothing changes that anyone must know before the set is applied."""
-        return not (self.over or self.starts or self.waits or self.overallocated)
+        return not (self.over or self.starts or self.waits or self.stops or self.overallocated)
 
 
 def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
     """The effects of applied changes, or of a dry run. before: the plan with the limits before them."""
-    after = would_start({(one.tenant, one.gpu_type): one.new_limit for one in made.changes})
+    after = would_start(
+        {
+            (one.tenant, one.gpu_type): {
+                "limit": one.new_limit,
+                **{name: new for name, (_, new) in one.terms.items()},
+            }
+            for one in made.changes
+        }
+    )
+    stopped_before = {job.job for job in before.stopping}
     return QuotaEffects(
         tuple(one for one in made.changes if one.used > one.new_limit),
         tuple(job for job in after.starting if job.job not in before.starting_ids),
         tuple(job for job in after.waiting if job.job in before.starting_ids),
+        tuple(job for job in after.stopping if job.job not in stopped_before),
         made.totals,
     )

@@ -330,6 +330,14 @@ class QuotaSerializer(ReadSerializer):
     limit = serializers.IntegerField()
     used = serializers.IntegerField()
     waiting = serializers.IntegerField(help_text="slots that queued jobs request")
+    borrowed = serializers.IntegerField(help_text="the part of used that other tenants of the cohort lend")
+    lent = serializers.IntegerField(help_text="the part of the limit that other tenants of the cohort use")
+    cohort = serializers.CharField(
+        allow_blank=True, help_text="the tenants it lends to and borrows from; empty: none"
+    )
+    borrowing_limit = serializers.IntegerField(allow_null=True, help_text="null: all that others lend")
+    lending_limit = serializers.IntegerField(allow_null=True, help_text="null: the whole limit")
+    weight = serializers.IntegerField(help_text="its part where several tenants borrow")
     etag = serializers.CharField(help_text="of the limit alone: use changes by the second")
 
     @staticmethod

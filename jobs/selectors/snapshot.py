@@ -91,10 +91,7 @@ def snapshot(
         nodes=tuple(nodes),
         waiting=tuple(_readable(rows, {} if broken is None else broken)),
         running=running,
-        quotas=tuple(
-            QuotaUse(*row)
-            for row in Quota.objects.values_list("tenant__slug", "gpu_type", "limit", "used").order_by("pk")
-        ),
+        quotas=quota_uses(),
         policy=policy,
         tenants=tuple(
             TenantState(
@@ -105,6 +102,18 @@ def snapshot(
         policy_state=state,
         promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
     )
+
+
+QUOTA_COLUMNS = (
+    "tenant__slug", "gpu_type", "limit", "used", "tenant__cohort", "borrowing_limit", "lending_limit", "weight",
+)  # fmt: skip
+"""QuotaUse's fields, in order."""
+
+
+def quota_uses(**narrowed: Any) -> tuple[QuotaUse, ...]:
+    """All quotas, or those of some tenants."""
+    rows = Quota.objects.filter(**narrowed).order_by("pk").values_list(*QUOTA_COLUMNS)
+    return tuple(QuotaUse(*row) for row in rows)
 
 
 def _readable(rows: Iterable[Sequence[Any]], broken: dict[str, Exception]) -> Iterator[Gang]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
+from gpu_scheduler.ledger import Ledger
 from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
 from jobs.models import Job
 from jobs.selectors.nodes import scheduler_nodes
@@ -79,9 +80,9 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
         yield "gpus" if job.gpus else "cpus", str(slots), new.resized(slots=slots)
     if job.gpus:
         asked = own.learners.min * own.slots
-        limits = {quota.slot_type: quota.limit for quota in seen.quotas if quota.tenant == own.tenant}
+        account = Ledger(seen.quotas).account
         for slot_type in sorted({node.slot_type for node in seen.nodes} - {CPU_TYPE, own.slot_type}):
-            if own.slot_type is not None and limits.get(slot_type, 0) >= asked:
+            if own.slot_type is not None and account(own.tenant, slot_type).most >= asked:
                 yield "gpu_type", slot_type, replace(new, slot_type=slot_type)
     for level in Priority:
         if level > own.priority and level.name.lower() in job.tenant.priorities:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -12,12 +13,15 @@ from django.db import connection
 from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
+from gpu_scheduler.ledger import Loan, loans
 from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
+from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
+from jobs.selectors.snapshot import quota_uses
 from jobs.selectors.usage_sql import FIRST_WAIT, LOSSES, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
-from tenants.models import Quota, Tenant, User
+from tenants.models import Tenant, User
 
 
 class By(StrEnum):
@@ -32,13 +36,20 @@ class By(StrEnum):
 class QuotaStatus:
     """One quota beside its use, and the slots that queued jobs of this tenant ask for.
 
-    A job that takes any GPU type counts as waiting for each.
+    A job that takes any GPU type counts as waiting for each. borrowed: slots of used that other tenants of the cohort
+    lend; lent: slots of the limit that they use.
     """
 
     gpu_type: str
     limit: int
     used: int
     waiting: int
+    borrowed: int = 0
+    lent: int = 0
+    cohort: str = ""
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +76,53 @@ def gpus_first(kind: str) -> tuple[bool, str]:
 def quotas_of(tenant: Tenant) -> list[QuotaStatus]:
     """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
-    found = [_use(row, waiting) for row in Quota.objects.filter(tenant=tenant)]
+    uses = quota_uses(tenant__cohort=tenant.cohort) if tenant.cohort else quota_uses(tenant=tenant)
+    found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses))
     return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
 def all_quotas() -> dict[int, list[QuotaStatus]]:
     """Every tenant's quotas by type, by tenant id; for callers that have checked for a platform admin."""
     waiting = _waiting_by_tenant()
+    uses = quota_uses()
+    made = loans(uses)
     found: dict[int, list[QuotaStatus]] = {}
-    for row in Quota.objects.order_by("tenant_id", "gpu_type"):
-        found.setdefault(row.tenant_id, []).append(_use(row, waiting.get(row.tenant_id, {})))
+    by_slug = dict(Tenant.objects.values_list("slug", "pk"))
+    for use in sorted(uses, key=lambda use: (by_slug[use.tenant], use.slot_type)):
+        tenant = by_slug[use.tenant]
+        found.setdefault(tenant, []).extend(_statuses([use], waiting.get(tenant, {}), made))
     return found
 
 
-def _use(row: Quota, waiting: Mapping[str, int]) -> QuotaStatus:
-    anything = waiting.get("", 0) if row.gpu_type != CPU_TYPE else 0
-    return QuotaStatus(row.gpu_type, row.limit, row.used, waiting.get(row.gpu_type, 0) + anything)
+def all_loans() -> list[Loan]:
+    """Who lends to whom; for callers that have checked for a platform admin."""
+    return loans(quota_uses())
+
+
+def _statuses(
+    uses: Iterable[QuotaUse], waiting: Mapping[str, int], made: Iterable[Loan]
+) -> list[QuotaStatus]:
+    borrowed: Counter[tuple[str, str]] = Counter()
+    lent: Counter[tuple[str, str]] = Counter()
+    for loan in made:
+        borrowed[loan.borrower, loan.slot_type] += loan.slots
+        lent[loan.lender, loan.slot_type] += loan.slots
+    anything = waiting.get("", 0)
+    return [
+        QuotaStatus(
+            use.slot_type,
+            use.limit,
+            use.used,
+            waiting.get(use.slot_type, 0) + (anything if use.slot_type != CPU_TYPE else 0),
+            borrowed[use.tenant, use.slot_type],
+            lent[use.tenant, use.slot_type],
+            use.cohort,
+            use.borrowing_limit,
+            use.lending_limit,
+            use.weight,
+        )
+        for use in uses
+    ]
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:

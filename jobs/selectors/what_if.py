@@ -51,21 +51,25 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one plan decides. starting_ids is complete, the lists have at most SHOWN jobs."""
+    """What one plan decides. starting_ids is complete, the lists have at most SHOWN jobs. stopping: running jobs that
+    are stopped by order."""
 
     starting: tuple[Affected, ...]
     waiting: tuple[Affected, ...]
     starting_ids: frozenset[str]
+    stopping: tuple[Affected, ...] = ()
 
 
-def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
-    """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing."""
+def would_start(limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Outcome:
+    """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing.
+
+    A limit is a number of slots, or the fields of QuotaUse that are others."""
     seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
     decided = plan(seen)
-    gangs = {gang.job: gang for gang in seen.waiting}
-    starts = [start.job for start in decided.starts]
+    gangs = {gang.job: gang for gang in (*seen.waiting, *(run.gang for run in seen.running))}
+    starts, stops = [start.job for start in decided.starts], [stop.job for stop in decided.stops]
     waits = {wait.job: wait.message for wait in decided.waits}
-    shown = [*starts[:SHOWN], *list(waits)[:SHOWN]]
+    shown = [*starts[:SHOWN], *list(waits)[:SHOWN], *stops[:SHOWN]]
     names = dict(Job.objects.filter(pk__in=shown).values_list("pk", "name"))
 
     def affected(job: str) -> Affected:
@@ -77,15 +81,18 @@ def would_start(limits: Mapping[tuple[str, str], int]) -> Outcome:
         tuple(affected(job) for job in starts[:SHOWN]),
         tuple(affected(job) for job in list(waits)[:SHOWN]),
         frozenset(starts),
+        tuple(affected(job) for job in stops[:SHOWN]),
     )
 
 
-def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int]) -> Snapshot:
-    left = dict(limits)
-    quotas = [
-        replace(quota, limit=left.pop((quota.tenant, quota.slot_type), quota.limit)) for quota in seen.quotas
+def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Snapshot:
+    left = {key: {"limit": value} if isinstance(value, int) else value for key, value in limits.items()}
+    cohorts = {quota.tenant: quota.cohort for quota in seen.quotas}
+    quotas = [replace(quota, **left.pop((quota.tenant, quota.slot_type), {})) for quota in seen.quotas]
+    quotas += [
+        replace(QuotaUse(tenant, slot_type, 0, 0, cohorts.get(tenant, "")), **changes)
+        for (tenant, slot_type), changes in left.items()
     ]
-    quotas += [QuotaUse(tenant, slot_type, limit, 0) for (tenant, slot_type), limit in left.items()]
     return replace(seen, quotas=tuple(quotas))
 
 

@@ -42,7 +42,7 @@ def quotas_change(
             for tenant_id in ids.values():
                 transaction.on_commit(partial(pubsub.quotas_changed, tenant_id))
             for one in made.changes:
-                if one.new_limit != one.old_limit:
+                if one.changes:
                     _record_for_waiting(one, ids[one.tenant], reason, user)
     return made
 
@@ -63,7 +63,12 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
     with connection.cursor() as cursor:
         cursor.execute(NUMBER_WAITING, {"tenant": tenant_id, "type": one.gpu_type, "cpu": CPU_TYPE})
         waiting = cursor.fetchall()
-    text = f"Limit of {one.gpu_type} changed from {one.old_limit} to {one.new_limit} by {user.get_username()}"
+    changed = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
+    text = " and ".join(
+        f"{name.replace('_', ' ')} of {one.gpu_type} changed from {_shown(before)} to {_shown(after)}"
+        for name, (before, after) in {**changed, **one.terms}.items()
+    )
+    text = f"{text[0].upper()}{text[1:]} by {user.get_username()}"
     JobEvent.objects.bulk_create(
         JobEvent(
             job_id=job,
@@ -85,3 +90,7 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
     )
     for job, n, _ in waiting:
         events.publish_later(job, tenant_id, n)
+
+
+def _shown(value: int | None) -> str:
+    return "no limit" if value is None else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,14 +28,26 @@ from portal.api.fields import (
 )
 from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
-from tenants.services.quotas import MAX_LIMIT, Applied, Change
+from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, TERMS, Applied, Change
 
 LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
 MAX_USAGE_SPAN = timedelta(days=400)
 
 
-QUOTA_EXAMPLE = {"gpu_type": "a100", "limit": 16, "used": 12, "waiting": 4, "etag": '"limit-16"'}
+QUOTA_EXAMPLE = {
+    "gpu_type": "a100",
+    "limit": 16,
+    "used": 18,
+    "waiting": 4,
+    "borrowed": 2,
+    "lent": 0,
+    "cohort": "research",
+    "borrowing_limit": 8,
+    "lending_limit": None,
+    "weight": 1,
+    "etag": '"limit-16"',
+}
 
 
 @operation(Out=QuotaSerializer, Query=ShortListQuery, many=True, response_example=QUOTA_EXAMPLE)
@@ -44,7 +57,19 @@ def quota_list(call: Call, t: str) -> dict[str, Any]:
     return paging.whole(call, found, keys=("gpu_type",))
 
 
-class LimitRequest(StrictSerializer):
+class TermsRequest(StrictSerializer):
+    """On which terms the tenant borrows and lends; what is not sent stays as it is."""
+
+    borrowing_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
+    lending_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
+    weight = StrictIntegerField(required=False, min_value=1, max_value=MAX_WEIGHT)
+
+
+def _terms(sent: Mapping[str, Any]) -> dict[str, int | None]:
+    return {name: sent[name] for name in TERMS if name in sent}
+
+
+class LimitRequest(TermsRequest):
     limit = StrictIntegerField(max_value=MAX_LIMIT)
     reason = StrictCharField(max_length=500)
 
@@ -58,8 +83,12 @@ class LimitRequest(StrictSerializer):
     fails=(409,),
 )
 def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
-    """Set one limit; platform admins only. A limit below the current use stops no job; it prevents new starts."""
-    change = Change(t, gpu_type, call.data["limit"], _limit_seen(call, gpu_type))
+    """Set one limit, and how much of it is lent and how much may be borrowed; platform admins only.
+
+    A limit below the current use stops no job by itself; it prevents new starts. In a cohort, what a tenant uses above
+    its limit is borrowed, and its jobs are stopped when a lender's own jobs wait for it.
+    """
+    change = Change(t, gpu_type, call.data["limit"], _limit_seen(call, gpu_type), _terms(call.data))
     try:
         quotas_change(user=call.user, changes=[change], reason=call.data["reason"])
     except FieldsInvalid as error:
@@ -104,6 +133,9 @@ class QuotaChangeSerializer(ReadSerializer):
     )
     reason = serializers.CharField()
     actor = serializers.CharField(allow_null=True, source="actor.username")
+    terms = serializers.DictField(
+        help_text="borrowing_limit, lending_limit and weight as far as they changed: [before, after]"
+    )
     change_set = serializers.UUIDField(help_text="the changes that were applied together")
     at = TimestampField()
 
@@ -120,6 +152,7 @@ class QuotaChangeSerializer(ReadSerializer):
         "used_then": 7,
         "reason": "Second half of the grant",
         "actor": "admin",
+        "terms": {"lending_limit": [None, 4]},
         "change_set": "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11",
         "at": "2026-11-21T09:00:00.000Z",
     },
@@ -130,7 +163,7 @@ def quota_change_list(call: Call, t: str) -> dict[str, Any]:
     return paging.page(call, rows, QuotaChangeSerializer.render, keys=("-pk",))
 
 
-class ChangeRequest(StrictSerializer):
+class ChangeRequest(TermsRequest):
     tenant = StrictCharField(max_length=40)
     gpu_type = StrictCharField(max_length=40)
     limit = StrictIntegerField(max_value=MAX_LIMIT)
@@ -149,6 +182,7 @@ class AppliedChangeSerializer(ReadSerializer):
     old_limit = serializers.IntegerField()
     new_limit = serializers.IntegerField()
     used = serializers.IntegerField()
+    terms = serializers.DictField(help_text="what else changed: [before, after]")
 
 
 class OverLimitSerializer(ReadSerializer):
@@ -183,6 +217,7 @@ class EffectsSerializer(ReadSerializer):
     over = OverLimitSerializer(many=True)
     starts = AffectedJobSerializer(many=True)
     waits = AffectedJobSerializer(many=True)
+    stops = AffectedJobSerializer(many=True, help_text="running jobs that are stopped because of the change")
     totals = QuotaTotalSerializer(many=True)
 
 
@@ -212,7 +247,10 @@ def quota_changes(call: Call) -> dict[str, Any]:
     The set is refused if an if_limit is not the current limit. The effects: tenants over their limit, waiting jobs that
     start at once because of the change, jobs that no longer start, and the totals.
     """
-    changes = [Change(**each) for each in call.data["changes"]]
+    changes = [
+        Change(each["tenant"], each["gpu_type"], each["limit"], each["if_limit"], _terms(each))
+        for each in call.data["changes"]
+    ]
     before = what_if.would_start({})
     made = quotas_change(
         user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]

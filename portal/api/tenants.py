@@ -33,6 +33,9 @@ class TenantSerializer(ReadSerializer):
     priorities = serializers.ListField(child=serializers.CharField())
     jobs_limit = serializers.IntegerField(allow_null=True, help_text="concurrent jobs; null: no limit")
     jobs_used = serializers.IntegerField()
+    cohort = serializers.CharField(
+        allow_blank=True, help_text="tenants with the same one lend each other slots; empty: none"
+    )
     created_at = TimestampField()
     etag = serializers.CharField()
 
@@ -58,6 +61,7 @@ TENANT_EXAMPLE = {
     "priorities": ["low", "normal", "high"],
     "jobs_limit": None,
     "jobs_used": 3,
+    "cohort": "research",
     "created_at": "2026-11-21T09:00:00.000Z",
     "etag": '"t17"',
 }
@@ -87,6 +91,7 @@ class TenantSettings(StrictSerializer):
         child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
     )
     jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
+    cohort = StrictCharField(required=False, allow_blank=True, max_length=40)
     reason = StrictCharField(max_length=500)
 
 
@@ -110,7 +115,7 @@ def tenant_create(call: Call) -> dict[str, Any]:
     409 `tenants_not_isolated`: programs of tenants could reach each other on this cluster.
     """
     require_isolation_for_one_more()
-    settings = {key: call.data[key] for key in ("priorities", "jobs_limit") if key in call.data}
+    settings = {key: call.data[key] for key in ("priorities", "jobs_limit", "cohort") if key in call.data}
     made = services.tenant_create(
         user=call.user,
         slug=call.data["slug"],
@@ -134,7 +139,8 @@ class TenantChangeRequest(TenantSettings):
     response_example=TENANT_EXAMPLE,
 )
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
-    """Rename, suspend or reopen a tenant, or change its priorities or limit of concurrent jobs; platform admins only.
+    """Rename, suspend or reopen a tenant, or change its priorities, its limit of concurrent jobs or its cohort;
+    platform admins only.
 
     In a suspended tenant, jobs cannot be submitted, started or resumed. Running jobs continue and can be halted.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -19,27 +19,36 @@ from tenants.models import Quota, QuotaChange, Tenant
 QUOTA_LOCK = 4_770_001
 """Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
 MAX_LIMIT = 1_000_000
+MAX_WEIGHT = 1000
+TERMS: Mapping[str, int | None] = {"borrowing_limit": None, "lending_limit": None, "weight": 1}
+"""The terms on which a tenant borrows and lends, and what they are without a quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One requested limit, in slots. if_limit: apply only while the limit is this."""
+    """One requested limit, in slots. if_limit: apply only while the limit is this. terms: those of TERMS to set."""
 
     tenant: str
     gpu_type: str
     limit: int
     if_limit: int | None = None
+    terms: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One limit before and after the change, and the slots in use."""
+    """One limit before and after the change, and the slots in use. terms: what changes of TERMS, before and after."""
 
     tenant: str
     gpu_type: str
     old_limit: int
     new_limit: int
     used: int
+    terms: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        return self.new_limit != self.old_limit or bool(self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,10 @@ def quota_changes_apply(
     Overcommitted; each names every wrong change.
     """
     access.require_admin(user)
-    checks.refuse(checks.text("reason", reason, 500), *(_bounds(n, each) for n, each in enumerate(changes)))
+    checks.refuse(
+        checks.text("reason", reason, 500),
+        *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
+    )
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
@@ -99,11 +111,13 @@ def most_allocatable(capacity: int, overcommit: float) -> int:
     return math.ceil(capacity * Fraction(str(overcommit)))
 
 
-def _bounds(index: int, change: Change) -> dict[str, Any] | None:
-    if 0 <= change.limit <= MAX_LIMIT:
-        return None
-    allowed = f"0 to {MAX_LIMIT}"
-    return problem(f"changes[{index}].limit", "out_of_range", f"must be {allowed}", change.limit, allowed)
+def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
+    for name, value in {"limit": change.limit, **change.terms}.items():
+        least, most = (1, MAX_WEIGHT) if name == "weight" else (0, MAX_LIMIT)
+        unlimited = value is None and name in TERMS and TERMS[name] is None
+        if not unlimited and not (value is not None and least <= value <= most):
+            allowed = f"{least} to {most}"
+            yield problem(f"changes[{index}].{name}", "out_of_range", f"must be {allowed}", value, allowed)
 
 
 def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str, Tenant]:
@@ -156,9 +170,10 @@ def _refuse_outdated(
 
 
 def _applied(change: Change, row: Quota | None) -> Applied:
-    return Applied(
-        change.tenant, change.gpu_type, row.limit if row else 0, change.limit, row.used if row else 0
-    )
+    before = {name: getattr(row, name) if row else usual for name, usual in TERMS.items()}
+    terms = {name: (before[name], value) for name, value in change.terms.items() if before[name] != value}
+    limit, used = (row.limit, row.used) if row else (0, 0)
+    return Applied(change.tenant, change.gpu_type, limit, change.limit, used, terms)
 
 
 def totals_of(
@@ -195,9 +210,10 @@ def totals_of(
 
 
 def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, change_set: uuid.UUID) -> None:
-    if one.new_limit == one.old_limit:
+    if not one.changes:
         return
-    Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults={"limit": one.new_limit})
+    values = {"limit": one.new_limit, **{name: after for name, (_, after) in one.terms.items()}}
+    Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults=values)
     QuotaChange.objects.create(
         tenant=tenant,
         gpu_type=one.gpu_type,
@@ -207,4 +223,5 @@ def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, chang
         reason=reason,
         actor_id=user.pk,
         change_set=change_set,
+        terms={name: list(pair) for name, pair in one.terms.items()},
     )

@@ -14,7 +14,7 @@ from tenants.models import AuditEntry, Tenant
 from tenants.services.editing import locked_tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
-EDITABLE = ("name", "state", "priorities", "jobs_limit")
+EDITABLE = ("name", "state", "priorities", "jobs_limit", "cohort")
 
 
 def version(tenant: Tenant) -> str:
@@ -34,7 +34,7 @@ def with_versions(rows: QuerySet[Tenant]) -> QuerySet[Tenant]:
 def tenant_create(
     *, user: access.Person, slug: str, name: str, reason: str, settings: Mapping[str, Any] | None = None
 ) -> Tenant:
-    """A new, active tenant without quotas. settings: priorities, jobs_limit. Raises AdminOnly, FieldsInvalid or
+    """A new, active tenant without quotas. settings: priorities, jobs_limit, cohort. Raises AdminOnly, FieldsInvalid or
     NameTaken.
     """
     access.require_admin(user)
@@ -66,7 +66,7 @@ def tenant_change(
     reason: str,
     if_match: frozenset[str] | None = None,
 ) -> Tenant:
-    """Change name, state (active, suspended), priorities or jobs_limit. Suspending stops nothing that runs.
+    """Change name, state (active, suspended), priorities, jobs_limit or cohort. Suspending stops nothing that runs.
 
     Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
     """
@@ -90,6 +90,8 @@ def tenant_change(
 
 
 def _check(values: Mapping[str, Any]) -> None:
+    if values.get("cohort"):
+        checks.refuse(checks.slug("cohort", values["cohort"], 40))
     wrong = [name for name in values.get("priorities", ()) if name not in PRIORITIES]
     if wrong:
         raise FieldsInvalid(

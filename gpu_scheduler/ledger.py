@@ -1,0 +1,244 @@
+"""Who may use how many slots: quotas, what tenants of a cohort lend each other, and limits on live jobs.
+
+A cohort is a group of tenants. Each one keeps ``limit - lending_limit`` slots of a type for itself; what is left of
+all limits together is shared: every tenant of the cohort can use it, a lender before others. So each tenant can always
+get back its limit, and all of them together never hold more than the sum of their limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpu_scheduler.model import QuotaUse, TenantState
+
+
+@dataclass(slots=True, eq=False)
+class Cohort:
+    """What the tenants of a cohort share of one slot type, in slots.
+
+    shared: what they lend at most, together. taken: what of it is in use, by lenders, too. claimed: what lenders'
+    waiting jobs will take of it, which is not to be borrowed.
+    """
+
+    name: str
+    shared: int = 0
+    taken: int = 0
+    claimed: int = 0
+
+
+@dataclass(slots=True)
+class Account:
+    """One tenant's slots of one type.
+
+    limit: its quota, its own whenever it asks. most: what it can use at most, with what it borrows. kept: the part of
+    the limit that it never lends. reserved: slots that its later jobs leave to the job reserved_for. cohort: None if it
+    lends and borrows nothing.
+    """
+
+    limit: int = 0
+    used: int = 0
+    reserved: int = 0
+    reserved_for: str = ""
+    most: int = 0
+    kept: int = 0
+    weight: int = 1
+    cohort: Cohort | None = None
+
+    @property
+    def borrowed(self) -> int:
+        """Slots in use beyond the limit that other tenants lend; 0 without a cohort, also if the limit was lowered."""
+        return max(0, self.used - self.limit) if self.cohort else 0
+
+    def borrows(self, asked: int) -> bool:
+        """Whether so many more slots are more than its own."""
+        return self.cohort is not None and self.used + asked > self.limit
+
+    def of_shared(self, used: int) -> int:
+        """What so much use takes of the slots that the cohort shares."""
+        return max(0, used - self.kept)
+
+    def cohort_room(self, asked: int) -> int:
+        """How many slots its cohort leaves to it, for a job that asks for so many. A job that would borrow gets none
+        that a lender's waiting job claims."""
+        if self.cohort is None:
+            return self.limit - self.used
+        claimed = self.cohort.claimed if self.used + asked > self.limit else 0
+        return max(0, self.kept - self.used) + self.cohort.shared - self.cohort.taken - claimed
+
+    def room(self, asked: int) -> int:
+        """How many slots it can have now, for a job that asks for so many."""
+        room = self.most - self.used
+        return room if self.cohort is None else min(room, self.cohort_room(asked))
+
+    def take(self, slots: int) -> None:
+        before, self.used = self.used, self.used + slots
+        if self.cohort is not None:
+            self.cohort.taken += self.of_shared(self.used) - self.of_shared(before)
+
+
+@dataclass(slots=True)
+class JobCount:
+    """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
+    first."""
+
+    suspended: bool = False
+    limit: int | None = None
+    used: int = 0
+    reserved_for: list[str] = field(default_factory=list)
+
+    def reserved_ahead_of(self, job: str) -> int:
+        """How many are reserved for others before this job."""
+        return self.reserved_for.index(job) if job in self.reserved_for else len(self.reserved_for)
+
+
+class Ledger:
+    """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
+
+    with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort.
+    """
+
+    def __init__(self, quotas: Iterable[QuotaUse], tenants: Iterable[TenantState] = ()) -> None:
+        self._accounts: dict[tuple[str, str], Account] = {}
+        self._cohorts: dict[tuple[str, str], Cohort] = {}
+        self._jobs: dict[str, JobCount] = {
+            state.tenant: JobCount(state.suspended, state.jobs_limit, state.jobs_used) for state in tenants
+        }
+        self.with_reservation: set[str] = set()
+        self._dominant: dict[str, float] = {}
+        in_cohorts = []
+        for quota in quotas:
+            account = Account(quota.limit, quota.used, most=quota.limit)
+            self._accounts[quota.tenant, quota.slot_type] = account
+            tenant = quota.tenant
+            self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+            if quota.cohort:
+                in_cohorts.append(quota)
+        self.lends = bool(in_cohorts)
+        self._form_cohorts(in_cohorts)
+
+    def _form_cohorts(self, quotas: Iterable[QuotaUse]) -> None:
+        quotas = list(quotas)
+        for quota in quotas:
+            account = self._accounts[quota.tenant, quota.slot_type]
+            key = (quota.cohort, quota.slot_type)
+            cohort = account.cohort = self._cohorts.setdefault(key, Cohort(quota.cohort))
+            account.kept, account.weight = quota.limit - quota.lends, quota.weight
+            cohort.shared += quota.lends
+            cohort.taken += account.of_shared(quota.used)
+        for quota in quotas:
+            account = self._accounts[quota.tenant, quota.slot_type]
+            assert account.cohort is not None
+            of_others = account.cohort.shared - quota.lends
+            account.most += (
+                of_others if quota.borrowing_limit is None else min(of_others, quota.borrowing_limit)
+            )
+
+    def account(self, tenant: str, slot_type: str) -> Account:
+        """The tenant's account of that type, an empty one if it has none."""
+        key = (tenant, slot_type)
+        found = self._accounts.get(key)
+        if found is None:
+            found = self._accounts[key] = Account()
+        return found
+
+    def jobs(self, tenant: str) -> JobCount:
+        found = self._jobs.get(tenant)
+        if found is None:
+            found = self._jobs[tenant] = JobCount()
+        return found
+
+    def take(self, tenant: str, slot_type: str, slots: int) -> None:
+        """Count one more live job that holds this many slots."""
+        account = self.account(tenant, slot_type)
+        account.take(slots)
+        self.jobs(tenant).used += 1
+        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+
+    def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:
+        """Reserve slots and one live job of the tenant's limits for this job, against the tenant's later ones.
+
+        False if there is a reservation already: the first job per tenant and type wins.
+        """
+        account = self.account(tenant, slot_type)
+        if account.reserved:
+            return False
+        account.reserved, account.reserved_for = slots, job
+        self.with_reservation.add(job)
+        reserved_for = self.jobs(tenant).reserved_for
+        if job not in reserved_for:
+            reserved_for.append(job)
+        return True
+
+    def claim(self, tenant: str, slot_type: str, slots: int) -> None:
+        """Keep what the tenant's waiting jobs will take of its limit from being borrowed."""
+        account = self.account(tenant, slot_type)
+        if account.cohort is not None:
+            used = min(account.used + slots, max(account.limit, account.used))
+            account.cohort.claimed += account.of_shared(used) - account.of_shared(account.used)
+
+    def dominant_share(self, tenant: str) -> float:
+        """The largest utilization of the tenant's quotas over all types: 0 nothing, 1 all of one type.
+
+        Dominant resource fairness with the quotas as weights (Ghodsi et al., NSDI 2011).
+        """
+        return self._dominant.get(tenant, 0.0)
+
+    def borrowed_share(self, tenant: str, slot_types: Iterable[str]) -> float:
+        """The largest part of a cohort's shared slots that the tenant borrows, over these types, by its weight."""
+        accounts = [self.account(tenant, slot_type) for slot_type in slot_types]
+        return max(
+            (
+                account.borrowed / (account.cohort.shared or 1) / account.weight
+                for account in accounts
+                if account.cohort
+            ),
+            default=0.0,
+        )
+
+
+def _utilization(account: Account) -> float:
+    if account.limit:
+        return account.used / account.limit
+    return 1.0 if account.used else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Slots of one type that a tenant uses beyond its limit, and whose they are."""
+
+    lender: str
+    borrower: str
+    cohort: str
+    slot_type: str
+    slots: int
+
+
+def loans(quotas: Iterable[QuotaUse]) -> list[Loan]:
+    """Who lends how much to whom now.
+
+    A cohort shares one stock, so whose slots a borrower has is a matter of count: the lender with the most idle ones
+    is named first. What no limit covers, because one was lowered, is no loan.
+    """
+    quotas = sorted(quotas, key=lambda quota: (quota.cohort, quota.slot_type, quota.tenant))
+    idle = {
+        (quota.tenant, quota.slot_type): min(quota.lends, max(0, quota.limit - quota.used))
+        for quota in quotas
+        if quota.cohort
+    }
+    found = []
+    for borrower in quotas:
+        missing = max(0, borrower.used - borrower.limit) if borrower.cohort else 0
+        lenders = [
+            quota
+            for quota in quotas
+            if (quota.cohort, quota.slot_type) == (borrower.cohort, borrower.slot_type)
+        ]
+        for lender in sorted(lenders, key=lambda quota: -idle.get((quota.tenant, quota.slot_type), 0)):
+            key = (lender.tenant, lender.slot_type)
+            slots = min(missing, idle.get(key, 0))
+            if slots:
+                idle[key] -= slots
+                missing -= slots
+                found.append(Loan(lender.tenant, borrower.tenant, borrower.cohort, borrower.slot_type, slots))
+    return found

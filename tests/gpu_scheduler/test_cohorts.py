@@ -1,0 +1,420 @@
+"""Tenants of a cohort borrow what others lend, and lenders get it back."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.ledger import Ledger, Loan, loans
+from gpu_scheduler.model import (
+    Priority,
+    QuotaUse,
+    Snapshot,
+    Stop,
+    WaitReason,
+)
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.preemption import borrowed
+from tests.gpu_scheduler.worlds import (
+    NOON,
+    TENANTS,
+    TYPES,
+    fitting,
+    free_after,
+    gang,
+    nodes,
+    overcommitted,
+    running,
+    snapshot,
+    usage_after,
+    worlds,
+)
+
+EVERYDAY = settings(max_examples=150, deadline=None)
+LEASE_S = FairShare().lease_s
+
+
+def shared(limits: dict[str, int], used: dict[str, int] | None = None, **terms: Any) -> tuple[QuotaUse, ...]:
+    """Quotas of a100 in one cohort; terms by tenant: {"red": {"borrowing_limit": 2}}."""
+    return tuple(
+        QuotaUse(tenant, "a100", limit, (used or {}).get(tenant, 0), "lab", **terms.get(tenant, {}))
+        for tenant, limit in limits.items()
+    )
+
+
+def starts_of(made: Snapshot) -> list[str]:
+    return [start.job for start in plan(made).starts]
+
+
+def wait_of(made: Snapshot, job: str) -> tuple[str, str, dict[str, Any]]:
+    wait = next(wait for wait in plan(made).waits if wait.job == job)
+    return wait.code.value, wait.message, dict(wait.numbers)
+
+
+def test_a_tenant_without_a_cohort_has_its_quota_alone() -> None:
+    quotas = (QuotaUse("red", "a100", 4, 0, borrowing_limit=9), QuotaUse("green", "a100", 4, 0))
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4), gang("j2", slots=4)], quotas=quotas)
+    assert starts_of(made) == ["j1"]
+    assert wait_of(made, "j2")[0] == WaitReason.QUOTA_GPUS
+
+
+def test_a_tenant_borrows_what_the_others_lend_and_do_not_use() -> None:
+    waiting = [gang(f"j{n}", slots=2) for n in range(1, 6)]
+    made = snapshot(nodes(a1=8), waiting, quotas=shared({"red": 4, "green": 4}))
+    assert starts_of(made) == ["j1", "j2", "j3", "j4"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "starts"),
+    [
+        ({"red": {"borrowing_limit": 2}}, 3),
+        ({"red": {"borrowing_limit": 0}}, 2),
+        ({"green": {"lending_limit": 2}}, 3),
+        ({"green": {"lending_limit": 0}}, 2),
+        ({"red": {"borrowing_limit": 1}, "green": {"lending_limit": 3}}, 2),
+    ],
+)
+def test_both_limits_hold(terms: dict[str, dict[str, int]], starts: int) -> None:
+    waiting = [gang(f"j{n}", slots=2) for n in range(1, 6)]
+    made = snapshot(nodes(a1=8), waiting, quotas=shared({"red": 4, "green": 4}, **terms))
+    assert len(starts_of(made)) == starts
+
+
+def test_a_job_larger_than_what_its_tenant_can_ever_have_says_so() -> None:
+    quotas = shared({"red": 4, "green": 4}, green={"lending_limit": 2})
+    code, message, numbers = wait_of(snapshot(nodes(a1=8), [gang("j1", slots=8)], quotas=quotas), "j1")
+    assert code == WaitReason.EXCEEDS_MAX_QUOTA
+    assert "this job needs 8 a100 GPUs, the quota is 4, and it can borrow at most 2." in message
+    assert numbers["most"] == 6
+
+
+def test_guarantees_come_before_borrowing_whatever_the_class() -> None:
+    """red's urgent job would borrow, green's low one would not."""
+    waiting = [
+        gang("j1", slots=4, priority=Priority.URGENT),
+        gang("j2", slots=4, priority=Priority.URGENT),
+        gang("j3", slots=4, tenant="green", priority=Priority.LOW),
+    ]
+    made = snapshot(nodes(a1=8), waiting, quotas=shared({"red": 4, "green": 4}))
+    assert starts_of(made) == ["j1", "j3"]
+
+
+@pytest.mark.parametrize(("weight", "given"), [(1, {"red": 2, "green": 2}), (3, {"red": 3, "green": 1})])
+def test_what_is_lent_goes_to_the_lowest_weighted_share_first(weight: int, given: dict[str, int]) -> None:
+    waiting = [
+        gang(f"j{n}{place}", tenant=tenant)
+        for n in range(9)
+        for place, tenant in enumerate(("green", "red"), start=1)
+    ]
+    quotas = shared({"red": 0, "green": 0, "blue": 4}, red={"weight": weight})
+    made = snapshot(nodes(a1=8), waiting, quotas=quotas)
+    tenants = {each.job: each.tenant for each in waiting}
+    assert Counter(tenants[job] for job in starts_of(made)) == given
+
+
+def test_a_job_that_could_borrow_later_says_what_its_cohort_has_left() -> None:
+    busy = [running("r1", "a1", slots=3, tenant="green")]
+    quotas = shared({"red": 4, "green": 4}, {"green": 3})
+    made = snapshot(nodes(a1=8), [gang("j1", slots=6)], busy, quotas=quotas)
+    code, message, numbers = wait_of(made, "j1")
+    assert code == WaitReason.COHORT_GPUS
+    assert message == (
+        "Waiting to borrow: the tenant uses 0 of its 4 a100 GPUs, and cohort lab has 5 left to use now,"
+        " this job needs 6."
+    )
+    assert (numbers["cohort"], numbers["cohort_room"], numbers["asked"]) == ("lab", 5, 6)
+
+
+def lent_out(**changes: Any) -> Snapshot:
+    """red has borrowed green's four slots; green's job waits for them."""
+    busy = [
+        running("r1", "a1", slots=4),
+        replace(running("r2", "a2", slots=4, **changes), started_at=NOON - timedelta(minutes=9)),
+    ]
+    quotas = shared({"red": 4, "green": 4}, {"red": 8})
+    return snapshot(nodes(a1=4, a2=4), [gang("j1", slots=4, tenant="green")], busy, quotas=quotas)
+
+
+def test_a_lenders_job_takes_back_what_was_borrowed() -> None:
+    before = lent_out()
+    first = plan(before)
+    assert first.stops == (Stop("r2", "reclaimed", "j1"),)
+    assert first.waits[0].message == (
+        "Waiting for devices that the tenant lends: it uses 0 of its 4 a100 GPUs and this job needs 4, but other"
+        " tenants of cohort lab have borrowed so many that 0 are left. It gets them back."
+        " A running job on borrowed devices is being stopped for it."
+    )
+    after = world.apply(world.apply(before, first), ended=["r2"])
+    assert starts_of(after) == ["j1"]
+    settled = world.apply(after, plan(after))
+    assert (plan(settled).starts, plan(settled).stops) == ((), ())
+    assert wait_of(settled, "r2")[0] == WaitReason.COHORT_GPUS
+
+
+def test_the_least_lost_work_goes_first_of_those_on_borrowed_slots() -> None:
+    """r1 is what red's own quota covers, however little it would lose."""
+    ages = {"r1": 60, "r2": 20, "r3": 10}
+    saved = {"r1": NOON, "r2": NOON - timedelta(minutes=1), "r3": NOON - timedelta(minutes=5)}
+    busy = [
+        replace(
+            running(job, f"a{job[1]}", slots=4),
+            started_at=NOON - timedelta(minutes=age),
+            last_checkpoint_at=saved[job],
+        )
+        for job, age in ages.items()
+    ]
+    quotas = shared({"red": 4, "green": 8}, {"red": 12})
+    made = snapshot(nodes(a1=4, a2=4, a3=4), [gang("j1", slots=4, tenant="green")], busy, quotas=quotas)
+    assert [stop.job for stop in plan(made).stops] == ["r2"]
+
+
+def test_a_run_within_its_lease_is_not_reclaimed_and_the_next_plan_comes_when_that_ends() -> None:
+    before = lent_out()
+    runs = tuple(replace(run, started_at=NOON - timedelta(seconds=5)) for run in before.running)
+    young = replace(before, running=runs)
+    assert plan(young).stops == ()
+    assert young.policy.next_event_at(young) == NOON + timedelta(seconds=LEASE_S - 5)
+
+
+def test_what_a_lenders_job_waits_for_is_not_borrowed() -> None:
+    """One slot of green's is free, and three are lent; its job needs all four. blue asks for one."""
+    busy = [running("r1", "a1", slots=4), replace(running("r2", "a2", slots=3), started_at=NOON)]
+    quotas = shared({"red": 4, "green": 4, "blue": 0}, {"red": 7})
+    waiting = [gang("j1", slots=4, tenant="green"), gang("j2", tenant="blue")]
+    made = snapshot(nodes(a1=4, a2=4, a3=4), waiting, busy, quotas=quotas)
+    assert starts_of(made) == []
+    code, message, _ = wait_of(made, "j2")
+    assert code == WaitReason.COHORT_GPUS
+    assert "are kept for waiting jobs of tenants that lend them" in message
+
+
+def test_an_urgent_job_that_would_borrow_stops_no_other_tenants_job() -> None:
+    busy = [
+        replace(each, gang=replace(each.gang, priority=Priority.LOW))
+        for each in (running("r1", "a1", slots=4), running("r2", "a2", slots=4, tenant="green"))
+    ]
+    quotas = shared({"red": 4, "green": 4}, {"red": 4, "green": 4})
+    waiting = [gang("j1", slots=4, priority=Priority.URGENT)]
+    made = snapshot(nodes(a1=4, a2=4), waiting, busy, quotas=quotas)
+    assert [stop.job for stop in plan(made).stops] == ["r1"], "of its own tenant"
+    own = replace(busy[0], gang=replace(busy[0].gang, priority=Priority.URGENT))
+    assert plan(replace(made, running=(own, busy[1]))).stops == ()
+
+
+def test_who_lends_to_whom() -> None:
+    quotas = shared(
+        {"red": 4, "green": 8, "blue": 4, "gray": 2}, {"red": 9, "green": 3, "blue": 1, "gray": 3}
+    )
+    assert loans(quotas) == [Loan("green", "gray", "lab", "a100", 1), Loan("green", "red", "lab", "a100", 4),
+                             Loan("blue", "red", "lab", "a100", 1)]  # fmt: skip
+    assert loans(tuple(replace(quota, cohort="") for quota in quotas)) == []
+
+
+@st.composite
+def sharing_worlds(draw: st.DrawFn) -> Snapshot:
+    """Small clusters whose tenants are in cohorts, or in none, with everything else that can go together."""
+    made = draw(worlds())
+    cohort = {tenant: draw(st.sampled_from(["", "lab", "lab", "lab", "den"])) for tenant in TENANTS}
+    bound = st.none() | st.integers(0, 6)
+    quotas = tuple(
+        replace(
+            quota,
+            cohort=cohort[quota.tenant],
+            borrowing_limit=draw(bound),
+            lending_limit=draw(bound),
+            weight=draw(st.integers(1, 4)),
+        )
+        for quota in made.quotas
+    )
+    ranks = st.sampled_from([0, 0, 1, 3])
+    runs = tuple(replace(run, gang=replace(run.gang, priority=draw(ranks))) for run in made.running)
+    return replace(made, quotas=quotas, running=runs, policy_state={})
+
+
+def shared_in_use(made: Snapshot, used: Counter[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """By cohort and type, what is in use of what its tenants lend; less what they lend: above 0 is too much."""
+    found: Counter[tuple[str, str]] = Counter()
+    for quota in made.quotas:
+        if quota.cohort:
+            kept = quota.limit - quota.lends
+            over = max(0, used[quota.tenant, quota.slot_type] - kept)
+            found[quota.cohort, quota.slot_type] += over - quota.lends
+    return found
+
+
+@EVERYDAY
+@given(sharing_worlds())
+def test_no_start_breaks_a_limit_a_cohort_or_a_node(made: Snapshot) -> None:
+    """Use is at most limit + borrowing limit, and a cohort never uses more than the sum of its limits."""
+    decided = plan(made)
+    assert not overcommitted(made, decided)
+    used, _ = usage_after(made, decided)
+    before = shared_in_use(made, usage_after(made, replace(decided, starts=()))[0])
+    gangs = {each.job: each for each in made.waiting}
+    quotas = {(quota.tenant, quota.slot_type): quota for quota in made.quotas}
+    for start in decided.starts:
+        quota = quotas[gangs[start.job].tenant, start.placement.slot_type]
+        most = (
+            quota.limit
+            if not quota.cohort
+            else quota.limit + (10**9 if quota.borrowing_limit is None else quota.borrowing_limit)
+        )
+        assert used[quota.tenant, quota.slot_type] <= most
+    for key, over in shared_in_use(made, used).items():
+        assert over <= max(0, before[key])
+
+
+@EVERYDAY
+@given(sharing_worlds(), st.randoms(use_true_random=False))
+def test_the_same_snapshot_gives_the_same_plan(made: Snapshot, chance: random.Random) -> None:
+    def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(chance.sample(items, len(items)))
+
+    again = replace(
+        made,
+        nodes=shuffled(made.nodes),
+        waiting=shuffled(made.waiting),
+        running=shuffled(made.running),
+        quotas=shuffled(made.quotas),
+    )
+    assert plan(made) == plan(again)
+
+
+@EVERYDAY
+@given(sharing_worlds())
+def test_each_waiting_job_is_explained_and_the_cohorts_reason_is_true(made: Snapshot) -> None:
+    decided = plan(made)
+    answered = [start.job for start in decided.starts] + [wait.job for wait in decided.waits]
+    assert sorted(answered) == sorted(each.job for each in made.waiting)
+    used, _ = usage_after(made, decided)
+    quotas = {(quota.tenant, quota.slot_type): quota for quota in made.quotas}
+    for wait in decided.waits:
+        if wait.code is not WaitReason.COHORT_GPUS:
+            continue
+        numbers = wait.numbers
+        each = next(each for each in made.waiting if each.job == wait.job)
+        quota = quotas[each.tenant, numbers["slot_type"]]
+        left = -shared_in_use(made, used)[quota.cohort, quota.slot_type]
+        own = max(0, quota.limit - quota.lends - used[quota.tenant, quota.slot_type])
+        borrows = used[quota.tenant, quota.slot_type] + each.asked > quota.limit
+        assert (
+            numbers["cohort_room"] == max(0, own + left - (numbers["claimed"] if borrows else 0)) < each.asked
+        )
+
+
+@EVERYDAY
+@given(sharing_worlds())
+def test_work_is_conserved(made: Snapshot) -> None:
+    """A job that fits and may borrow waits only for one that its own tenant's limit covers, or for a reservation."""
+    decided = plan(made)
+    free, (used, live) = free_after(made, decided), usage_after(made, decided)
+    gangs = {each.job: each for each in made.waiting}
+    states = {state.tenant: state for state in made.tenants}
+    ledger = Ledger(
+        [replace(quota, used=used[quota.tenant, quota.slot_type]) for quota in made.quotas], made.tenants
+    )
+    waits = [gangs[wait.job] for wait in decided.waits]
+    someone_owns = any(
+        ledger.account(each.tenant, slot_type).cohort is not None
+        and not ledger.account(each.tenant, slot_type).borrows(each.asked)
+        for each in waits
+        for slot_type in TYPES
+    )
+    stops_for_it = {stop.for_job for stop in decided.stops}
+    for each in waits:
+        state = states[each.tenant]
+        if each.slot_type not in TYPES or state.suspended or stops_for_it:
+            continue
+        if state.jobs_limit is not None and live[each.tenant] >= state.jobs_limit:
+            continue
+        account = ledger.account(each.tenant, each.slot_type)
+        if fitting(each, free, made, each.slot_type) >= each.learners.min and each.asked <= account.room(
+            each.asked
+        ):
+            assert account.borrows(each.asked)
+            assert someone_owns
+
+
+@EVERYDAY
+@given(sharing_worlds())
+def test_only_borrowed_slots_are_taken_back_and_who_they_are_for_then_starts(made: Snapshot) -> None:
+    decided = plan(made)
+    gangs, runs = ({each.job: each for each in part} for part in (made.waiting, made.running))
+    quotas = {(quota.tenant, quota.slot_type): quota for quota in made.quotas}
+    on_borrowed = borrowed(made)
+    for stop in decided.stops:
+        run, winner = runs[stop.job], gangs[stop.for_job or ""]
+        assert made.now - run.started_at >= timedelta(seconds=LEASE_S)
+        quota = quotas[winner.tenant, run.slot_type]
+        owns = not quota.cohort or quota.used + winner.asked <= quota.limit
+        if stop.reason == "reclaimed":
+            assert owns
+            assert on_borrowed[run.job] > 0
+            assert quotas[run.tenant, run.slot_type].cohort == quota.cohort != ""
+        else:
+            assert winner.priority == Priority.URGENT > run.priority
+            assert owns or run.tenant == winner.tenant
+    after = world.apply(
+        replace(world.apply(made, decided), now=NOON + timedelta(seconds=5)),
+        ended=[stop.job for stop in decided.stops],
+    )
+    assert {stop.for_job for stop in decided.stops} <= set(starts_of(after))
+
+
+@EVERYDAY
+@given(sharing_worlds())
+def test_stops_come_to_an_end(made: Snapshot) -> None:
+    """Nothing ends by itself and nothing new comes, so who has what must settle: no job is stopped for one that then
+    is stopped for it."""
+    stops: Counter[str] = Counter()
+    for _ in range(40):
+        decided = plan(made, explained=False)
+        leaving = [stop.job for stop in decided.stops]
+        stops.update(leaving)
+        made = replace(world.apply(made, decided), now=made.now + timedelta(seconds=LEASE_S))
+        made = world.apply(made, ended=leaving)
+        if not (decided.starts or decided.stops):
+            break
+    else:
+        raise AssertionError(f"still stopping: {stops}")
+    assert max(stops.values(), default=0) <= 3, stops
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.sampled_from(Priority),
+    st.randoms(use_true_random=False),
+)
+def test_a_lender_gets_its_guarantee_back_within_leases_and_saves(
+    most: int, sizes: list[int], rank: Priority, chance: random.Random
+) -> None:
+    """green and blue borrow what red lends, with jobs that never end; then red submits what its limit covers.
+
+    One lease and one save are enough, but for where its jobs take each other's nodes: then one more stop each.
+    """
+    flood = [
+        gang(f"f{n}", slots=chance.randint(1, most), tenant=chance.choice(["green", "blue"]), priority=rank)
+        for n in range(40)
+    ]
+    quotas = shared({"red": 16, "green": 4, "blue": 4})
+    made = snapshot(nodes(a1=8, a2=8, a3=8), flood, quotas=quotas)
+    made = world.apply(made, plan(made))
+    asks = {f"j{n}": gang(f"j{n}", slots=size, priority=Priority.LOW) for n, size in enumerate(sizes)}
+    made = replace(made, waiting=(*made.waiting, *asks.values()))
+    for _ in range(1 + len(asks)):
+        made = replace(made, now=made.now + timedelta(seconds=LEASE_S))
+        decided = plan(made)
+        made = world.apply(world.apply(made, decided), ended=[stop.job for stop in decided.stops])
+        assert not any(stop.job in asks for stop in decided.stops)
+    assert {run.job for run in made.running} >= asks.keys()
