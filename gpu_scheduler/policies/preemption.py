@@ -9,7 +9,7 @@ borrowed, and which class a job has, is not changed by who waits.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
@@ -76,14 +76,15 @@ class Preemption:
         self._now = draft.snapshot.now
         self._lease = timedelta(seconds=lease_s)
         self._runs: defaultdict[str, list[Running]] = defaultdict(list)
+        self._stoppable: defaultdict[str, list[Running]] = defaultdict(list)
+        self._leaving: defaultdict[str, list[Running]] = defaultdict(list)  # by the job that they leave for
         for run in draft.snapshot.running:
             self._runs[run.slot_type].append(run)
+            if can_be_stopped(run, now=self._now, lease=self._lease):
+                self._stoppable[run.slot_type].append(run)
+            elif isinstance(run.order, Stop) and run.order.for_job is not None:
+                self._leaving[run.order.for_job].append(run)
         self._borrowed = borrowed(draft.snapshot)
-        self._reasons: defaultdict[str, set[str]] = defaultdict(set)
-        """Of the stops, by the job that they are for."""
-        for run in draft.snapshot.running:
-            if isinstance(run.order, Stop) and run.order.for_job is not None:
-                self._reasons[run.order.for_job].add(run.order.reason)
         self._rooms: dict[str, _Rooms] = {}
         self._in_vain: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
         self.stops: list[Stop] = []
@@ -94,26 +95,35 @@ class Preemption:
         supply = finding.supply
         if not finding.check.queues or supply.pool is None:
             return 0
-        slot_type, urgent = supply.slot_type, gang.priority >= PREEMPTS
+        urgent = gang.priority >= PREEMPTS
         if not urgent and not self._may_reclaim(gang, finding):
             return 0
-        runs = self._runs[slot_type]
-        rooms = self._rooms.setdefault(slot_type, _Rooms(supply.pool, runs))
-        made = _Made(gang, supply, rooms, self._draft.ledger, around_reservations=not urgent)
-        owns = made.owns
-        if not (urgent or owns):
+        slot_type = supply.slot_type
+        rooms = self._rooms.get(slot_type)
+        if rooms is None:
+            rooms = self._rooms[slot_type] = _Rooms(supply.pool, self._runs[slot_type])
+        owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
+        candidates, leaving = self._candidates(gang, supply, owns=owns), self._leaving.get(gang.job, [])
+        shape = (urgent, "" if urgent and owns else gang.tenant, gang.need, gang.learners.min)
+        if (
+            not (urgent or owns)
+            or not (candidates or leaving or rooms.changed)
+            or shape in rooms.too_small_for
+        ):
             return 0
-        leaving = [run for run in runs if isinstance(run.order, Stop) and run.order.for_job == gang.job]
+        made = _Made(gang, supply, rooms, self._draft.ledger, owns=owns, around_reservations=not urgent)
         for run in leaving:
             made.without(run)
         victims: list[Running] = []
-        for run in self._by_preference(gang, finding, runs, owns=owns):
+        for run in self._by_preference(gang, finding, candidates):
             if made.suffices():
                 break
             made.without(run)
             victims.append(run)
         if not made.suffices():
             self._in_vain[gang.tenant, slot_type].add((gang.slots, gang.learners.min))
+            if not made.holds_gang:
+                rooms.too_small_for.add(shape)
             return 0
         for run in reversed(victims[:-1]):  # those that need not leave after all, the dearest first
             made.with_again(run)
@@ -126,18 +136,17 @@ class Preemption:
         for run in victims:
             reason = RECLAIMED if self._is_reclaimed(run, gang, supply, owns) else PREEMPTED
             self.stops.append(Stop(run.job, reason, gang.job, run.generation))
-            self._reasons[gang.job].add(reason)
+            self._stoppable[slot_type].remove(run)
         return len(leaving) + len(victims)
 
     def whose(self, job: str) -> str:
         """Which runs are stopped for this job, in words that follow "a running job"."""
-        if RECLAIMED not in self._reasons[job]:
+        orders = [run.order for run in self._leaving.get(job, ())]
+        before = {order.reason for order in orders if isinstance(order, Stop)}
+        reasons = before | {stop.reason for stop in self.stops if stop.for_job == job}
+        if RECLAIMED not in reasons:
             return "of lower priority"
-        return (
-            "on borrowed devices"
-            if PREEMPTED not in self._reasons[job]
-            else "of lower priority or on borrowed devices"
-        )
+        return "on borrowed devices" if len(reasons) == 1 else "of lower priority or on borrowed devices"
 
     def _may_reclaim(self, gang: Gang, finding: Finding) -> bool:
         """Whether it makes sense to look for borrowers: its tenant's limit covers the job, and what it lacks is what
@@ -147,7 +156,7 @@ class Preemption:
             return False
         if finding.scope is Scope.TENANT and finding.check.code is not WaitReason.COHORT_GPUS:
             return False
-        if gang.job in self._reasons:
+        if gang.job in self._leaving:
             return True
         vain = self._in_vain[gang.tenant, finding.supply.slot_type]
         return bool(self._borrowed) and len(vain) < TRIES and (gang.slots, gang.learners.min) not in vain
@@ -159,20 +168,22 @@ class Preemption:
         cohort = supply.account.cohort
         return cohort is not None and self._draft.ledger.account(run.tenant, run.slot_type).cohort is cohort
 
-    def _by_preference(
-        self, gang: Gang, finding: Finding, runs: Iterable[Running], *, owns: bool
-    ) -> list[Running]:
-        """Those that may be stopped, the first to go first: the tenant's own where its limits are the obstacle; those
-        on borrowed slots; the lowest class; the least work lost; the newest."""
-        code = finding.check.code
-        own_first = finding.scope is Scope.TENANT and code is not WaitReason.COHORT_GPUS
+    def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> list[Running]:
+        """Those that may be stopped for the gang. owns: its tenant's limit covers it."""
         urgent = gang.priority >= PREEMPTS
 
         def may_go(run: Running) -> bool:
-            if self._is_reclaimed(run, gang, finding.supply, owns):
+            if urgent and run.priority < gang.priority and (owns or run.tenant == gang.tenant):
                 return True
-            of_lower_class = urgent and run.priority < gang.priority
-            return of_lower_class and (owns or run.tenant == gang.tenant)
+            return self._is_reclaimed(run, gang, supply, owns)
+
+        return [run for run in self._stoppable[supply.slot_type] if may_go(run)]
+
+    def _by_preference(self, gang: Gang, finding: Finding, candidates: Iterable[Running]) -> list[Running]:
+        """The first to go first: the tenant's own where its limits are the obstacle; those on borrowed slots; the
+        lowest class; the least work lost; the newest."""
+        code = finding.check.code
+        own_first = finding.scope is Scope.TENANT and code is not WaitReason.COHORT_GPUS
 
         def cost(run: Running) -> tuple[bool, bool, int, float, float, str]:
             of_others = own_first and run.tenant != gang.tenant
@@ -186,13 +197,7 @@ class Preemption:
                 run.job,
             )
 
-        taken = {stop.job for stop in self.stops}
-        free_to_go = (
-            run
-            for run in runs
-            if run.job not in taken and can_be_stopped(run, now=self._now, lease=self._lease)
-        )
-        return sorted((run for run in free_to_go if may_go(run)), key=cost)
+        return sorted(candidates, key=cost)
 
 
 class _Rooms:
@@ -215,6 +220,13 @@ class _Rooms:
         self.slots: Counter[str] = Counter()
         self.jobs: Counter[str] = Counter()
         """By tenant, what it will have in use in addition; less than nothing if more leave."""
+        self.too_small_for: set[Hashable] = set()
+        """Shapes of gangs that do not fit on nodes whatever leaves."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether runs leave that could make room for several."""
+        return bool(self._made)
 
     def left(self) -> dict[str, Room]:
         """By node of the pool. Read again for each gang: starts of this plan take slots in between."""
@@ -227,22 +239,30 @@ class _Rooms:
         self._made.append(made)
         self.slots.update(made.slots)
         self.jobs.update(made.jobs)
+        self.too_small_for.clear()
 
 
 class _Made:
     """The room that one gang finds when these runs have left, on nodes and in its tenant's limits.
 
-    slots, jobs: by tenant, what it will have in use in addition. around_reservations: not on nodes reserved for another
-    gang that waited too long.
+    slots, jobs: by tenant, what it will have in use in addition. owns: its limit covers the gang. around_reservations:
+    not on nodes reserved for another gang that waited too long.
     """
 
     def __init__(
-        self, gang: Gang, supply: Supply, rooms: _Rooms, ledger: Ledger, *, around_reservations: bool
+        self,
+        gang: Gang,
+        supply: Supply,
+        rooms: _Rooms,
+        ledger: Ledger,
+        *,
+        owns: bool,
+        around_reservations: bool,
     ) -> None:
         self._gang, self._supply, self._pool, self._ledger = gang, supply, rooms.pool, ledger
         self._need = rooms.pool.need(gang)
         self._owed = rooms.owed
-        self._before, self._rooms = rooms.left(), rooms
+        self._before, self._rooms, self._owns = rooms.left(), rooms, owns
         if around_reservations:
             for name in rooms.pool.kept_for_others(gang):
                 self._before.pop(name, None)
@@ -255,10 +275,9 @@ class _Made:
         self._learners = sum(self._fitting.values())
 
     @property
-    def owns(self) -> bool:
-        """Whether the tenant's own limit covers the gang, beside what it was given before in this plan."""
-        more = max(0, self._rooms.slots[self._gang.tenant])
-        return not self._supply.account.borrows(more + self._gang.asked)
+    def holds_gang(self) -> bool:
+        """Whether all its learners fit on nodes."""
+        return self._learners >= self._gang.learners.min
 
     def without(self, run: Running) -> None:
         for name in run.nodes:
@@ -273,7 +292,7 @@ class _Made:
     def suffices(self) -> bool:
         """Whether every check that a stop can help with passes: the tenant's slots and jobs, and whole learners on
         nodes that take any."""
-        if self._learners < self._gang.learners.min:
+        if not self.holds_gang:
             return False
         tenant, account, jobs = self._gang.tenant, self._supply.account, self._supply.jobs
         more_jobs = self._rooms.jobs[tenant] + self.jobs[tenant]
@@ -285,7 +304,7 @@ class _Made:
         cohort, slot_type = account.cohort, self._supply.slot_type
         if cohort is None:
             return True
-        taken = cohort.taken + (0 if self.owns else cohort.claimed)
+        taken = cohort.taken + (0 if self._owns else cohort.claimed)
         for tenant in self._rooms.slots.keys() | self.slots.keys():
             other = self._ledger.account(tenant, slot_type)
             if other.cohort is cohort:
