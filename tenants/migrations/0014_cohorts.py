@@ -47,7 +47,7 @@ END $$;
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0011_audit_chain")]
+    dependencies = [("tenants", "0016_storage_limit")]
     operations = [
         migrations.AddField(
             model_name="tenant",
