@@ -21,6 +21,8 @@ from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
 
 SWEPT_AT_ONCE = 1000  # keys whose rows are read with one query
+SWEEP_S = 60.0
+"""Other periodic tasks wait for the sweep; with a slow store the next one continues."""
 
 
 def release(blob_ids: Collection[int]) -> int:
@@ -50,12 +52,14 @@ def sweep(older_than: timedelta, *, keys: bool = True) -> int:
     )
     released = Q(released_at__lte=Now() - retention)
     left_behind = Q(released_at=None, created_at__lt=Now() - older_than) & ~Exists(collecting)
-    swept = 0
+    swept, ends = 0, time.monotonic() + SWEEP_S
     for blob in _unused().filter(released | left_behind):
+        if time.monotonic() > ends:
+            return swept
         moment = blob.released_at.timestamp() if blob.released_at else since
         if not store().changed_since(key_of(blob.tenant_id, blob.pk), moment):  # its bytes still arrive
             swept += _remove(blob)
-    return swept + (_sweep_keys(since) if keys else 0)
+    return swept + (_sweep_keys(since, ends) if keys else 0)
 
 
 def _remove(blob: Blob) -> int:
@@ -71,13 +75,13 @@ def _remove(blob: Blob) -> int:
     return 1
 
 
-def _sweep_keys(since: float) -> int:
+def _sweep_keys(since: float, ends: float) -> int:
     """Remove bytes that have no row. A number is never used twice, so no row can come for them.
 
     Numbers that the database has not reached are of a newer one: it was restored, and the right one may come back.
     """
     reached, swept, keys = _highest_number(), 0, store().older_than(since)
-    while some := list(islice(keys, SWEPT_AT_ONCE)):
+    while time.monotonic() < ends and (some := list(islice(keys, SWEPT_AT_ONCE))):
         numbers = {number for _, number in some}
         known = set(Blob.objects.filter(pk__in=numbers).values_list("pk", flat=True))
         for key, number in some:

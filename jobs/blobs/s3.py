@@ -41,6 +41,8 @@ CONFIG = Config(
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
+CHECK = Config(connect_timeout=2, read_timeout=3, retries={"mode": "standard", "max_attempts": 1})
+"""For the check of the store's health, which other work of its thread waits for."""
 MISSING = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
 
 
@@ -53,12 +55,14 @@ class S3Store:
         parts = urlsplit(place)
         self.bucket, self.prefix = parts.netloc, parts.path.strip("/")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        self._s3: Any = boto3.session.Session().client("s3", region_name=region, config=CONFIG)
+        session = boto3.session.Session()
+        self._s3: Any = session.client("s3", region_name=region, config=CONFIG)
+        self._impatient: Any = session.client("s3", region_name=region, config=CONFIG.merge(CHECK))
 
     def check(self) -> None:
         try:
-            with _call():
-                self._s3.head_bucket(Bucket=self.bucket)
+            with _translated():
+                self._impatient.head_bucket(Bucket=self.bucket)
         except FileNotFoundError as error:
             raise StoreUnavailable(f"There is no bucket {self.bucket}.") from error
 

@@ -16,6 +16,7 @@ from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
     CLUSTER_UNAVAILABLE,
     PREPARING,
+    STORE_UNAVAILABLE,
     JobObservation,
     LearnerObservation,
     Order,
@@ -245,7 +246,7 @@ def _storing(job: JobObservation) -> Decision:
         return (
             Decision(act=Act.REMOVE, requeue_after_s=WAIT_MOVING_S)
             if removable
-            else Decision(requeue_after_s=WAIT_MOVING_S)
+            else Decision(requeue_after_s=WAIT_MOVING_S, note=_storing_note(job))
         )
     if job.all_delivered and not unkept:
         return _to(State.COMPLETED, "completed", "Finished successfully; its results are stored.")
@@ -262,6 +263,13 @@ def _storing(job: JobObservation) -> Decision:
     return _not_stored(
         missing, missing.cluster_message or "its processes ended before everything was uploaded"
     )
+
+
+def _storing_note(job: JobObservation) -> Reason | None:
+    if job.store_problem:
+        words = f"Finished successfully; its results wait. {job.store_problem}"
+        return Reason(STORE_UNAVAILABLE, words, {"since": job.store_since})
+    return _FORWARD[State.PROCESSING].reason if job.reason.code == STORE_UNAVAILABLE else None
 
 
 def _not_stored(learner: LearnerObservation, why: str) -> Decision:

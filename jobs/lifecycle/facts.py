@@ -30,6 +30,8 @@ CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
 
 
+STORE_UNAVAILABLE = "store_unavailable"
+"""The reason's code while results wait for the store of files."""
 UNEXPLAINED_S = 10.0
 """The cluster has this long, from a program's end by a signal, to say whether it was the cluster's own doing."""
 SIGNALED = range(129, 193)
@@ -66,7 +68,8 @@ class LearnerObservation:
     gen_seen: int = 0
     silent_s: float | None = None
     stalled_s: float | None = None
-    """Seconds since something that it sent was last stored or acknowledged, or since its program ended."""
+    """Seconds since something that it sent was last stored or acknowledged, since its program ended, or since the
+    store of files was last away."""
     cluster_message: str = ""
     """What the cluster last reported of it before its gang was removed."""
     report: LearnerReport | None = None
@@ -173,6 +176,10 @@ class JobObservation:
     """Seconds until its gang must be complete. None: its cluster sets no deadline."""
     stall_limit_s: float = 1800.0
     """For how long an upload may make no progress."""
+    store_problem: str = ""
+    """What is wrong with the store of files, as a sentence; empty if nothing is, or where it does not matter."""
+    store_since: str = ""
+    """When that began, RFC 3339."""
     has_checkpoint: bool = False
     corrupt_checkpoints: int = 0
 

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs import clusters
 from jobs.accounting import is_recent, ran_s, time_left_s
+from jobs.blobs.health import StoreHealth, health
 from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, setup_failure
@@ -26,6 +27,7 @@ from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, Stop
 from jobs.steps import reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
 
+NOTHING_KNOWN = StoreHealth()
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
 
 
@@ -135,6 +137,7 @@ def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
 def _observation(
     job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
 ) -> JobObservation:
+    store = health() if job.state in {State.STORING, State.STOPPING} else NOTHING_KNOWN
     canceled = job.state == State.QUEUED and job.intent == Intent.CANCEL
     counts = canceled or job.state in {State.STOPPING, State.HALTED}  # elsewhere nothing depends on them
     valid, corrupt = _checkpoints(job) if counts else (0, 0)
@@ -149,7 +152,7 @@ def _observation(
         order=_order(job),
         attempt=job.attempt,
         launched=attempt is not None and attempt.launched_at is not None,
-        learners=tuple(_learner(learner, now) for learner in learners),
+        learners=tuple(_learner(learner, now, now if store.away else store.back_at) for learner in learners),
         observed=False,
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
@@ -162,6 +165,8 @@ def _observation(
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
         deploy_left_s=_deploy_left_s(job, attempt, now),
         stall_limit_s=settings.LUTHIER_STORING_STALL_S,
+        store_problem=store.sentence if store.problem else "",
+        store_since=store.since.isoformat() if store.since else "",
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
     )
@@ -187,7 +192,7 @@ def _order(job: Job) -> Order | None:
     )
 
 
-def _learner(row: Learner, now: datetime) -> LearnerObservation:
+def _learner(row: Learner, now: datetime, store_was_away: datetime | None) -> LearnerObservation:
     return LearnerObservation(
         rank=row.rank,
         node=row.node,
@@ -202,7 +207,7 @@ def _learner(row: Learner, now: datetime) -> LearnerObservation:
         message=row.message,
         gen_seen=row.gen_seen,
         silent_s=_since(row.last_seen_at, now),
-        stalled_s=_since(_last((row.stored_at, row.exited_at)), now),
+        stalled_s=_since(_last((row.stored_at, row.exited_at, store_was_away)), now),
         cluster_message=row.cluster_message,
     )
 

@@ -1,5 +1,6 @@
 """The installation's periodic tasks: each is a row with the time when it is due; one worker at a time runs it.
 
+blobs     checks whether the blob store responds
 compact   merges the many small chunks of quiet logs
 forecast  updates when each waiting job is expected to start
 notice    notes when no worker ran, which is no job's wait
@@ -30,6 +31,7 @@ from guardian.models import UserObjectPermission
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
 from jobs import blobs, clusters, retention, rollups, storage, usage_days
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S
+from jobs.blobs import health
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction
@@ -81,7 +83,7 @@ def run_due() -> list[str]:
         fp("periodic.after_claim")
         try:
             result = task(before)
-        except ClusterBusy as busy:
+        except (ClusterBusy, blobs.StoreUnavailable) as busy:
             result = before | {"busy": str(busy)}
         fp("periodic.before_result")
         PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now())
@@ -242,6 +244,7 @@ def seal_audit_log(before: Result) -> Result:
 
 
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
+    health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     NOTICE: (NOTED_EVERY_S, notice_stop),

@@ -1,4 +1,5 @@
-"""Health checks of the database, the workers, the scheduler and the cluster, for /readyz and `manage.py doctor`."""
+"""Health checks of the database, the workers, the scheduler, the cluster and the store of files, for /readyz and
+`manage.py doctor`."""
 
 import threading
 import time
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters
+from jobs.blobs.health import health
 from jobs.selectors.installation import last_pass, unknown_gangs, workers_alive
 from portal.health.deadline import run_together
 
@@ -24,6 +26,9 @@ FRESH_S = 1.0
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 PASS_OVERDUE_S = 30
 """A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
+
+STORE_CHECK_OVERDUE_S = 90
+"""A worker checks the store of files every 15 s, after other tasks."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def shared_checks() -> tuple[datetime, list[HealthCheck]]:
 
 
 def run_checks() -> list[HealthCheck]:
-    """Check the four components that a job needs concurrently, each within ANSWER_S.
+    """Check the five components that a job needs concurrently, each within ANSWER_S.
 
     Without the database the state of the workers and of the scheduler is unknown.
     """
@@ -67,6 +72,7 @@ def run_checks() -> list[HealthCheck]:
             "workers": _closing_connection(workers),
             "scheduler": _closing_connection(scheduler),
             "cluster": cluster,
+            "blobs": _closing_connection(blob_store),
         },
         within_s=ANSWER_S,
     )
@@ -103,6 +109,9 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
         "no response",
         f"the {settings.LUTHIER_CLUSTER} cluster did not respond within {ANSWER_S:.0f} s",
         clusters.capabilities().remedy,
+    ),
+    "blobs": lambda: HealthCheck(
+        "blobs", "unknown", warnings=(f"The database did not respond within {ANSWER_S:.0f} s.",)
     ),
 }
 
@@ -196,6 +205,22 @@ def cluster() -> HealthCheck:
     if isolation.holds:
         return HealthCheck("cluster", f"{found}; {isolation.text}")
     return HealthCheck("cluster", found, warnings=(f"{isolation.text[:1].upper()}{isolation.text[1:]}.",))
+
+
+def blob_store() -> HealthCheck:
+    """Never fails: jobs run without it, and their files wait. The workers check it; this reads what they found."""
+    try:
+        found = health()
+    except DatabaseError as error:
+        return HealthCheck("blobs", "unknown", warnings=(f"The database: {first_line(error)}.",))
+    if found.checked_at is None:
+        return HealthCheck("blobs", "not checked yet")
+    age_s = (timezone.now() - found.checked_at).total_seconds()
+    if age_s > STORE_CHECK_OVERDUE_S:
+        return HealthCheck("blobs", f"last checked {age_s:.0f} s ago; unknown since")
+    if found.problem:
+        return HealthCheck("blobs", "away" if found.away else "slow", warnings=(found.sentence,))
+    return HealthCheck("blobs", "responding")
 
 
 def pending_migrations() -> int:

@@ -28,6 +28,8 @@ ASK_S = 2
 
 def examine() -> list[HealthCheck]:
     """Every check, in the order in which to fix them."""
+    shared = {check.name: check for check in run_checks()}
+    known = shared.pop("blobs")
     return [
         python(),
         variables(),
@@ -35,8 +37,8 @@ def examine() -> list[HealthCheck]:
         keys(),
         disk(),
         bundles(),
-        *run_checks(),
-        blob_store(),
+        *shared.values(),
+        blob_store(known.warnings),
         secrets_keys(),
         broker(),
         web(),
@@ -98,18 +100,19 @@ def disk() -> HealthCheck:
     return HealthCheck("disk", found)
 
 
-def blob_store() -> HealthCheck:
+def blob_store(warnings: tuple[str, ...]) -> HealthCheck:
+    """Ask it now; warnings: what the workers found, and since when."""
     place = settings.LUTHIER_BLOBS or str(settings.LUTHIER_DATA / "blobs")
     try:
         blobs.check()
     except (blobs.StoreUnavailable, OSError) as error:
         remedy = "Correct LUTHIER_BLOBS and AWS_…, or make room: code, checkpoints and results go there."
-        return HealthCheck("blobs", "", f"{place}: {first_line(error)}", remedy)
+        return HealthCheck("blobs", "", f"{place}: {first_line(error)}", remedy, warnings)
     has_peers = "KUBE_INSTALLATION" in required_settings(settings.LUTHIER_CLUSTER)
     if has_peers and (missing := without_store(DriverSettings())):
         remedy = "Set KUBE_INGEST_PEERS, then run `manage.py tenant_provision --all`."
         return HealthCheck("blobs", "", missing, remedy)
-    return HealthCheck("blobs", place)
+    return HealthCheck("blobs", place, warnings=warnings)
 
 
 def bundles() -> HealthCheck:

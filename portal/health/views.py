@@ -16,7 +16,8 @@ def alive(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
-    """200 if the database, the workers, the scheduler and the cluster work, otherwise 503 with each reason."""
+    """200 if the database, the workers, the scheduler and the cluster work, otherwise 503 with each reason. A store of
+    files that is away or slow is a warning."""
     checked_at, found = checks.shared_checks()
     good = all(part.ready for part in found)
     answer = {

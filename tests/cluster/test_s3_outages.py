@@ -19,13 +19,17 @@ from django.db import connection
 
 from jobs import blobs
 from jobs.blobs import s3 as s3_store
-from jobs.models import Blob, Checkpoint, Job
+from jobs.models import Blob, Checkpoint, Job, ResultFile
+from jobs.states import State
 from portal import asgi_handler
+from tenants.models import Token
 from tests import factories
 from tests.cluster.proxy import Proxy
 from tests.cluster.test_s3 import SAVER, bearer, s3, saved
 from tests.learner_agent.conftest import rig, server
 from tests.learner_agent.harness import AgentServer, Rig, make_job, until
+from tests.portal.api.conftest import Api
+from tests.portal.api.test_downloads import large_blob, most_memory
 from tools.kube.s3 import S3Server
 
 __all__ = ["rig", "s3", "server"]
@@ -176,3 +180,44 @@ def test_a_connection_that_breaks_amid_a_file_is_made_again(proxy: Proxy) -> Non
         proxy.refuse()
         proxy.accept()
         assert first + source.read() == content
+
+
+def test_a_client_that_leaves_a_download_frees_its_connection_to_the_store(
+    s3: S3Server, server: AgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = factories.job(state=State.COMPLETED)
+    blob = large_blob(job.tenant_id, 64 * blobs.BLOCK)
+    ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=0, path="large.bin", blob=blob)
+    _, secret = Token.objects.create(user=job.owner, name="test", expiry=None)
+    read, closed = [], threading.Event()
+    watch(monkeypatch, "_read", lambda: read.append(1))
+    watch(monkeypatch, "_leave", closed.set)
+
+    url = f"{server.url}/api/v1/jobs/{job.pk}/results.zip"
+    with urlopen(Request(url, headers={"Authorization": f"Bearer {secret}"}), timeout=60) as download:
+        assert len(download.read(blobs.BLOCK)) == blobs.BLOCK
+        assert not closed.is_set()
+    assert closed.wait(60)
+    assert len(read) < 64
+    connection.close()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, name: str, seen: Callable[[], None]) -> None:
+    """Say so before this method of an open object of the store is called."""
+    method = getattr(s3_store._Object, name)
+
+    def watched(self: Any, *arguments: Any) -> Any:
+        seen()
+        return method(self, *arguments)
+
+    monkeypatch.setattr(s3_store._Object, name, watched)
+
+
+@pytest.mark.django_db
+def test_a_download_from_the_store_takes_the_memory_of_a_few_blocks(s3: S3Server) -> None:
+    job = factories.job(state=State.COMPLETED)
+    blob = large_blob(job.tenant_id, 64 * blobs.BLOCK)
+    ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=0, path="large.bin", blob=blob)
+    alice = Api(job.owner)
+    for path in ("results.zip", "results/large.bin"):
+        assert most_memory(alice.get(f"/jobs/{job.pk}/{path}"), blob.size) < 10 * blobs.BLOCK, path

@@ -103,7 +103,39 @@ def test_ready_when_database_workers_and_cluster_answer(client: Client, worker: 
     answer = client.get("/readyz")
     assert answer.status_code == 200
     parts_ready = {name: part["ready"] for name, part in answer.json()["parts"].items()}
-    assert parts_ready == {"database": True, "workers": True, "scheduler": True, "cluster": True}
+    assert parts_ready == {
+        "database": True, "workers": True, "scheduler": True, "cluster": True, "blobs": True,
+    }  # fmt: skip
+
+
+def test_a_store_of_files_that_is_away_is_a_warning(
+    client: Client, worker: Worker, settings: Settings
+) -> None:
+    assert client.get("/readyz").json()["parts"]["blobs"] == {"ready": True, "found": "not checked yet"}
+    found = {
+        "problem": "Could not connect",
+        "away": True,
+        "since": "2026-11-25T13:05:00+00:00",
+        "back_at": None,
+    }
+    row = PeriodicTask.objects.create(name="blobs", result=found, done_at=Now())
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    sentence = "The store of files has not responded since 2026-11-25 13:05:00 UTC: Could not connect."
+    assert answer.json()["parts"]["blobs"] == {"ready": True, "found": "away", "warnings": [sentence]}
+    settings.LUTHIER_BLOBS = "/dev/null/blobs"
+    store = next(part for part in diagnosis.examine() if part.name == "blobs")
+    assert not store.ready
+    assert store.warnings == (sentence,)
+
+    PeriodicTask.objects.filter(pk=row.pk).update(
+        result=found | {"problem": "", "away": False, "since": None}
+    )
+    assert client.get("/readyz").json()["parts"]["blobs"] == {"ready": True, "found": "responding"}
+    PeriodicTask.objects.filter(pk=row.pk).update(done_at=Now() - timedelta(hours=1))
+    assert re.fullmatch(
+        r"last checked 36\d\d s ago; unknown since", client.get("/readyz").json()["parts"]["blobs"]["found"]
+    )
     assert answer.json()["parts"]["workers"]["found"] == "1 alive"
 
 

@@ -6,6 +6,9 @@ import pytest
 from django.conf import settings
 from django.db.models.functions import Now
 
+from jobs.blobs import health
+from jobs.models import PeriodicTask
+from jobs.selectors.snapshot import database_now
 from jobs.states import Phase, State
 from tests.jobs.lifecycle.world import World, job_of, state
 
@@ -42,3 +45,50 @@ def test_a_slow_upload_that_advances_is_left_alone_for_as_long_as_it_takes(world
     world.done(job)
     world.settle()
     assert state(job) == State.COMPLETED
+
+
+def store(**found: object) -> None:
+    """What the workers found of the store of files."""
+    result = {"problem": "", "away": False, "since": None, "back_at": None} | found
+    row = {"result": result, "done_at": Now()}
+    PeriodicTask.objects.update_or_create(name=health.TASK, defaults=row)
+
+
+def test_results_wait_for_a_store_that_is_away_and_say_so(world: World) -> None:
+    """The time of its outage is none in which the upload made no progress."""
+    job = world.running()
+    store(problem="Could not connect", away=True, since="2026-11-25T13:05:00+00:00")
+    world.exit(job)
+    world.settle()
+    reason = job_of(job)
+    assert (reason.state, reason.reason_code) == (State.STORING, "store_unavailable")
+    assert reason.reason_message == (
+        "Finished successfully; its results wait. The store of files has not responded since 2026-11-25 13:05:00 UTC:"
+        " Could not connect."
+    )
+    assert reason.reason_numbers == {"since": "2026-11-25T13:05:00+00:00"}
+
+    world.elapse(settings.LUTHIER_STORING_STALL_S + 60)
+    world.report(job, phase=Phase.STORING)
+    world.settle()
+    assert state(job) == State.STORING
+    store(back_at=database_now().isoformat())
+    world.elapse(60)
+    world.report(job, phase=Phase.STORING)
+    world.settle()
+    assert (state(job), job_of(job).reason_code) == (State.STORING, "storing")
+    world.done(job)
+    world.settle()
+    assert state(job) == State.COMPLETED
+
+
+def test_an_upload_that_hangs_although_the_store_is_back_still_ends(world: World) -> None:
+    job = world.running()
+    store(back_at=database_now().isoformat())
+    world.exit(job)
+    world.settle()
+    world.elapse(settings.LUTHIER_STORING_STALL_S + 60)
+    store(back_at="2026-01-01T00:00:00+00:00")
+    world.report(job, phase=Phase.STORING)
+    world.settle()
+    assert state(job) == State.FAILED

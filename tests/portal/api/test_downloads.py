@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tempfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from jobs import archives, blobs
 from jobs.blobs.store import store
-from jobs.models import Job, ResultFile
+from jobs.models import Blob, Job, ResultFile
 from jobs.states import State
 from tests import factories
 from tests.portal.api.conftest import Api, People
@@ -28,6 +30,28 @@ def content(answer: Any) -> bytes:
 def leaves(job: Job, rank: int, path: str, text: bytes) -> None:
     blob = blobs.put(job.tenant_id, text)
     ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=rank, path=path, blob=blob)
+
+
+def large_blob(tenant_id: int, size: int) -> Blob:
+    """size zeros, made without holding them."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        file.seek(0)
+        return blobs.put(tenant_id, file)
+
+
+def most_memory(answer: Any, size: int) -> int:
+    """The most bytes of Python's memory while a download of at least this size is read block by block."""
+    received = 0
+    tracemalloc.start()
+    try:
+        for block in answer.streaming_content:
+            received += len(block)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert received >= size
+    return most
 
 
 def zipped(files: list[tuple[str, str]]) -> bytes:
@@ -66,6 +90,19 @@ def test_all_results_come_as_one_zip(alice: Api, people: People) -> None:
         assert archive.getinfo("learner-1/large.bin").file_size == 3_200_000
     assert answer["Content-Disposition"] == 'attachment; filename="a-b-results.zip"'
     assert answer["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["results.zip", "results/large.bin", "code"])
+def test_a_download_takes_the_memory_of_a_few_blocks_however_large_it_is(
+    alice: Api, people: People, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portal.api.files.kind_of", lambda source: "zip")
+    job = factories.job(owner=people.alice, state=State.COMPLETED)
+    blob = large_blob(job.tenant_id, 64 * blobs.BLOCK)
+    ResultFile.objects.create(job=job, tenant=job.tenant, attempt=1, rank=0, path="large.bin", blob=blob)
+    Job.objects.filter(pk=job.pk).update(code=blob)
+
+    assert most_memory(alice.get(f"/jobs/{job.pk}/{path}"), blob.size) < 8 * blobs.BLOCK
 
 
 def test_a_file_whose_bytes_are_gone_is_an_error_alone_and_is_left_out_of_a_zip(
