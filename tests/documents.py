@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELL = "sh"
-LANGUAGES = {SHELL, "json", "mermaid", "python", "text", "yaml"}
+LANGUAGES = {SHELL, "json", "mermaid", "python", "sql", "text", "yaml"}
 FENCE = re.compile(
     r"(?:^<!-- (?P<how>[^\n]*) -->\n)?^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^\n]*)\n"
     r"(?P<text>.*?)^(?P=indent)(?P=fence)$",

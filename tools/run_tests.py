@@ -52,6 +52,8 @@ def main() -> int:
         failed += suite("everyday", ["-n", cores, *extra], reports)
         if not only_everyday:
             env = {"LUTHIER_LONG": "1"} if long else {}
+            if shutil.which("pgbouncer") is None:
+                install_package("pgbouncer")
             failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
             failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env)
             failed += browser_suite(extra, reports, env)
@@ -113,13 +115,18 @@ def find_browser() -> str | None:
 
 def install_browser() -> str | None:
     """Debian's Chromium, where we may install it."""
+    install_package("chromium")
+    return find_browser()
+
+
+def install_package(name: str) -> None:
+    """A package of Debian, where we may install it."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    print("\nInstalling Chromium ...", flush=True)
+        return
+    print(f"\nInstalling {name} ...", flush=True)
     quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
     subprocess.call(["apt-get", "update", "-qq"], **quiet)
-    subprocess.call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], **quiet)
-    return find_browser()
+    subprocess.call(["apt-get", "install", "-y", "-qq", "--no-install-recommends", name], **quiet)
 
 
 def closing_line(reports: Path, seconds: float) -> str:

@@ -2,7 +2,7 @@
 transactions of their own; it is rolled up behind the start, in small steps (jobs.usage_days), and until then counted
 as before, row by row. May be interrupted and repeated."""
 
-from django.db import migrations
+from django.db import migrations, transaction
 
 JOBS_BATCH = 20_000
 NEXT = "SELECT max(id) FROM (SELECT id FROM jobs_job WHERE id > %s ORDER BY id LIMIT %s) AS batch"
@@ -19,8 +19,9 @@ ON CONFLICT DO NOTHING
 
 def note(apps, schema_editor):
     after = ""
-    with schema_editor.connection.cursor() as cursor:
-        while True:
+    while True:
+        with transaction.atomic(), schema_editor.connection.cursor() as cursor:
+            cursor.execute("SET LOCAL statement_timeout = 0")
             cursor.execute(NEXT, [after, JOBS_BATCH])
             (upto,) = cursor.fetchone()
             if upto is None:

@@ -61,6 +61,11 @@ def make(target: Path, say: Say) -> Manifest:
 
 def _dump(target: Path) -> tuple[list[Stored], int]:
     """Dump one moment of the database; returns the files that it refers to, and how many jobs it has."""
+    if is_pooled():
+        raise BackupError(
+            "DATABASE_URL leads through a connection pool such as pgbouncer, and pg_dump would change sessions that"
+            " others use. Set DATABASE_URL to the address of PostgreSQL itself for this command."
+        )
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -74,6 +79,13 @@ def _dump(target: Path) -> tuple[list[Stored], int]:
         run_tool("pg_dump", arguments, connection.settings_dict)
     (target / DUMP).chmod(0o600)
     return files, jobs
+
+
+def is_pooled() -> bool:
+    """A pool gives its clients process numbers of its own."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return bool(cursor.fetchone()[0] != connection.connection.info.backend_pid)
 
 
 def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from django.db.backends.postgresql import base as postgresql
+from django.db.backends.postgresql import schema
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from portal.database import connection_pool
 
 
+class SchemaEditor(schema.DatabaseSchemaEditor):
+    """A migration may take longer than any statement of a running installation. For its transaction alone: behind a
+    pool in transaction mode the session goes to others afterward."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self.atomic_migration and not self.collect_sql:
+            self.execute("SET LOCAL statement_timeout = 0")
+        return self
+
+
 class DatabaseWrapper(postgresql.DatabaseWrapper):
     """PostgreSQL through pooled connections."""
+
+    SchemaEditorClass = SchemaEditor
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._dsn = repr(sorted(conn_params.items(), key=lambda item: item[0]))

@@ -29,9 +29,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         wait_for_database()
-        # A migration may take longer than any statement of a running installation.
-        with connection.cursor() as cursor:
-            cursor.execute("SET statement_timeout = 0")
         pending = pending_migrations()
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
