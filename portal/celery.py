@@ -32,4 +32,7 @@ def require_cluster_settings(**_: object) -> None:
 
 @worker_init.connect
 def wait_for_tables(**_: object) -> None:
+    from portal.migrations_wait import wait_for_migrations  # needs Django's settings
+
     wait_until_prepared()
+    wait_for_migrations()

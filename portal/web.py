@@ -6,6 +6,7 @@ import argparse
 import os
 import resource
 
+import django
 import uvicorn
 
 SOCKET_FRAME_BYTES = 1024 * 1024
@@ -22,6 +23,10 @@ def main() -> None:
     options.add_argument("--port", type=int, default=8000)
     given = options.parse_args()
     _raise_open_files()
+    django.setup(set_prefix=False)
+    from portal.migrations_wait import wait_for_migrations  # needs Django's settings
+
+    wait_for_migrations()
     uvicorn.run(
         "portal.asgi:application",
         host=given.host,

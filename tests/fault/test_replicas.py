@@ -163,6 +163,9 @@ def test_a_killed_web_process_and_a_rolling_restart_cost_no_line(installation: I
         )
         killed.start()
 
+        installation.platform.manage(
+            "prepare", "--no-demo"
+        )  # of the next version, under the running processes
         for replica in installation.replicas:
             replica.stop()
             await_new_lines(viewers)
