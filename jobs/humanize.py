@@ -50,7 +50,7 @@ def saved_step(step: int | None, reported: int | None) -> str:
 
 def filesize(count: float) -> str:
     """Bytes as 12.3 MiB."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

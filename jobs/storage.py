@@ -12,8 +12,11 @@ from typing import Any
 
 from django.db import connection
 
+from jobs.humanize import filesize
 from jobs.models import StorageKind
 from jobs.retries import retry_on_serialization_failure
+from tenants.models import Tenant
+from tenants.retention import MAX_BYTES
 
 PARTS = 5_000
 """Changes that are added up at most, in one transaction."""
@@ -39,7 +42,54 @@ added AS (
 SELECT count(*) FROM taken
 """
 
+LOCK = 4_770_002
+"""Advisory lock, with the tenant's number: two offers must not both take the last bytes."""
+MOST = MAX_BYTES
+"""What a tenant without a limit may store: no store holds the files of 2^60 bytes that a program may declare."""
+HALT_SHARE = 10
+"""Percent of the limit, beyond it, for checkpoints of jobs that are halted or preempted."""
+
 Used = Mapping[StorageKind, int]
+
+
+class NoRoom(Exception):
+    """Bytes that cannot be stored, refused before any of them is sent. numbers: in bytes; needed_bytes do not fit."""
+
+    reason = ""
+
+    def __init__(self, message: str, **numbers: int) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+
+
+class StorageFull(NoRoom):
+    """The tenant may not store so many bytes more."""
+
+    reason = "storage_full"
+
+    def __init__(self, used: int, limit: int, needed: int) -> None:
+        needs = f"{filesize(needed)} more do not fit: " if needed else ""
+        super().__init__(
+            f"{needs}the tenant stores {filesize(used)} of {filesize(limit)}. Delete jobs that are no longer needed, or"
+            " ask a platform admin for a higher limit.",
+            used_bytes=used,
+            limit_bytes=limit,
+            needed_bytes=needed,
+        )
+
+
+class DiskFull(NoRoom):
+    """The platform's disk has no room for so many bytes more."""
+
+    reason = "disk_full"
+
+    def __init__(self, room: int, needed: int) -> None:
+        super().__init__(
+            f"{filesize(needed)} more do not fit: the platform's disk has room for {filesize(room)}. Ask an operator of"
+            " this installation to make room.",
+            room_bytes=room,
+            needed_bytes=needed,
+        )
 
 
 def used_by(tenant_id: int) -> Used:
@@ -57,6 +107,27 @@ def used_by_all() -> dict[int, int]:
             f"SELECT tenant_id, sum(bytes) FROM ({COUNTED.format(which='true')}) AS counted GROUP BY 1"
         )
         return {tenant_id: int(size) for tenant_id, size in cursor.fetchall()}
+
+
+def locked_limit(tenant_id: int) -> int | None:
+    """The tenant's limit. If it has one, no other offer of the tenant is judged until the end of the transaction."""
+    limit = Tenant.objects.values_list("storage_limit", flat=True).get(pk=tenant_id)
+    if limit is not None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCK, tenant_id])
+    return limit
+
+
+def require_room(tenant_id: int, limit: int | None, needed: int, *, halting: bool = False) -> None:
+    """Raise StorageFull if the tenant may not store so many bytes more. limit: of locked_limit.
+
+    halting: for the checkpoint of a halt, which may exceed the limit by HALT_SHARE.
+    """
+    if needed <= 0 or (limit is None and needed < MOST // 1024):  # quick, where nothing can be exceeded
+        return
+    used, most = sum(used_by(tenant_id).values()), MOST if limit is None else limit
+    if used + needed > most + (most * HALT_SHARE // 100 if halting else 0):
+        raise StorageFull(used, most, needed)
 
 
 def add_up(_: dict[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from threading import Lock
 from typing import IO, Any
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 
+from jobs import storage
 from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, WrongOffset
 from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
 from jobs.failpoints import fp
@@ -35,7 +36,7 @@ KNOWN = (
 def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
     """Store content, which is code, and return its verified row; the same bytes of the same tenant are stored once.
 
-    The row is locked against removal until the end of the transaction. Raises OSError or StoreUnavailable.
+    The row is locked against removal until the end of the transaction. Raises OSError, StoreUnavailable or NoRoom.
     """
     place = store()
     if isinstance(content, bytes | bytearray) and (known := _known(place, tenant_id, _sha256(content))):
@@ -84,35 +85,59 @@ def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
 
 
 def begin(tenant_id: int, sha256: str, size: int, kind: StorageKind = StorageKind.CHECKPOINTS) -> Blob:
-    """Find or make the row for these bytes; its received is how many bytes are there already. kind: of a new row."""
-    while (blob := Blob.objects.filter(tenant_id=tenant_id, sha256=sha256).first()) is None:
-        # Many learners offer the same files at once: a second insert must not be an error in the database's log.
-        row = Blob(tenant_id=tenant_id, sha256=sha256, size=size, kind=kind)
-        Blob.objects.bulk_create([row], ignore_conflicts=True)
-    if blob.size == size or blob.verified:
-        return blob
-    # The first upload declared a wrong size.
-    same = Blob.objects.filter(pk=blob.pk, verified=False)
-    same.update(size=size, received=0, restarts=F("restarts") + 1)
-    return begin(tenant_id, sha256, size, kind)
+    """Find or make the row for these bytes; its received is how many bytes are there already. kind: of a new row.
+
+    Raises storage.NoRoom if they do not fit; then there is no row.
+    """
+    (blob,) = begin_all(tenant_id, [(sha256, size)], kind)
+    return blob
 
 
 def begin_all(
-    tenant_id: int, files: Sequence[tuple[str, int]], kind: StorageKind = StorageKind.CHECKPOINTS
+    tenant_id: int,
+    files: Sequence[tuple[str, int]],
+    kind: StorageKind = StorageKind.CHECKPOINTS,
+    *,
+    halting: bool = False,
 ) -> list[Blob]:
-    """As begin, for many (sha256, size) at once: the number of statements does not grow with the files."""
+    """As begin, for many (sha256, size) at once: the number of statements does not grow with the files.
+
+    All or none: storage.NoRoom is raised if they do not fit together. halting: as for storage.require_room.
+    """
     sizes = dict(files)
-    while missing := sizes.keys() - (found := _of_tenant(tenant_id, sizes)).keys():
-        # Sorted, so that two offers of the same files do not wait for each other.
-        rows = [
-            Blob(tenant_id=tenant_id, sha256=sha256, size=sizes[sha256], kind=kind)
-            for sha256 in sorted(missing)
-        ]
-        Blob.objects.bulk_create(rows, ignore_conflicts=True)
-    for sha256, blob in found.items():
-        if blob.size != sizes[sha256] and not blob.verified:
-            found[sha256] = begin(tenant_id, sha256, sizes[sha256], kind)
+    while more := _more(sizes, found := _of_tenant(tenant_id, sizes)):
+        if (room := store().room()) is not None and sum(more.values()) > room:
+            raise storage.DiskFull(room, sum(more.values()))
+        with transaction.atomic():
+            if (limit := storage.locked_limit(tenant_id)) is not None:
+                more = _more(sizes, found := _of_tenant(tenant_id, sizes))
+            storage.require_room(tenant_id, limit, sum(more.values()), halting=halting)
+            _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind)
     return [found[sha256] for sha256, _ in files]
+
+
+def _more(sizes: Mapping[str, int], found: Mapping[str, Blob]) -> dict[str, int]:
+    """By hash, how many bytes more than now would count. Of one whose first upload declared a larger size, fewer."""
+    return {
+        sha256: size - (found[sha256].size if sha256 in found else 0)
+        for sha256, size in sizes.items()
+        if sha256 not in found or (found[sha256].size != size and not found[sha256].verified)
+    }
+
+
+def _make(tenant_id: int, sizes: Mapping[str, int], found: Mapping[str, Blob], kind: StorageKind) -> None:
+    """Make rows that are missing, and correct the size of others that have not arrived."""
+    # Sorted, so that two offers of the same files do not wait for each other. Many learners offer the same files at
+    # once: a second insert must not be an error in the database's log.
+    rows = [
+        Blob(tenant_id=tenant_id, sha256=sha256, size=sizes[sha256], kind=kind)
+        for sha256 in sorted(sizes.keys() - found.keys())
+    ]
+    if rows:
+        Blob.objects.bulk_create(rows, ignore_conflicts=True)
+    for sha256 in sorted(sizes.keys() & found.keys()):
+        wrong = Blob.objects.filter(pk=found[sha256].pk, verified=False)
+        wrong.update(size=sizes[sha256], received=0, restarts=F("restarts") + 1)
 
 
 def _of_tenant(tenant_id: int, hashes: Collection[str]) -> dict[str, Blob]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from jobs.blobs.store import MARK, number_of
+from jobs.disk import disk_of
 
 PART = ".part"
 WRITING = "put-"
@@ -32,6 +33,9 @@ class FolderStore:
     def check(self) -> None:
         with self.scratch():
             pass
+
+    def room(self) -> int | None:
+        return disk_of(self.root).room
 
     def put(self, key: str, content: IO[bytes], sha256: str) -> None:
         """content comes from `scratch`, and is moved; a second time it is copied."""

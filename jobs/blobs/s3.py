@@ -66,6 +66,9 @@ class S3Store:
         except FileNotFoundError as error:
             raise StoreUnavailable(f"There is no bucket {self.bucket}.") from error
 
+    def room(self) -> int | None:
+        return None
+
     # --- whole objects
 
     def put(self, key: str, content: IO[bytes], sha256: str) -> None:

@@ -65,6 +65,9 @@ class Store(Protocol):
     def check(self) -> None:
         """Raise StoreUnavailable or OSError, with what is wrong, if nothing can be stored now."""
 
+    def room(self) -> int | None:
+        """Bytes that may still be stored; None: unknown."""
+
     def put(self, key: str, content: IO[bytes], sha256: str) -> None:
         """Store content, durable when this returns. content is read from its beginning."""
 

@@ -8,15 +8,17 @@ import logging
 from collections.abc import Sequence
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 
 from jobs import blobs, events, wake
 from jobs.failpoints import fp
 from jobs.humanize import saved_step
+from jobs.ingest import no_room
 from jobs.ingest.intents import note_stored
 from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress, ResultFile, StorageKind
-from jobs.states import EventCode
+from jobs.states import EventCode, Intent, State
+from jobs.storage import NoRoom
 from jobs.tokens import Grant
 from learner_agent.wire import Ckpt
 from learner_agent.wire_fields import File, UploadState
@@ -32,7 +34,10 @@ def offer(grant: Grant, offered: Ckpt) -> Ckpt:
         try:
             if not _is_live(grant):
                 return _refuse(offered, OVER)
-            answer = (_offer_results if offered.what == "results" else _offer_checkpoint)(grant, offered)
+            try:
+                answer = (_offer_results if offered.what == "results" else _offer_checkpoint)(grant, offered)
+            except NoRoom as full:
+                return _refuse(offered, no_room.note_offer(grant, offered, full))
             if answer.state == "COMMITTED":
                 note_stored(grant.learner_id)
             return answer
@@ -59,7 +64,16 @@ def _refuse(offered: Ckpt, message: str) -> Ckpt:
 
 
 def _begin_blobs(grant: Grant, files: Sequence[File], kind: StorageKind) -> list[Blob]:
-    return blobs.begin_all(grant.tenant_id, [(sha256, size) for _, size, sha256 in files], kind)
+    """Rows for all bytes, or NoRoom before any of them is requested."""
+    wanted = [(sha256, size) for _, size, sha256 in files]
+    halting = kind is StorageKind.CHECKPOINTS and _is_halting(grant)
+    return blobs.begin_all(grant.tenant_id, wanted, kind, halting=halting)
+
+
+def _is_halting(grant: Grant) -> bool:
+    """True if the job stops in order to be resumed, from what it saves now."""
+    stopping = Job.objects.filter(Q(intent=Intent.HALT) | Q(state=State.STOPPING), pk=grant.job_id)
+    return stopping.exclude(intent=Intent.CANCEL).exists()
 
 
 def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:

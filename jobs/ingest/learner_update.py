@@ -7,15 +7,17 @@ offset if something before it is missing.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.clusters.base import SHIPPER_REFUSALS
 from jobs.humanize import filesize
+from jobs.models import POINT_BYTES, StorageKind
 from jobs.states import PHASE_ORDER, RESULTS_NOT_KEPT, Phase
 from jobs.tokens import Grant
 from learner_agent.wire import Ack, Data, Event, Final, Metric, Nack, StreamFrame
-from learner_agent.wire_fields import SETUP_FAILED
+from learner_agent.wire_fields import SETUP_FAILED, Point
 
 MAX_CHUNK = 256 * 1024
 """Bytes of one stored chunk; consecutive frames of one commit share chunks up to this size."""
@@ -59,8 +61,14 @@ class LearnerUpdate:
     """Bytes of log that the job may still keep."""
     cap: int = 0
     """Bytes of log that a job may keep at all."""
+    tenant_room: int | None = None
+    """Bytes that its tenant may still store; None: any number."""
+    left_out: set[StorageKind] = field(default_factory=set)
+    """What was not stored because the tenant may store no more."""
     chunks: list[NewChunk] = field(default_factory=list)
     points: list[tuple[str, int, int, float]] = field(default_factory=list)
+    points_lost: int = 0
+    """Points that are not kept."""
     total: int | None = None
     in_order: set[str] = field(default_factory=set)
     """Names of metrics whose points have an order, but no steps of the program's."""
@@ -121,9 +129,10 @@ class LearnerUpdate:
 
     def _append(self, frame: Data, skip: int) -> None:
         data = frame.payload[skip:]
-        kept, over = data[: self.room], len(data) - self.room
+        room = self.room if self.tenant_room is None else min(self.room, self.tenant_room)
+        kept, over = data[:room], len(data) - room
         if kept:
-            self.room -= len(kept)
+            self._use(len(kept))
             chunk = self._open_chunk(tombstone=False, size=len(kept))
             at = chunk.len - skip
             for size, after_ms in frame.reads:
@@ -137,12 +146,19 @@ class LearnerUpdate:
             if self.log_crc != CRC_UNKNOWN:
                 self.log_crc = zlib.crc32(kept, self.log_crc)
         if over > 0:
+            if room < self.room:
+                self.left_out.add(StorageKind.LOGS)
             # This frame reaches the limit, or nothing of the log was left out before.
-            if kept or self.log_crc != CRC_UNKNOWN:
+            elif kept or self.log_crc != CRC_UNKNOWN:
                 self._report(
                     "log_full", f"The job's log has reached {filesize(self.cap)}; the rest is not kept."
                 )
             self._drop(over, data[len(kept) :].count(b"\n"))
+
+    def _use(self, size: int) -> None:
+        self.room -= size
+        if self.tenant_room is not None:
+            self.tenant_room -= size
 
     def _drop(self, size: int, lines: int) -> None:
         """Record bytes that are not kept."""
@@ -201,6 +217,17 @@ class LearnerUpdate:
             self.error_code = self.changes["error_code"] = code
             self.changes["message"] = message
 
+    def leave_out(self, metrics: Set[str], most: int) -> None:
+        """Drop the points of these metrics: the job has the most that it may have."""
+        kept = [point for point in self.points if point[0] not in metrics]
+        if len(kept) < len(self.points):
+            self.points_lost += len(self.points) - len(kept)
+            self.points = kept
+            self._report(
+                "too_many_metrics",
+                f"The job has {most:,} different metrics; points of further ones are not kept.",
+            )
+
     # --- metrics and what happened
 
     def _metric(self, frame: Metric) -> None:
@@ -212,7 +239,7 @@ class LearnerUpdate:
         self.metrics[frame.src] = frame.next
         if not self.live:
             return
-        self.points.extend(frame.points)
+        self.points.extend(self._points_with_room(frame.points))
         self.total = frame.total if frame.total is not None else self.total
         if not self.known_in_order | self.in_order >= set(frame.in_order):
             self._forget_steps()
@@ -220,6 +247,17 @@ class LearnerUpdate:
         steps = [step for name, step, _, _ in frame.points if name not in self.in_order]
         if steps:
             self._note_steps(min(steps), max(steps), by_rule=frame.src == "rules")
+
+    def _points_with_room(self, points: list[Point]) -> list[Point]:
+        """Those that the tenant may still store; the others are left out, and their steps count all the same."""
+        if self.tenant_room is None:
+            return points
+        kept = points[: self.tenant_room // POINT_BYTES]
+        self.tenant_room -= len(kept) * POINT_BYTES
+        self.points_lost += len(points) - len(kept)
+        if len(kept) < len(points):
+            self.left_out.add(StorageKind.METRICS)
+        return kept
 
     def _note_steps(self, low: int, high: int, *, by_rule: bool) -> None:
         self.first_step = low if self.first_step is None else self.first_step

@@ -23,6 +23,7 @@ from psycopg2.extras import execute_values
 
 from jobs import events, pubsub
 from jobs.failpoints import fp
+from jobs.ingest import no_room
 from jobs.ingest.learner_update import LearnerUpdate, NewChunk
 from jobs.models import JobEvent, MetricRollup
 from jobs.rollups import roll_up
@@ -31,6 +32,7 @@ from jobs.selectors.log_lines import StoredChunk
 from jobs.selectors.logs import Head
 from jobs.selectors.metrics import ORDER
 from jobs.states import EventCode, Phase
+from jobs.storage import StorageFull, used_by
 from jobs.tokens import LIVE, Grant
 from learner_agent.wire import Ack, Nack, StreamFrame, number_out
 
@@ -44,13 +46,16 @@ PHASE_TIMES = {
     Phase.PROCESSING: "processing_at",
 }
 """Phases whose time is stored, and its column."""
+MAX_METRICS = 5_000
+"""Different metrics of a job. Pages show hundreds of charts; a program that counts in a name makes millions."""
 MAX_NAMES = 200
 """Metrics of a job whose newest value is in its progress row."""
 
 LOCK_LEARNERS = f"""
 SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.first_step,
-       l.last_step, l.steps_by_rule, l.error_code, {LIVE}
+       l.last_step, l.steps_by_rule, l.error_code, {LIVE}, t.storage_limit
 FROM jobs_learner l
+JOIN tenants_tenant t ON t.id = l.tenant_id
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
 WHERE l.id = ANY(%s)
@@ -58,7 +63,7 @@ ORDER BY l.id
 FOR NO KEY UPDATE OF l
 """
 LOCK_PROGRESS = """
-SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_seq, metric_rolled
+SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_names, metric_lost, metric_seq, metric_rolled
 FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
 """
 UPDATE_LEARNERS = """
@@ -82,6 +87,10 @@ INSERT INTO jobs_logchunk
     (job_id, tenant_id, attempt, rank, "offset", len, first_line, lines, seq, data, times, tombstone)
 VALUES %s
 """
+STORED_METRICS = """
+SELECT name FROM unnest(%s::text[]) AS asked (name)
+WHERE EXISTS (SELECT FROM jobs_metricpoint p WHERE p.job_id = %s AND p.name = asked.name)
+"""
 INSERT_POINTS = """
 INSERT INTO jobs_metricpoint (job_id, tenant_id, attempt, rank, name, step, value, at, seq)
 SELECT v.job_id, v.tenant_id, v.attempt, v.rank, v.name, v.step, v.value,
@@ -97,8 +106,10 @@ RETURNING job_id, seq, rank, name, step, value
 UPDATE_PROGRESS = """
 UPDATE jobs_progress p
 SET step = v.step, total = v.total, metrics = v.metrics::jsonb, log_seq = v.log_seq, log_bytes = v.log_bytes,
-    metric_seq = v.metric_seq, metric_rolled = v.metric_rolled, reported_at = now()
-FROM (VALUES %s) AS v (job_id, step, total, metrics, log_seq, log_bytes, metric_seq, metric_rolled)
+    metric_names = v.metric_names, metric_lost = v.metric_lost, metric_seq = v.metric_seq,
+    metric_rolled = v.metric_rolled, reported_at = now()
+FROM (VALUES %s) AS v
+    (job_id, step, total, metrics, log_seq, log_bytes, metric_names, metric_lost, metric_seq, metric_rolled)
 WHERE p.job_id = v.job_id
 """
 
@@ -110,6 +121,8 @@ class _Progress:
     metrics: dict[str, Any]
     log_seq: int
     log_bytes: int
+    metric_names: int
+    metric_lost: int
     metric_seq: int
     metric_rolled: int
     changed: bool = False
@@ -144,17 +157,23 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         grants[grant.learner_id] = grant
         frames[grant.learner_id].append(frame)
     with transaction.atomic(), connection.cursor() as cursor:
-        rows = _lock_learners(cursor, grants)
+        rows, limits = _lock_learners(cursor, grants)
         progress = _lock_progress(cursor, rows)
+        used = {tenant_id: sum(used_by(tenant_id).values()) for tenant_id in limits}
+        rooms = {tenant_id: max(0, limits[tenant_id] - used[tenant_id]) for tenant_id in limits}
         for row in rows:
             job = progress[row.grant.job_id]
             row.cap = settings.LUTHIER_LOG_JOB_MAX_BYTES
             row.room = max(0, row.cap - job.log_bytes)
+            row.tenant_room = rooms.get(row.grant.tenant_id)
             row.known_in_order = job.names_in_order(row.grant.rank)
             for frame in frames[row.grant.learner_id]:
                 row.apply(frame)
             job.log_bytes += sum(chunk.len for chunk in row.chunks if not chunk.tombstone)
             job.log_bytes = max(0, job.log_bytes - row.freed)
+            if row.tenant_room is not None:
+                rooms[row.grant.tenant_id] = row.tenant_room
+        _limit_metrics(cursor, rows, progress)
         _write_logs(cursor, rows, progress)
         fp("ingest.after_logs")
         _write_points(cursor, rows, progress)
@@ -162,7 +181,8 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         _write_learners(cursor, rows)
         fp("ingest.after_learners")
         _write_progress(cursor, progress)
-        _record_errors(rows)
+        full = {tenant_id: StorageFull(used[tenant_id], limits[tenant_id], 0) for tenant_id in limits}
+        _record_errors(rows, full)
         fp("ingest.before_commit")
     _cache(rows)
     kept = [chunk for row in rows for chunk in row.chunks if not chunk.tombstone]
@@ -176,9 +196,15 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
     )
 
 
-def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> list[LearnerUpdate]:
+def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> tuple[list[LearnerUpdate], dict[int, int]]:
+    """The learners, and the storage limits of their tenants, by number, as far as they have one."""
     cursor.execute(LOCK_LEARNERS, [list(grants)])
-    return [LearnerUpdate(grants[found[0]], *found[1:]) for found in cursor.fetchall()]
+    rows, limits = [], {}
+    for learner_id, *columns, limit in cursor.fetchall():
+        rows.append(LearnerUpdate(grants[learner_id], *columns))
+        if limit is not None:
+            limits[grants[learner_id].tenant_id] = limit
+    return rows, limits
 
 
 def _lock_progress(cursor: Any, rows: list[LearnerUpdate]) -> dict[str, _Progress]:
@@ -188,6 +214,33 @@ def _lock_progress(cursor: Any, rows: list[LearnerUpdate]) -> dict[str, _Progres
         names = metrics if isinstance(metrics, dict) else json.loads(metrics)
         found[job_id] = _Progress(step, total, names, *counters)
     return found
+
+
+def _limit_metrics(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
+    """Leave out points of new metrics of jobs that have MAX_METRICS of them."""
+    asked: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        known = progress[row.grant.job_id].metrics
+        asked[row.grant.job_id] |= dict.fromkeys(point[0] for point in row.points if point[0] not in known)
+    over: dict[str, set[str]] = {}
+    for job_id, names in asked.items():
+        job = progress[job_id]
+        stored = _stored_metrics(cursor, job_id, list(names)) if names and job.metric_seq else set()
+        new = [name for name in names if name not in stored]
+        room = max(0, MAX_METRICS - job.metric_names)
+        job.metric_names += len(new[:room])
+        over[job_id] = set(new[room:])
+    for row in rows:
+        if metrics := over[row.grant.job_id]:
+            row.leave_out(metrics, MAX_METRICS)
+        if row.points_lost:
+            job = progress[row.grant.job_id]
+            job.metric_lost, job.changed = job.metric_lost + row.points_lost, True
+
+
+def _stored_metrics(cursor: Any, job_id: str, names: list[str]) -> set[str]:
+    cursor.execute(STORED_METRICS, [names, job_id])
+    return {name for (name,) in cursor.fetchall()}
 
 
 def _write_logs(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
@@ -271,7 +324,7 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
                 (len(values), job.metric_seq, grant.job_id, grant.tenant_id, grant.attempt, grant.rank, name, step,
                  at_ms, value),
             )  # fmt: skip
-        if row.points or row.total is not None:
+        if row.points or row.points_lost or row.total is not None:
             _note_progress(job, row)
     if not values:
         return
@@ -352,20 +405,35 @@ def _write_report(cursor: Any, row: LearnerUpdate) -> None:
     cursor.execute(f"UPDATE jobs_learner SET {assignments} WHERE id = %s", [*values, row.grant.learner_id])
 
 
-def _record_errors(rows: list[LearnerUpdate]) -> None:
-    """Add what shippers reported to the jobs' histories: once per attempt, however often a shipper restarts."""
-    reported = [(row, *error) for row in rows for error in row.errors]
-    for row, code, message in sorted(reported, key=lambda error: error[0].grant.job_id):
-        event: dict[str, Any] = {
-            "job_id": row.grant.job_id,
-            "attempt": row.grant.attempt,
-            "code": EventCode.CONDITION,
-            "reason": code,
-            "message": f"Learner {row.grant.rank}: {message}",
-        }
-        before = JobEvent.objects.filter(**{name: event[name] for name in ("job_id", "attempt", "code")})
-        if not before.filter(**event).exists() and before.count() < MAX_ERRORS:
-            events.append(tenant_id=row.grant.tenant_id, source="learner", **event)
+def _record_errors(rows: list[LearnerUpdate], full: dict[int, StorageFull]) -> None:
+    """Add to the jobs' histories what shippers reported, and what was left out. full: by tenant."""
+    notes = [
+        (row.grant.job_id, partial(_record_error, row.grant, code, message))
+        for row in rows
+        for code, message in row.errors
+        if not no_room.is_noted(code, message)
+    ]
+    notes += [
+        (row.grant.job_id, partial(no_room.note, row.grant, kind, full[row.grant.tenant_id]))
+        for row in rows
+        for kind in sorted(row.left_out)
+    ]
+    for _, record in sorted(notes, key=itemgetter(0)):
+        record()
+
+
+def _record_error(grant: Grant, code: str, message: str) -> None:
+    """Once per attempt, however often a shipper restarts."""
+    event: dict[str, Any] = {
+        "job_id": grant.job_id,
+        "attempt": grant.attempt,
+        "code": EventCode.CONDITION,
+        "reason": code,
+        "message": f"Learner {grant.rank}: {message}",
+    }
+    before = JobEvent.objects.filter(**{name: event[name] for name in ("job_id", "attempt", "code")})
+    if not before.filter(**event).exists() and before.count() < MAX_ERRORS:
+        events.append(tenant_id=grant.tenant_id, source="learner", **event)
 
 
 def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
@@ -377,6 +445,8 @@ def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
             json.dumps(job.metrics),
             job.log_seq,
             job.log_bytes,
+            job.metric_names,
+            job.metric_lost,
             job.metric_seq,
             job.metric_rolled,
         )
@@ -384,7 +454,7 @@ def _write_progress(cursor: Any, progress: dict[str, _Progress]) -> None:
         if job.changed
     ]
     if values:
-        template = "(%s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint, %s::bigint)"
+        template = f"(%s, %s::bigint, %s::bigint, %s{', %s::bigint' * 6})"
         execute_values(cursor.cursor, UPDATE_PROGRESS, values, template=template, page_size=len(values))
 
 
@@ -413,5 +483,7 @@ def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
             pubsub.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
     for grant in {row.grant.job_id: row.grant for row in rows if Phase.READY in row.reached}.values():
         pubsub.job_changed(grant.job_id, grant.tenant_id, 0)  # the gang's other learners may start now
-    for job_id in {row.grant.job_id for row in rows if row.points or row.total is not None}:
+    for job_id in {
+        row.grant.job_id for row in rows if row.points or row.points_lost or row.total is not None
+    }:
         pubsub.metrics_grew(job_id, upto=progress[job_id].metric_seq)

@@ -194,6 +194,10 @@ class Progress(models.Model):
     log_bytes = models.BigIntegerField(
         default=0
     )  # output kept of all learners and attempts, against the job's cap
+    metric_names = models.BigIntegerField(default=0, db_default=0)  # different metrics that were stored
+    metric_lost = models.BigIntegerField(
+        default=0, db_default=0
+    )  # points that were not kept for want of room
     metric_seq = models.BigIntegerField(default=0)  # newest MetricPoint.seq
     metric_rolled = models.BigIntegerField(default=0)  # newest MetricPoint.seq that is in a MetricRollup
     reported_at = models.DateTimeField(null=True)

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority, WaitReason
-from jobs import archives, blobs, events, wake
+from jobs import archives, blobs, events, storage, wake
 from jobs.errors import CodeInvalid, CodeNotStored, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
 from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
@@ -24,8 +24,10 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
 from jobs.services import packages
 from jobs.spec import Findings, Spec, SpecError, check, parse
+from jobs.spec.model import Code
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
+from jobs.storage import NoRoom
 from tenants import access, rows
 from tenants.errors import NotAllowed, NotFound
 from tenants.models import Tenant, User
@@ -86,6 +88,8 @@ def job_check(
     spec = parse_spec(source, content_type)
     findings = check(spec, spec_context(tenant, spec, user))
     errors = SpecError(findings.errors).as_list()
+    if spec.code and spec.normalized.get("code") != kept:
+        errors += _too_large(spec.code, tenant)
     upload = spec.code.upload if spec.code and spec.normalized.get("code") != kept else None
     uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
     if upload and uploaded is None:
@@ -162,15 +166,32 @@ def hold_code(spec: Spec, tenant: Tenant, stored: Blob | None) -> Blob | None:
 
 
 def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
-    """Store the archive of inline files; None for other code. Raises CodeInvalid or CodeNotStored."""
+    """Store the archive of inline files; None for other code. Raises CodeInvalid, CodeNotStored or SpecInvalid."""
     if spec.code is None or spec.code.upload:
         return None
     try:
         return blobs.put(tenant.pk, archives.pack(list(spec.code.files)))
     except archives.ArchiveError as error:
         raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
+    except NoRoom as full:
+        raise SpecInvalid(errors=[_no_room(full)]) from full
     except (blobs.StoreUnavailable, OSError) as error:
         raise CodeNotStored from error
+
+
+def _too_large(code: Code, tenant: Tenant) -> list[dict[str, Any]]:
+    """What is wrong if the tenant may not store files of this size, to be said along with other errors. What counts is
+    the archive of them, when it is stored."""
+    size = sum(len(text.encode()) for _, text in code.files)
+    try:
+        storage.require_room(tenant.pk, tenant.storage_limit, size)
+    except NoRoom as full:
+        return [_no_room(full)]
+    return []
+
+
+def _no_room(full: NoRoom) -> dict[str, Any]:
+    return Problem("code", full.reason, str(full)).as_dict()
 
 
 def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:

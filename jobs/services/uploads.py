@@ -12,6 +12,7 @@ from jobs.errors import CodeNotStored, JobForbidden, TenantSuspended, UploadInva
 from jobs.failpoints import fp
 from jobs.models import Blob, Upload
 from jobs.spec.problems import Problem
+from jobs.storage import NoRoom
 from tenants import access
 from tenants.models import Tenant, User
 from tenants.roles import Permission
@@ -29,7 +30,8 @@ class PreparedUpload:
 def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     """Keep a zip or tar.gz for a job to name in code.upload. archive: seekable.
 
-    Raises UploadInvalid with the archive's own code (archive_too_large, archive_unsafe_path …) and all its faults;
+    Raises UploadInvalid with the archive's own code (archive_too_large, archive_unsafe_path …) and all its faults,
+    or with storage_full;
     nothing is kept then.
     """
     prepared = upload_prepare(user=user, tenant=tenant, archive=archive)
@@ -45,7 +47,11 @@ def upload_prepare(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Prepare
     except archives.ArchiveError as error:
         raise _invalid(error) from error
     archive.seek(0)
-    blob = blobs.put(tenant.pk, archive)
+    try:
+        blob = blobs.put(tenant.pk, archive)
+    except NoRoom as full:
+        problem = Problem("archive", full.reason, str(full)).as_dict()
+        raise UploadInvalid(full.reason, f"The archive was rejected: {full}", [problem]) from full
     fp("upload.after_blob")
     return PreparedUpload(blob, found.files, found.bytes)
 

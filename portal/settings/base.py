@@ -63,6 +63,7 @@ LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules
 LUTHIER_LOG_JOB_MAX_BYTES = ENV.luthier_log_job_max_bytes
 SENTRY_DSN = ENV.sentry_dsn
 LUTHIER_METRICS_TOKEN = ENV.luthier_metrics_token
+LUTHIER_MIN_FREE_DISK = ENV.luthier_min_free_disk
 LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max
 DATABASE_URL = ENV.database_url or EMBEDDED.database_url
 REDIS_URL = ENV.redis_url or EMBEDDED.redis_url

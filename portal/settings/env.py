@@ -92,6 +92,8 @@ class Environment:
     )
     # bytes of log kept per job
     luthier_log_job_max_bytes: Annotated[int, values.whole_number(1024)] = 2 * 1024**3
+    # free space of the data folder's disk below which no job starts: 10Gi; none = 2Gi, or 2 % of the disk if less
+    luthier_min_free_disk: Annotated[int | None, values.amount] = None
     # sum of limits over a type's capacity
     luthier_overcommit_max: Annotated[float, values.number(1, 100)] = 1.25
     # whether programs on the local cluster are confined to what is theirs: auto (where the kernel can), required or off

@@ -24,7 +24,7 @@ from gpu_scheduler.clusters.kubernetes.settings import (
 from gpu_scheduler.clusters.local.nodes import wrong_entries
 from gpu_scheduler.policies import names_in
 from tenants.images import read_patterns
-from tenants.retention import Rules, read_rules
+from tenants.retention import UNITS, Rules, read_rules, read_size
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -65,6 +65,13 @@ def whole_number(low: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def amount(text: str) -> int:
+    """Bytes of 500Mi, 10Gi, 1Ti."""
+    if (found := read_size(text)) is None:
+        raise ValueError(f"must be a whole number of bytes, or one with {', '.join(UNITS)}, such as 10Gi")
+    return found
 
 
 def url(*schemes: str) -> Callable[[str], str]:

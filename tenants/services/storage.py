@@ -8,12 +8,12 @@ from django.db.models import QuerySet
 from tenants import access, audit, checks
 from tenants.errors import problem
 from tenants.models import AuditEntry, Tenant
+from tenants.retention import MAX_BYTES
 from tenants.services.editing import content_etag, locked_tenant
 
 CHANGED = "storage.change"
 """The audit log's action."""
-MAX_LIMIT = 2**53 - 1
-"""Bytes, 8 PiB: every JSON parser reads them exactly."""
+MAX_LIMIT = MAX_BYTES
 
 
 def etag(tenant: Tenant) -> str:

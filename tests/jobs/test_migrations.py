@@ -134,9 +134,9 @@ def test_steps_that_were_guessed_for_a_programs_own_checkpoints_are_unknown_afte
 
 
 def test_usage_of_the_past_is_noted_once_and_then_rolled_up() -> None:
-    models_at("0027_log_upkeep")
     tenant = factories.tenant()
     job = factories.job(of=tenant, state=State.COMPLETED)
+    models_at("0027_log_upkeep")
     at = timezone.now() - timedelta(days=3)
     JobEvent.objects.create(job=job, tenant=tenant, n=2, at=at, code="MOVED", to_state="QUEUED", source="x")
     at += timedelta(minutes=1)

@@ -40,6 +40,7 @@ WRONG = {
     "LUTHIER_RETENTION_DAYS": "-1",
     "LUTHIER_RETENTION_RULES": "log:90d",
     "LUTHIER_LOG_JOB_MAX_BYTES": "1.5",
+    "LUTHIER_MIN_FREE_DISK": "2%",
     "LUTHIER_OVERCOMMIT_MAX": "0.5",
     "LOCAL_NODES": "node-a:cpu",
     "KUBECONFIG": "/nowhere/at/all",

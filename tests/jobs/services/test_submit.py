@@ -12,7 +12,7 @@ import yaml
 from django.db import connection, transaction
 from django.utils import timezone
 
-from jobs import blobs, failpoints
+from jobs import archives, blobs, failpoints
 from jobs.errors import (
     CheckpointNotFound,
     CodeNotStored,
@@ -22,14 +22,16 @@ from jobs.errors import (
     JobNotFound,
     SpecInvalid,
     TenantSuspended,
+    UploadInvalid,
     UploadNotFound,
 )
 from jobs.ingest.checkpoints import _drop_old
-from jobs.models import Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
+from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import etag, job_get, job_list
 from jobs.selectors.serializers import JobSerializer
 from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
+from jobs.services.uploads import upload_store
 from jobs.states import EventCode, State
 from tenants.models import AuditEntry, Tenant
 from tests import factories
@@ -336,3 +338,46 @@ def test_what_submitting_answers_is_what_reading_shows(people: People) -> None:
         job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
     )
     assert answered == JobSerializer.render(job_get(user=people.alice, job_id=answered["id"]))
+
+
+def archive_of(text: str) -> io.BytesIO:
+    return io.BytesIO(archives.pack([("train.py", text)]))
+
+
+def test_code_beyond_the_storage_limit_is_refused_along_with_everything_else(people: People) -> None:
+    Tenant.objects.filter(pk=people.vision.pk).update(storage_limit=100)
+    people.vision.refresh_from_db()
+    large = factories.spec(code={"files": {"train.py": "#" * 101}}, framework="pytorsch")
+    for refusing in (job_check, job_submit):
+        with pytest.raises(SpecInvalid) as refused:
+            refusing(user=people.alice, tenant=people.vision, source=large)
+        assert codes(refused.value) == {"framework": "runtime_not_found", "code": "storage_full"}
+    (error,) = (each for each in refused.value.details["errors"] if each["path"] == "code")
+    assert error["message"].startswith("101 B more do not fit: the tenant stores 0 B of 100 B. Delete jobs")
+    assert not Blob.objects.exists()
+
+
+def test_a_limit_that_code_meets_only_as_an_archive_refuses_the_code_too(people: People) -> None:
+    Tenant.objects.filter(pk=people.vision.pk).update(storage_limit=60)
+    people.vision.refresh_from_db()
+    spec = factories.spec(code={"files": {"train.py": "print(1)\n"}})
+    with pytest.raises(SpecInvalid) as refused:
+        job_submit(user=people.alice, tenant=people.vision, source=spec)
+    assert codes(refused.value) == {"code": "storage_full"}
+    assert not Blob.objects.exists()
+
+
+def test_an_upload_beyond_the_storage_limit_is_refused_and_a_clone_of_what_is_stored_is_not(
+    people: People,
+) -> None:
+    upload = upload_store(user=people.alice, tenant=people.vision, archive=archive_of("print(1)\n"))
+    job = job_submit(
+        user=people.alice, tenant=people.vision, source=factories.spec(code={"upload": upload.pk})
+    )
+    Tenant.objects.filter(pk=people.vision.pk).update(storage_limit=1)
+    people.vision.refresh_from_db()
+    with pytest.raises(UploadInvalid) as refused:
+        upload_store(user=people.alice, tenant=people.vision, archive=archive_of("print(2)\n"))
+    assert (refused.value.code, refused.value.details["errors"][0]["path"]) == ("storage_full", "archive")
+    assert job_clone(user=people.alice, job_id=job.pk).code == job.code
+    assert upload_store(user=people.alice, tenant=people.vision, archive=archive_of("print(1)\n"))

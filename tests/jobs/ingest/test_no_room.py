@@ -1,0 +1,212 @@
+"""A tenant at its storage limit: nothing more of it is stored, its jobs say so once, and others notice nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobs import blobs, storage
+from jobs.ingest import checkpoints, store
+from jobs.ingest.store import commit
+from jobs.models import POINT_BYTES, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
+from jobs.states import EventCode, Intent, State
+from jobs.tokens import Grant, grant_of
+from learner_agent.wire import Ckpt, Event, Metric
+from tenants.models import Tenant
+from tests import factories
+from tests.jobs.ingest.test_commit import data, log_of, submit
+
+pytestmark = pytest.mark.django_db
+MIB = 1024**2
+
+
+@pytest.fixture
+def job() -> Job:
+    return factories.job(of=factories.tenant(storage_limit=10 * MIB), state=State.PROCESSING)
+
+
+def grant(job: Job) -> Grant:
+    found = grant_of(factories.secret(job, 1, 0))
+    assert found is not None
+    return found
+
+
+def offered(size: int, what: str = "checkpoint", step: int | None = 1, name: str = "model") -> Ckpt:
+    sha256 = hashlib.sha256(f"{what} {step} {name} {size}".encode()).hexdigest()
+    return Ckpt(f"{what}-{step}", what=what, step=step, files=[(name, size, sha256)])  # type: ignore[arg-type]
+
+
+def noted(job: Job) -> list[tuple[str, str]]:
+    """Reason and kind of each condition in the job's history, in order."""
+    found = JobEvent.objects.filter(job=job, code=EventCode.CONDITION).order_by("n")
+    return [(event.reason, event.numbers.get("kind", "")) for event in found]
+
+
+def test_an_offer_beyond_the_limit_is_refused_before_a_byte_and_said_once(job: Job) -> None:
+    other = factories.job(state=State.PROCESSING)
+    assert checkpoints.offer(grant(job), offered(8 * MIB)).state == "UPLOADING"
+
+    refused = checkpoints.offer(grant(job), offered(3 * MIB, step=2))
+    assert (refused.state, refused.need) == ("REFUSED", [])
+    assert refused.message == (
+        "Not kept (3.0 MiB): 3.0 MiB more do not fit: the tenant stores 8.0 MiB of 10.0 MiB. Delete jobs that are no"
+        " longer needed, or ask a platform admin for a higher limit."
+    )
+    checkpoints.offer(grant(job), offered(4 * MIB, step=3))
+    assert noted(job) == [("storage_full", "checkpoints")]
+    event = JobEvent.objects.get(job=job, reason="storage_full")
+    assert event.message.startswith("A checkpoint is not kept: 3.0 MiB more do not fit")
+    assert event.numbers == {
+        "kind": "checkpoints",
+        "used_bytes": 8 * MIB,
+        "limit_bytes": 10 * MIB,
+        "needed_bytes": 3 * MIB,
+    }
+    assert checkpoints.offer(grant(job), offered(3 * MIB, "results")).state == "REFUSED"
+    assert noted(job) == [("storage_full", "checkpoints"), ("storage_full", "results")]
+
+    assert checkpoints.offer(grant(job), offered(8 * MIB)).state == "UPLOADING", "what was reserved stays so"
+    assert checkpoints.offer(grant(job), offered(2 * MIB, step=4)).state == "UPLOADING", "it fits exactly"
+    assert checkpoints.offer(grant(other), offered(3 * MIB)).state == "UPLOADING"
+    assert Blob.objects.filter(tenant=job.tenant).count() == 2
+
+
+def test_a_shippers_error_about_the_same_refusal_is_not_a_second_condition(job: Job) -> None:
+    refused = checkpoints.offer(grant(job), offered(11 * MIB, "results"))
+    error = Event(1, "error", 0, {"code": "results_not_kept", "message": refused.message})
+    commit([(grant(job), error)])
+    assert noted(job) == [("storage_full", "results")]
+    learner = job.learner_rows.get()
+    assert (learner.error_code, learner.message) == ("results_not_kept", refused.message)
+
+
+def test_room_that_was_made_is_used(job: Job) -> None:
+    checkpoints.offer(grant(job), offered(8 * MIB))
+    assert checkpoints.offer(grant(job), offered(3 * MIB, step=2)).state == "REFUSED"
+    Tenant.objects.filter(pk=job.tenant_id).update(storage_limit=11 * MIB)
+    assert checkpoints.offer(grant(job), offered(3 * MIB, step=2)).state == "UPLOADING"
+
+
+@pytest.mark.parametrize(
+    ("state", "intent", "is_kept"),
+    [
+        (State.PROCESSING, Intent.RUN, False),
+        (State.PROCESSING, Intent.HALT, True),
+        (State.STOPPING, Intent.RUN, True),  # preempted: it continues from this checkpoint
+        (State.STOPPING, Intent.CANCEL, False),
+    ],
+)
+def test_the_checkpoint_of_a_halt_may_exceed_the_limit_by_a_tenth(
+    state: State, intent: Intent, is_kept: bool
+) -> None:
+    tenant = factories.tenant(storage_limit=10 * MIB)
+    job = factories.job(of=tenant, state=state, intent=intent, stop_reason="preempted")
+    blobs.begin(tenant.pk, "0" * 64, 10 * MIB)
+    assert checkpoints.offer(grant(job), offered(MIB, "results")).state == "REFUSED"
+    expected = "UPLOADING" if is_kept else "REFUSED"
+    assert checkpoints.offer(grant(job), offered(MIB)).state == expected
+    assert checkpoints.offer(grant(job), offered(1, step=2)).state == "REFUSED", "a tenth, not more"
+
+
+def test_no_bytes_are_asked_of_a_program_that_offers_more_than_there_can_be() -> None:
+    job = factories.job(state=State.PROCESSING)
+    for step in range(3):
+        files = [(f"f{n}", 2**62, hashlib.sha256(f"{step} {n}".encode()).hexdigest()) for n in range(50)]
+        refused = checkpoints.offer(grant(job), Ckpt(f"step-{step}", step=step, files=files))
+        assert (refused.state, refused.need) == ("REFUSED", [])
+    assert noted(job) == [("disk_full", "checkpoints")]
+    assert not Blob.objects.exists()
+    assert sum(storage.used_by(job.tenant_id).values()) == 0
+
+
+def test_where_the_store_has_no_end_the_offer_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs.blobs.folder import FolderStore
+
+    monkeypatch.setattr(FolderStore, "room", lambda self: None)  # as that of a bucket
+    job = factories.job(state=State.PROCESSING)
+    assert checkpoints.offer(grant(job), offered(2**60)).state == "REFUSED"
+    assert noted(job) == [("storage_full", "checkpoints")]
+
+
+def test_lines_beyond_the_limit_are_counted_as_lost_and_the_program_trains_on(job: Job) -> None:
+    Tenant.objects.filter(pk=job.tenant_id).update(storage_limit=10)
+    other = factories.job(state=State.PROCESSING)
+    submit(job, data(0, b"one\ntwo\n"))
+    (ack,) = submit(job, data(8, b"three\nfour\n"))
+    assert ack.log == 19, "everything is acknowledged, so the learner keeps nothing back"
+    submit(job, data(19, b"five\n"))
+    submit(other, data(0, b"one\ntwo\nthree\n"))
+    assert log_of(job) == b"one\ntwo\nth"
+    lost = LogChunk.objects.get(job=job, tombstone=True)
+    assert (lost.len, lost.lines) == (14, 3)
+    assert noted(job) == [("storage_full", "logs")]
+    assert log_of(other) == b"one\ntwo\nthree\n"
+    assert noted(other) == []
+
+    Tenant.objects.filter(pk=job.tenant_id).update(storage_limit=15)
+    submit(job, data(24, b"six\n"))
+    assert log_of(job).endswith(b"thsix\n"), "room that was made is used"
+
+
+def points(*steps: int, off: int = 0) -> Metric:
+    return Metric("jsonl", off, off + 10, [("loss", step, 0, 0.5) for step in steps])
+
+
+def test_points_beyond_the_limit_are_dropped_and_counted(job: Job) -> None:
+    Tenant.objects.filter(pk=job.tenant_id).update(storage_limit=3 * POINT_BYTES)
+    other = factories.job(state=State.PROCESSING)
+    commit([(grant(job), points(1, 2)), (grant(other), points(1, 2, 3, 4))])
+    commit([(grant(job), points(3, 4, 5, off=10))])
+    commit([(grant(job), points(6, off=20))])
+    assert sorted(MetricPoint.objects.filter(job=job).values_list("step", flat=True)) == [1, 2, 3]
+    progress = Progress.objects.get(job=job)
+    assert (progress.metric_lost, progress.metric_seq, progress.step) == (3, 3, 6), "the step is still known"
+    assert noted(job) == [("storage_full", "metrics")]
+    assert MetricPoint.objects.filter(job=other).count() == 4
+
+
+def test_a_program_that_makes_a_metric_of_each_step_has_so_many_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "MAX_METRICS", 300)
+    job, other = factories.job(state=State.PROCESSING), factories.job(state=State.PROCESSING)
+    for batch in range(5):
+        named = [(f"loss of step {n}", n, 0, 0.5) for n in range(100 * batch, 100 * batch + 100)]
+        frame = Metric("jsonl", 10 * batch, 10 * batch + 10, named)  # type: ignore[arg-type]
+        commit([(grant(job), frame), (grant(other), points(batch, off=10 * batch))])
+    again = Metric("jsonl", 50, 60, [("loss of step 250", 900, 0, 0.5), ("one more", 900, 0, 0.5)])
+    commit([(grant(job), again)])
+    assert MetricPoint.objects.filter(job=job).values("name").distinct().count() == 300
+    assert MetricPoint.objects.filter(job=job, step=900).count() == 1, "those that it has go on"
+    progress = Progress.objects.get(job=job)
+    assert (progress.metric_names, progress.metric_lost) == (300, 201)
+    assert noted(job) == [("too_many_metrics", "")]
+    assert MetricPoint.objects.filter(job=other).count() == 5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_offers_at_once_do_not_both_take_the_last_bytes() -> None:
+    tenant = factories.tenant(storage_limit=10)
+    outcomes: list[Any] = []
+    together = threading.Barrier(4)
+
+    def begin(n: int) -> None:
+        try:
+            together.wait()
+            outcomes.append(blobs.begin(tenant.pk, str(n) * 64, 4).size)
+        except storage.StorageFull:
+            outcomes.append(None)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=begin, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes, key=str) == [4, 4, None, None]
+    assert sum(storage.used_by(tenant.pk).values()) == 8
