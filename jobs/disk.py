@@ -47,6 +47,13 @@ def disk_of(folder: Path) -> Disk:
     return Disk(folder, found.free, minimum)
 
 
-def data_disk() -> Disk:
-    """The disk of the data folder. Raises OSError."""
-    return disk_of(settings.LUTHIER_DATA)
+def disks() -> list[Disk]:
+    """Those of the data folder and of the blob folder, if blobs are in a folder elsewhere. Raises OSError."""
+    place = settings.LUTHIER_BLOBS
+    elsewhere = [Path(place)] if place and not place.startswith("s3://") else []
+    return [disk_of(folder) for folder in (settings.LUTHIER_DATA, *elsewhere)]
+
+
+def low_disk() -> Disk | None:
+    """One that has less free than its minimum: then nothing new starts. Raises OSError."""
+    return next((disk for disk in disks() if disk.is_full), None)

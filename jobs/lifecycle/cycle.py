@@ -25,6 +25,7 @@ from gpu_scheduler.model import Node, Plan, Resize, Snapshot, Start, Stop, WaitR
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
+from jobs.disk import low_disk
 from jobs.failpoints import fp
 from jobs.lifecycle import cycle_lease
 from jobs.lifecycle.cycle_lease import CycleTakenOver
@@ -37,6 +38,7 @@ from jobs.lifecycle.plan_effects import (
     check_orders,
     explain,
     explain_cluster_busy,
+    explain_disk_full,
     quarantine,
     write_orders,
 )
@@ -110,6 +112,10 @@ def one_pass(token: uuid.UUID) -> list[str]:
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
     if not needs_plan():
+        _note_done()
+        return []
+    if (disk := low_disk()) is not None:
+        explain_disk_full(disk)
         _note_done()
         return []
     broken: dict[str, Exception] = {}

@@ -18,8 +18,9 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
+from jobs.disk import Disk
 from jobs.failpoints import fp
-from jobs.humanize import devices
+from jobs.humanize import devices, filesize
 from jobs.lifecycle.decision import WAIT_QUEUED_S
 from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
@@ -263,9 +264,21 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
 
 
 def explain_cluster_busy(why: str) -> None:
-    waiting = waiting_rows().values_list("pk", flat=True)
     message = f"The cluster is not responding, so nothing starts now; waiting jobs keep their places. ({why})"
-    explain([Explanation(job, WaitReason.CLUSTER_BUSY, message, {}) for job in waiting])
+    _explain_all(WaitReason.CLUSTER_BUSY, message)
+
+
+def explain_disk_full(disk: Disk) -> None:
+    message = (
+        f"The platform's disk has less than {filesize(disk.minimum)} free, so nothing starts now; waiting jobs keep"
+        " their places and running jobs continue. Ask a platform admin to make room."
+    )
+    _explain_all(WaitReason.DISK_FULL, message)
+
+
+def _explain_all(code: WaitReason, message: str) -> None:
+    waiting = waiting_rows().values_list("pk", flat=True)
+    explain([Explanation(job, code, message, {}) for job in waiting])
 
 
 QUARANTINE_S, QUARANTINE_MAX_S = 30.0, 3600.0

@@ -2,7 +2,7 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, START_FAILED, a restart, a halt) has no Check.
+A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, DISK_FULL, START_FAILED, a restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "codes_of",
     "failed_meter",
     "is_cluster_busy",
+    "is_disk_full",
     "is_start_failed",
     "label_of",
 ]
@@ -32,6 +33,7 @@ __all__ = [
 NOT_CHECKED = "not checked yet"
 LABELS = {
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
+    WaitReason.DISK_FULL.value: "disk full",
     WaitReason.START_FAILED.value: "start failed",
 }
 
@@ -62,6 +64,11 @@ def label_of(code: str) -> str:
 def is_cluster_busy(code: str) -> bool:
     """The cluster does not respond, so nothing can start, whatever each job needs."""
     return code == WaitReason.CLUSTER_BUSY
+
+
+def is_disk_full(code: str) -> bool:
+    """The platform's disk has no room for what jobs store, so nothing starts."""
+    return code == WaitReason.DISK_FULL
 
 
 def is_start_failed(code: str) -> bool:

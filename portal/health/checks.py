@@ -16,6 +16,8 @@ from django.utils import timezone
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters
 from jobs.blobs.health import health
+from jobs.disk import disks
+from jobs.humanize import filesize
 from jobs.selectors.installation import last_pass, unknown_gangs, workers_alive
 from portal.health.deadline import run_together
 
@@ -62,7 +64,7 @@ def shared_checks() -> tuple[datetime, list[HealthCheck]]:
 
 
 def run_checks() -> list[HealthCheck]:
-    """Check the five components that a job needs concurrently, each within ANSWER_S.
+    """Check the components that a job needs concurrently, each within ANSWER_S.
 
     Without the database the state of the workers and of the scheduler is unknown.
     """
@@ -73,6 +75,7 @@ def run_checks() -> list[HealthCheck]:
             "scheduler": _closing_connection(scheduler),
             "cluster": cluster,
             "blobs": _closing_connection(blob_store),
+            "disk": disk,
         },
         within_s=ANSWER_S,
     )
@@ -112,6 +115,12 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
     ),
     "blobs": lambda: HealthCheck(
         "blobs", "unknown", warnings=(f"The database did not respond within {ANSWER_S:.0f} s.",)
+    ),
+    "disk": lambda: HealthCheck(
+        "disk",
+        "no response",
+        f"the disk of the data folder did not respond within {ANSWER_S:.0f} s",
+        "Check the disk, or the network file system, that LUTHIER_DATA is on.",
     ),
 }
 
@@ -221,6 +230,22 @@ def blob_store() -> HealthCheck:
     if found.problem:
         return HealthCheck("blobs", "away" if found.away else "slow", warnings=(found.sentence,))
     return HealthCheck("blobs", "responding")
+
+
+def disk() -> HealthCheck:
+    """A full disk is a warning: jobs that run continue, and pages work; nothing new starts."""
+    try:
+        found = disks()
+    except OSError as error:
+        remedy = "Check the folders that LUTHIER_DATA and LUTHIER_BLOBS name."
+        return HealthCheck("disk", "", f"free space is unknown: {first_line(error)}", remedy)
+    warnings = tuple(
+        f"{each.folder}: {each.text}. No job starts until there is room: delete jobs, set retention rules,"
+        " or enlarge the disk."
+        for each in found
+        if each.is_full
+    )
+    return HealthCheck("disk", f"{filesize(min(each.free for each in found))} free", warnings=warnings)
 
 
 def pending_migrations() -> int:

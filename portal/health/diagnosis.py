@@ -1,7 +1,6 @@
 """The checks of `manage.py doctor`: those of /readyz, and what only a person on the machine can fix."""
 
 import os
-import shutil
 import stat
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from tenants import keyring
 from tenants.errors import SecretsUnavailable
 from tenants.services import secrets
 
-FREE_MIN_BYTES = 2 * 1024**3
 ASK_S = 2
 
 
@@ -35,7 +33,6 @@ def examine() -> list[HealthCheck]:
         variables(),
         data_folder(),
         keys(),
-        disk(),
         bundles(),
         *shared.values(),
         blob_store(known.warnings),
@@ -85,19 +82,6 @@ def keys() -> HealthCheck:
 
 def others_may_read(path: Path) -> bool:
     return path.exists() and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-
-
-def disk() -> HealthCheck:
-    existing = next(
-        folder for folder in (settings.LUTHIER_DATA, *settings.LUTHIER_DATA.parents) if folder.exists()
-    )
-    free = shutil.disk_usage(existing).free
-    found = f"{free / 1024**3:.1f} GiB free"
-    if free < FREE_MIN_BYTES:
-        return HealthCheck(
-            "disk", found, f"only {found}", "Free up disk space: logs, checkpoints and runtimes need it."
-        )
-    return HealthCheck("disk", found)
 
 
 def blob_store(warnings: tuple[str, ...]) -> HealthCheck:

@@ -20,6 +20,7 @@ from jobs.selectors.wait_reasons import (
     check_of,
     check_results,
     is_cluster_busy,
+    is_disk_full,
     is_start_failed,
     label_of,
 )
@@ -79,6 +80,8 @@ def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
         return BY_REMEDY[check.remedy_for(numbers)]
     if is_start_failed(code):
         return START_FAILED
+    if is_disk_full(code):
+        return ASK
     return WAIT if is_cluster_busy(code) else CHECKING
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from io import StringIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -103,9 +104,10 @@ def test_ready_when_database_workers_and_cluster_answer(client: Client, worker: 
     answer = client.get("/readyz")
     assert answer.status_code == 200
     parts_ready = {name: part["ready"] for name, part in answer.json()["parts"].items()}
-    assert parts_ready == {
-        "database": True, "workers": True, "scheduler": True, "cluster": True, "blobs": True,
-    }  # fmt: skip
+    assert parts_ready == dict.fromkeys(
+        ("database", "workers", "scheduler", "cluster", "blobs", "disk"), True
+    )
+    assert answer.json()["parts"]["workers"]["found"] == "1 alive"
 
 
 def test_a_store_of_files_that_is_away_is_a_warning(
@@ -136,7 +138,19 @@ def test_a_store_of_files_that_is_away_is_a_warning(
     assert re.fullmatch(
         r"last checked 36\d\d s ago; unknown since", client.get("/readyz").json()["parts"]["blobs"]["found"]
     )
-    assert answer.json()["parts"]["workers"]["found"] == "1 alive"
+
+
+def test_a_disk_below_its_minimum_is_a_warning_because_running_jobs_continue(
+    client: Client, worker: Worker, settings: Any
+) -> None:
+    settings.LUTHIER_MIN_FREE_DISK = 2**60
+    answer = client.get("/readyz")
+    part = answer.json()["parts"]["disk"]
+    assert (answer.status_code, part["ready"]) == (200, True)
+    (warning,) = part["warnings"]
+    assert "at least 1.0 EiB required. No job starts until there is room" in warning
+    (found,) = (check for check in diagnosis.examine() if check.name == "disk")
+    assert found.warnings == (warning,), "doctor says the same"
 
 
 def test_without_workers_not_ready(client: Client) -> None:
@@ -206,7 +220,7 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
     request.addfinalizer(lambda: clusters.use(None))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "nodes"))
-    with bound_after(sound=3), mute(listener) as called:
+    with bound_after(sound=4), mute(listener) as called:
         both = [client.get("/readyz") for _ in range(2)]
         under_way = [thread for thread in threading.enumerate() if thread.name == "check-cluster"]
         assert called.wait(60)
@@ -222,7 +236,7 @@ def test_a_node_daemon_that_is_frozen_is_named_in_time(
 
 def test_a_database_that_is_frozen_is_named_in_time(client: Client) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    with bound_after(sound=1), database_at(listener.getsockname()), mute(listener) as called:
+    with bound_after(sound=2), database_at(listener.getsockname()), mute(listener) as called:
         answer = client.get("/readyz")
         assert called.wait(60)
     assert answer.status_code == 503

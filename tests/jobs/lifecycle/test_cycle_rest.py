@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpu_scheduler.clusters.base import ClusterBusy
 from jobs.lifecycle import cycle
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import policy_state, scheduling_policy
-from jobs.states import State
+from jobs.states import Intent, State
 from tests.jobs.lifecycle.world import World, one_pass
 
 
@@ -71,6 +72,26 @@ def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pa
     cycle.run()
     waiter.refresh_from_db()
     assert waiter.reason_code == reason
+
+
+def test_while_the_disk_is_low_nothing_starts_and_running_jobs_continue(world: World, settings: Any) -> None:
+    running, waiter = world.running(), world.submit()
+    settings.LUTHIER_MIN_FREE_DISK = 2**60
+    assert cycle.run() == []
+    waiter.refresh_from_db()
+    assert (waiter.state, waiter.reason_code) == (State.QUEUED, "DISK_FULL")
+    assert waiter.reason_message.startswith(
+        "The platform's disk has less than 1.0 EiB free, so nothing starts"
+    )
+    events = waiter.event_seq
+    assert cycle.run() == []
+    waiter.refresh_from_db()
+    assert waiter.event_seq == events, "it is said once"
+    running.refresh_from_db()
+    assert (running.state, running.intent) == (State.PROCESSING, Intent.RUN)
+    assert PeriodicTask.objects.get(name=PeriodicTask.CYCLE).done_at is not None, "the scheduler works"
+    settings.LUTHIER_MIN_FREE_DISK = 0
+    assert cycle.run() == [waiter.pk]
 
 
 def test_the_policy_forgets_a_queue_that_is_gone(world: World) -> None:
