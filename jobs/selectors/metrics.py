@@ -112,6 +112,11 @@ def newest(job_id: str) -> int:
     return Progress.objects.filter(job=job_id).values_list("metric_seq", flat=True).first() or 0
 
 
+def lost(job_id: str) -> int:
+    """Points that were not kept, for want of room or because the job has too many metrics."""
+    return Progress.objects.filter(job=job_id).values_list("metric_lost", flat=True).first() or 0
+
+
 def rolled(job_id: str, upto: int | None) -> int:
     """Ingest number up to which roll-ups are read, and from there points. upto: the last point to read."""
     found = Progress.objects.filter(job=job_id).values_list("metric_rolled", flat=True).first() or 0

@@ -74,6 +74,9 @@ class SeriesSerializer(ReadSerializer):
 class MetricsSerializer(ReadSerializer):
     x = serializers.ChoiceField(["step", "time"])
     seq = serializers.IntegerField(help_text="cursor of the live channel that continues from here")
+    lost = serializers.IntegerField(
+        help_text="points of the job that were not kept: its tenant's storage is full, or it has too many metrics"
+    )
     series = SeriesSerializer(many=True)
     total = serializers.IntegerField(help_text="number of series of the requested names, on all pages")
     next = serializers.CharField(allow_null=True, help_text="`cursor` of the next page")
@@ -85,6 +88,7 @@ class MetricsSerializer(ReadSerializer):
     response_example={
         "x": "step",
         "seq": 2,
+        "lost": 0,
         "series": [
             {
                 "name": "loss",
@@ -121,7 +125,14 @@ def metric_series(call: Call, job_id: str) -> dict[str, Any]:
         upto=seq,
     )
     return MetricsSerializer.render(
-        {"x": x, "seq": seq, "series": found, "total": len(known), "next": page["next"]}
+        {
+            "x": x,
+            "seq": seq,
+            "lost": metrics.lost(job.pk),
+            "series": found,
+            "total": len(known),
+            "next": page["next"],
+        }
     )
 
 

@@ -343,6 +343,7 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
         "groups": sorted(groups.items()),
         "of": of,
         "metric_values": _newest(job, shown),
+        "points_lost": job.progress.metric_lost,
         "slow_rules": _slow_rules(job),
     }
 

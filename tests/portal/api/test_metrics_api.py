@@ -75,3 +75,9 @@ def test_points_that_only_have_an_order_are_said_to_be_in_it(alice: Api, job: Jo
     found = read(alice, job, "?names=m007,m008")["series"]
     assert [(one["name"], one["axis"]) for one in found] == [("m007", "order"), ("m008", "step")]
     assert alice.get(f"/jobs/{job.pk}").json()["metrics"]["m007"] == newest
+
+
+def test_points_that_were_not_kept_are_counted(alice: Api, job: Job) -> None:
+    assert read(alice, job)["lost"] == 0
+    Progress.objects.filter(job=job).update(metric_lost=7)
+    assert read(alice, job)["lost"] == 7

@@ -731,3 +731,12 @@ def test_an_empty_log_says_why_it_is_empty(
 ) -> None:
     job = factories.job(owner=alice, state=state, attempt=attempt)
     assert text in " ".join(open_page(alice, job, "/logs").split())
+
+
+def test_points_that_were_not_kept_are_counted_beside_the_charts(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    assert "not kept" not in open_page(alice, job, "/metrics")
+    Progress.objects.filter(job=job).update(metric_lost=1_500)
+    assert "1,500 points were not kept." in open_page(alice, job, "/metrics")
