@@ -10,7 +10,7 @@ from django.db import connection
 from tenants.models import AuditEntry
 from tests import factories
 
-MOVE = import_module("tenants.migrations.0018_without_the_database_admin").MOVE
+MOVE = import_module("tenants.migrations.0014_without_the_database_admin").MOVE
 TABLE = """
 CREATE TABLE django_admin_log (
   id serial PRIMARY KEY, action_time timestamptz NOT NULL, object_id text, object_repr varchar(200) NOT NULL,

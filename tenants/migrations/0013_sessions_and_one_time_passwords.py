@@ -19,7 +19,7 @@ USER = models.OneToOneField(
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0016_storage_limit")]
+    dependencies = [("tenants", "0012_storage_limit")]
 
     operations = [
         migrations.CreateModel(

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0018_without_the_database_admin")]
+    dependencies = [("tenants", "0014_without_the_database_admin")]
 
     operations = [
         migrations.AddField("membership", "accepted_at", models.DateTimeField(null=True)),

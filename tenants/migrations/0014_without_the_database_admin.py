@@ -19,6 +19,6 @@ END $$;
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0017_sessions_and_one_time_passwords")]
+    dependencies = [("tenants", "0013_sessions_and_one_time_passwords")]
 
     operations = [migrations.RunSQL(MOVE, migrations.RunSQL.noop)]

@@ -22,7 +22,7 @@ GROUP BY j.id, j.tenant_id, u.username, j.owner_id;
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0038_storage"),
+        ("jobs", "0034_metric_limits"),
         ("tenants", "0011_audit_chain"),
         ("guardian", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),

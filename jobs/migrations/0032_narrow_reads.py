@@ -12,7 +12,7 @@ def _of_all(name, *keys):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0038_storage")]
+    dependencies = [("jobs", "0031_storage")]
 
     operations = [
         migrations.AddIndex(

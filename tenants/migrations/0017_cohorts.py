@@ -47,7 +47,7 @@ END $$;
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0016_storage_limit")]
+    dependencies = [("tenants", "0016_audit_images")]
     operations = [
         migrations.AddField(
             model_name="tenant",

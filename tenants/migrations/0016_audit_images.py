@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0016_storage_limit")]
+    dependencies = [("tenants", "0015_membership_accepted")]
 
     operations = [
         migrations.AddIndex(

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0035_narrow_reads")]
+    dependencies = [("jobs", "0032_narrow_reads")]
 
     operations = [
         migrations.CreateModel(

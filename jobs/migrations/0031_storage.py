@@ -61,7 +61,7 @@ def tenant(**more):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0030_search"), ("tenants", "0016_storage_limit")]
+    dependencies = [("jobs", "0030_search"), ("tenants", "0012_storage_limit")]
 
     operations = [
         migrations.AddField(
