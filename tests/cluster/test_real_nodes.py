@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.clusters.kubernetes import reports
 from tools.kube import binaries, nodes
 from tools.kube.__main__ import main
 from tools.kube.client import Api, ApiError, Object
@@ -149,3 +150,17 @@ def test_nothing_is_left_of_nodes_whose_cluster_is_stopped(tmp_path: Path) -> No
 
 def links() -> set[str]:
     return {path.name for path in Path("/sys/class/net").iterdir()}
+
+
+def test_a_volume_that_cannot_be_mounted_is_the_pods_reason(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kubelet shows it, for reports of learners."""
+    monkeypatch.setattr(reports, "PREPARED_S", 0)
+    volume = {"name": "data", "hostPath": {"path": "/none/such", "type": "Directory"}}
+    run(api, "unmounted", "", "node-1", volumes=[volume])
+    run(api, "mounted", "", "node-1", volumes=[{"name": "data", "emptyDir": {}}])
+    ended(api, "mounted")
+    pod = api.get(f"{PODS}/unmounted")
+    assert reports._waits_for(pod).startswith("Node node-1 has not prepared its volumes or its network.")
+    remove(api, "mounted", "unmounted")

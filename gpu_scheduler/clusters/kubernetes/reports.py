@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
@@ -27,6 +28,8 @@ FINAL_PULL_ERRORS = ("not found", "manifest unknown", "denied", "unauthorized", 
 NO_SUCH_FOLDER = ("subPath", f'"{manifests.DATA}"')
 """In the message of a container that cannot be made: the claim lacks a data set, and its volume cannot be changed."""
 BAD_CONTAINER = frozenset({"CreateContainerError", "CreateContainerConfigError", "RunContainerError"})
+PREPARED_S = 15.0
+"""A kubelet mounts volumes and connects the network within a second or two."""
 DISRUPTIONS = {
     "PreemptionByScheduler": EndReason.PREEMPTED_BY_CLUSTER,
     "DeletionByTaintManager": EndReason.NODE_LOST,
@@ -192,6 +195,27 @@ def _waits_for(pod: Object) -> str:
             return f"Cannot pull image {container['image']} yet: {message}"
         if reason in BAD_CONTAINER:
             return f"Cannot start container {container['name']} yet: {message}"
+    return _waits_for_node(pod)
+
+
+def _waits_for_node(pod: Object) -> str:
+    """What the kubelet has not prepared for long. The cause is in the pod's events alone, which are not read here."""
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] != "PodReadyToStartContainers" or condition["status"] != "False":
+            continue
+        since = datetime.fromisoformat(condition["lastTransitionTime"])
+        if (datetime.now(UTC) - since).total_seconds() < PREPARED_S:
+            return ""
+        claims = [
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in pod["spec"].get("volumes", [])
+            if "persistentVolumeClaim" in volume
+        ]
+        of = f" (claims: {', '.join(claims)})" if claims else ""
+        return (
+            f"Node {node_of(pod)} has not prepared its volumes{of} or its network."
+            f" See `kubectl describe pod {pod['metadata'].get('name', '')}`."
+        )
     return ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from gpu_scheduler.clusters.base import EndReason, LearnerPhase
@@ -74,3 +76,27 @@ def test_a_data_set_that_does_not_exist_is_the_jobs_own_error() -> None:
 def test_a_pod_without_a_disruption_has_only_exited() -> None:
     shown = reports.learner(ended(0), {"node-a": True})
     assert (shown.phase, shown.reason, shown.exit_code) == (LearnerPhase.SUCCEEDED, EndReason.EXITED, 0)
+
+
+def test_a_pod_whose_volumes_are_not_mounted_says_so_after_a_while() -> None:
+    def shown(seconds: float, status: str = "False") -> str:
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+        condition = {
+            "type": "PodReadyToStartContainers",
+            "status": status,
+            "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        pod = ended(0)
+        pod["metadata"]["name"] = "job-x-1-0"
+        pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data-sets"}}]
+        pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        learner = reports.learner(pod, {"node-a": True})
+        assert learner.phase is LearnerPhase.PREPARING
+        return learner.message
+
+    assert shown(3) == ""
+    assert shown(60, "True") == ""
+    assert shown(60) == (
+        "Node node-a has not prepared its volumes (claims: data-sets) or its network."
+        " See `kubectl describe pod job-x-1-0`."
+    )
