@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.selectors.what_if import Affected, Outcome, would_start
+from tenants.models import Tenant
 from tenants.services.quotas import Applied, ChangeSet, Total
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaEffects:
-    """over: changes that leave a tenant above its limit. starts, waits: jobs that now start, or no longer do. stops:
-    running jobs that are stopped because of it.
+    """over: changes that leave a tenant in no cohort above its limit. starts, waits: jobs that now start, or no longer
+    do. stops: running jobs that are stopped because of it.
 
     totals: the sum of the limits by slot type.
     """
@@ -45,8 +46,13 @@ def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
         }
     )
     stopped_before = {job.job for job in before.stopping}
+    over = [one for one in made.changes if one.used > one.new_limit]
+    # In a cohort, what is used above the limit is borrowed.
+    alone = Tenant.objects.filter(slug__in={one.tenant for one in over}, cohort="").values_list(
+        "slug", flat=True
+    )
     return QuotaEffects(
-        tuple(one for one in made.changes if one.used > one.new_limit),
+        tuple(one for one in over if one.tenant in set(alone)),
         tuple(job for job in after.starting if job.job not in before.starting_ids),
         tuple(job for job in after.waiting if job.job in before.starting_ids),
         tuple(job for job in after.stopping if job.job not in stopped_before),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from jobs.models import ClusterNode
+from jobs.models import Attempt, ClusterNode
 from jobs.states import State
 from tenants.models import Quota, QuotaChange, Tenant
 from tests import factories
@@ -108,3 +110,23 @@ def test_a_dry_run_shows_what_would_start_on_borrowed_slots(admin: Api, people: 
     assert [job["job"] for job in made["effects"]["starts"]] == [waiting.pk]
     assert made["changes"][0]["terms"] == {"borrowing_limit": [0, 4]}
     assert quota(admin)["borrowing_limit"] == 0
+
+
+def test_a_set_that_ends_a_loan_shows_who_is_stopped(admin: Api, people: People) -> None:
+    """vision borrowed what the other tenant lends, which has a job that waits; with a larger limit it takes it back."""
+    other = Tenant.objects.exclude(pk=people.vision.pk).get()
+    join(admin, people.vision.slug, other.slug)
+    Quota.objects.filter(tenant=other).update(limit=2)
+    Quota.objects.filter(tenant=people.vision).update(limit=8)
+    run = factories.job(owner=people.alice, state=State.PROCESSING, slots=8)
+    borrower = factories.job(owner=people.alice, state=State.PROCESSING, slots=2)
+    Attempt.objects.filter(job=run).update(opened_at=timezone.now() - timedelta(hours=2))
+    Attempt.objects.filter(job=borrower).update(
+        opened_at=timezone.now() - timedelta(hours=1), nodes=["node-b"]
+    )
+    waiting = factories.job(of=other, slots=8)
+    change = {"tenant": other.slug, "gpu_type": "cpu", "limit": 8}
+    made = admin.post("/quota-changes", {"changes": [change], "reason": "r", "dry_run": True}).json()
+    assert [job["job"] for job in made["effects"]["stops"]] == [borrower.pk]
+    assert made["effects"]["starts"] == []
+    assert waiting.pk not in {job["job"] for job in made["effects"]["waits"]}
