@@ -33,7 +33,8 @@ INSERT INTO jobs_job SELECT (jsonb_populate_record(job, jsonb_build_object(
   'state', (ARRAY['COMPLETED', 'FAILED', 'CANCELED'])[1 + n %% 3]))).*
 FROM jobs_job AS job, generate_series(1, %(count)s) AS n WHERE job.id = %(like)s;
 INSERT INTO jobs_progress SELECT (jsonb_populate_record(progress, jsonb_build_object('job_id', job.id))).*
-FROM jobs_progress AS progress, jobs_job AS job WHERE progress.job_id = %(like)s AND job.id <> %(like)s;
+FROM jobs_progress AS progress, jobs_job AS job, generate_series(1, %(count)s) AS n
+WHERE progress.job_id = %(like)s AND job.id = lpad(to_hex(4096 + n), 12, '0');
 """
 SETTLE = "VACUUM (ANALYZE) jobs_job, jobs_progress"
 """What autovacuum has done where 100,000 jobs were submitted one by one."""
