@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import psycopg2
 import pytest
@@ -55,6 +56,8 @@ def test_a_rule_of_retention_is_previewed_applied_and_seen_on_the_job(
     expect(logs).to_contain_text("1 exempt: jobs that ended less than 24 hours ago may still receive output")
     assert not violations(page)
     picture(page, "retention-preview-1440-light")
+    said = [logs.locator(each).bounding_box() for each in ("b >> nth=1", ".sub >> nth=1", ".sub >> nth=2")]
+    assert all(above and below and above["y"] < below["y"] for above, below in pairwise(said)), "on one line"
     assert b"kept for a while" in bob.raw_log(old, attempt=1), "a preview removes nothing"
 
     page.get_by_role("button", name="Apply rules").click()
