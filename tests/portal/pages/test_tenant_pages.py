@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Attempt, ClusterNode
+from jobs.models import Attempt, ClusterNode, PlatformStop
 from jobs.states import State
 from portal.pages.charts import stacked_days
 from portal.templatetags import ui
@@ -493,6 +493,18 @@ def test_the_chart_shows_what_the_limits_allow_where_its_bars_stay_readable(
     day = date(2026, 11, 1)
     chart = stacked_days({(day, "alice"): used}, first=day, days=30, today=day, possible=possible)
     assert (chart.limit, chart.possible) == (limit, possible)
+
+
+def test_the_usage_page_says_how_long_the_platform_was_stopped(
+    signed_in: SignIn, lab: Tenant, dave: User
+) -> None:
+    def said() -> str:
+        return " ".join(markup(signed_in(dave).get("/t/vision-lab/usage")).split())
+
+    assert "from submission to the first start. CPUs" in said()
+    now = timezone.now()
+    PlatformStop.objects.create(began_at=now - timedelta(seconds=90), ended_at=now - timedelta(seconds=30))
+    assert f"first start, without {ui.duration(60)} in which the platform was stopped. CPUs" in said()
 
 
 def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
