@@ -136,11 +136,11 @@ def test_the_doctor_names_the_peers_that_an_s3_store_needs(
     monkeypatch.setattr(diagnosis.blobs, "check", lambda: None)
     settings.LUTHIER_BLOBS, settings.KUBE_INGEST_PEERS = "s3://bucket/prefix", ""
     settings.LUTHIER_CLUSTER = "local"
-    assert diagnosis.blob_store().ready
+    assert diagnosis.blob_store(()).ready
     settings.LUTHIER_CLUSTER = "kubernetes"
-    assert "KUBE_INGEST_PEERS is not set" in diagnosis.blob_store().reason
+    assert "KUBE_INGEST_PEERS is not set" in diagnosis.blob_store(()).reason
     settings.KUBE_INGEST_PEERS = "10.0.0.9/32:9000"
-    assert diagnosis.blob_store().ready
+    assert diagnosis.blob_store(()).ready
 
 
 def test_the_settings_name_every_problem_at_once() -> None:

@@ -22,10 +22,11 @@ OTHER_ROWS = {
     "portal/pages/me.py": {"form.save()"},
     "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
     "tenants/services/secrets.py": {"row.save()"},
+    "tenants/services/users.py": {"found.save()", "made.save()"},
 }
 """Writes of rows that are no jobs, by module: what looks like a write of a job's state and is none."""
 OTHER_MODELS = re.compile(
-    r"(Checkpoint|ClusterNode|Estimate|Learner|Membership|Quota|Runtime|SchedulerState|Tenant|Worker)\.objects\b"
+    r"(Checkpoint|ClusterNode|Estimate|Learner|Membership|Quota|Runtime|SchedulerState|Share|Tenant|User|Worker)\.objects\b"
 )
 UPDATES = {"update", "aupdate", "update_or_create", "aupdate_or_create", "bulk_update", "abulk_update"}
 SQL = re.compile(

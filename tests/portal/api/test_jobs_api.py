@@ -635,7 +635,7 @@ def test_the_number_of_queries_of_a_list_does_not_follow_the_number_of_jobs(
     people: People, alice: Api, client: Client
 ) -> None:
     """Of each job that waits for its tenant's quota, its numbers are for members; the role is read once."""
-    client.force_login(people.alice, backend="django.contrib.auth.backends.ModelBackend")
+    client.force_login(people.alice)
     counts = []
     for _ in range(2):
         submit(alice)

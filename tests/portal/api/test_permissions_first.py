@@ -45,7 +45,7 @@ def test_a_bad_body_reveals_nothing_to_a_caller_without_permission(
 
 
 def test_every_operation_with_a_body_checks_permission() -> None:
-    """Except what every user may do: create their own tokens and set their own secrets."""
+    """Except what every user may do: create their own tokens, set their own secrets, accept their own memberships."""
     without = {
         operation.run.__name__
         for pattern in urlpatterns
@@ -53,4 +53,4 @@ def test_every_operation_with_a_body_checks_permission() -> None:
         for method, operation in pattern.callback.cls.operations.items()
         if method in ("post", "put", "patch") and operation.authorize is None and not operation.hidden
     }
-    assert without == {"token_create", "own_set"}
+    assert without == {"token_create", "own_set", "member_accept"}

@@ -291,7 +291,8 @@ async def test_of_many_channels_the_one_that_cannot_be_read_is_found_by_halving_
 
     await all_others_have(1)
     assert (await socket.next(ch=f"job:{job.pk}", error=...))["error"]["code"] == "unavailable"
-    assert len([size for size in spoilt if size > 1]) <= 5, "32 channels are halved five times"
+    # All at once is tried again where one of them was not due yet; the halves are 16, 8, 4 and 2.
+    assert len([size for size in spoilt if 1 < size <= 16]) <= 4, "32 channels are halved five times"
     assert len(singly) < 5, "found by halves, not by asking for each"
     spoilt.clear()
     for step in (2, 3):
@@ -362,7 +363,10 @@ async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
     assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [job.pk]
     await socket.sub("tenant:vision-lab:quotas")
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
-    assert quota == {"gpu_type": "cpu", "limit": 8, "used": 1, "waiting": 0, "etag": '"limit-8"'}
+    assert quota == {
+        "gpu_type": "cpu", "limit": 8, "used": 1, "borrowed": 0, "lent": 0, "waiting": 0, "etag": '"limit-8"',
+        "cohort": "", "borrowing_limit": None, "lending_limit": None, "weight": 1,
+    }  # fmt: skip
     other = await sync_to_async(factories.job)(owner=alice)
     pubsub.job_changed(other.pk, other.tenant_id, 1)
     assert [item["id"] for item in (await socket.next(ch="tenant:vision-lab:jobs"))["items"]] == [other.pk]

@@ -30,7 +30,13 @@ pytestmark = pytest.mark.django_db
 NEW = "/t/vision-lab/jobs/new"
 TOKENS = "/t/vision-lab/tokens"
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
-WITHOUT_KEY = {"login.html", "me/page.html", "shell/own.html"}
+WITHOUT_KEY = {
+    "login.html",
+    "me/page.html",
+    "shell/own.html",
+    "welcome/invited.html",
+    "welcome/password.html",
+}
 """Signing in and out, and settings that may be set twice."""
 KEY = re.compile(r'name="form_key" value="([\w-]{20,})"')
 
@@ -134,6 +140,7 @@ def test_a_death_before_the_commit_leaves_nothing_and_the_repeat_acts(
 
 def test_a_token_is_made_once_and_the_repeat_shows_its_secret(signed_in: SignIn, alice: User) -> None:
     form = {"name": "laptop", "role": "researcher", "days": "90", "bound": "yes", "form_key": "k1"}
+    form["password"] = factories.PASSWORD
     first, again = signed_in(alice), signed_in(alice)
     secrets = []
     for client in (first, again):  # of two clicks, the browser never sees the first one's response
