@@ -55,11 +55,11 @@ def test_what_was_wrong_is_shown_in_the_form_and_the_rest_of_the_page_stays(
 ) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{ended}/edit")
     page.get_by_label("Tags (comma-separated)").fill("not-saved-yet")
-    page.get_by_label("Username").fill("no-such-user")
+    page.get_by_label("Username").fill("alice")
     page.get_by_role("button", name="Share", exact=True).click()
 
     expect(page.get_by_role("alert")).to_be_visible()
-    expect(page.get_by_label("Username")).to_have_value("no-such-user")
+    expect(page.get_by_label("Username")).to_have_value("alice")
     expect(page.get_by_label("Tags (comma-separated)")).to_have_value("not-saved-yet")
 
 
