@@ -65,7 +65,7 @@ def test_on_a_phone_more_leads_to_every_page_of_the_sidebar(open_as: Open, pictu
     """From the profile an administrator finds the way back to the console, and a manager to the members."""
     for who, path, links in (
         ("admin", "/me", {"Admin console", "Profile"}),
-        ("admin", "/admin-console/audit", {"Quota history", "Audit log", "Database admin"}),
+        ("admin", "/admin-console/audit", {"Quota history", "Audit log"}),
         ("dave", "/cluster", {"Members", "Quota & usage", "API tokens", "Vision Lab manager"}),
     ):
         page = open_as(who, path, width=390, height=844, theme="dark")
