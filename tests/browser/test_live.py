@@ -16,7 +16,7 @@ from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
-from tests.browser.conftest import confirm_halt, spec
+from tests.browser.conftest import confirm_halt, sign_in, spec
 from tests.browser.test_log_viewer import all_lines
 from tests.platform import Client, Platform, wait_for
 
@@ -63,6 +63,9 @@ def test_an_ended_session_is_renewed_in_a_dialog_and_the_page_is_kept(
     expect(page.locator("x-connection")).to_have_text("Live")
     page.evaluate("window.stayed = true")
     other = open_as("alice", "/me")
+    other.context.clear_cookies()  # another session than the page's
+    sign_in(other, platform, "alice")
+    other.goto(f"{platform.url}/me")
     other.get_by_role("button", name="Sign out all others").click()
 
     dialog = page.get_by_role("dialog", name="Your session has ended")
