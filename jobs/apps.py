@@ -15,4 +15,4 @@ class JobsConfig(AppConfig):
 def _end_shares(**signal: object) -> None:
     from jobs.services.sharing import end_with_membership  # late: few processes end memberships
 
-    end_with_membership(**signal)  # type: ignore[arg-type]
+    end_with_membership(**signal)  # type: ignore[arg-type]  # as Django sends a deletion

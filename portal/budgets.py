@@ -32,7 +32,7 @@ def within(key: str, limit: int) -> bool:
 
 
 def give_back(key: str) -> None:
-    """Count one less: what was counted beforehand turned out to be no failure."""
+    """Count one less: what was counted before its result was known is no failure."""
     _decreased(cache, key)
     if time.monotonic() >= _away_until:
         with contextlib.suppress(RedisError, OSError):
