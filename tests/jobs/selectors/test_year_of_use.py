@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,16 +50,19 @@ def test_usage_reads_the_days_that_it_has_in_part_and_sums() -> None:
     assert pages_read(since_noon) < 1_000
 
 
-@pytest.mark.parametrize("order", ["name", "-name", "state", "priority"])
-@pytest.mark.parametrize("states", [[], [State.COMPLETED]])
-def test_a_list_of_all_tenants_reads_a_page(order: str, states: list[State]) -> None:
+def test_a_list_of_all_tenants_reads_a_page() -> None:
     history(factories.tenant(), JOBS)
     admin = factories.user(is_superuser=True)
 
-    def first_page() -> None:
+    def first_page(order: str, states: list[State]) -> None:
         assert len(job_list(user=admin, order=order, states=states)[:51]) == 51
 
-    assert pages_read(first_page) < 300
+    read = {
+        (order, *states): pages_read(partial(first_page, order, states))
+        for order in ("name", "-name", "state", "priority")
+        for states in ([], [State.COMPLETED])
+    }
+    assert max(read.values()) < 100, read
 
 
 def test_specs_and_numbers_of_waiting_jobs_are_read_as_one_value() -> None:
