@@ -30,7 +30,7 @@ CHECKS = (
                     "--verbosity", "0", "--settings", "portal.settings.test"]),
 )  # fmt: skip
 SERIAL = ("-n", "0")
-# Fault tests mostly wait. Two files at a time, each with platforms of its own, halve them even on two cores.
+# Fault and browser tests mostly wait. Two files at a time, each with platforms of its own, are faster so on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -103,7 +103,7 @@ def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[
             flush=True,
         )
         return []
-    return suite("browser", [*SERIAL, "-m", "browser", *extra], reports, {**env, "CHROMIUM": browser})
+    return suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, {**env, "CHROMIUM": browser})
 
 
 def find_browser() -> str | None:

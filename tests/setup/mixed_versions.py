@@ -21,7 +21,7 @@ def missing_for(earlier: Mapping[str, str]) -> list[str]:
     They name their columns in every statement. So each must be there and take what it took, and a new one must take the
     rows that do not name it.
     """
-    loader = MigrationLoader(connection)
+    loader = MigrationLoader(connection, replace_migrations=False)
     state = loader.project_state([(app, name) for app, name in earlier.items()])
     models = [model for model in state.apps.get_models() if model._meta.app_label in earlier]
     return sorted(fault for model in models for fault in _faults(model))
