@@ -283,7 +283,7 @@ def _stopping(job: JobObservation) -> Decision:
     if job.gang is None:
         return Decision(move=_left(job))
     step = stopping.next_step(job)
-    waits = Decision(requeue_after_s=WAIT_MOVING_S, note=_note_after_outage(job))
+    waits = Decision(requeue_after_s=WAIT_MOVING_S, note=_stopping_note(job))
     if step.remove:
         return replace(waits, act=Act.REMOVE)
     if step.stop_grace_s is not None:
@@ -291,9 +291,14 @@ def _stopping(job: JobObservation) -> Decision:
     return waits
 
 
-def _note_after_outage(job: JobObservation) -> Reason | None:
-    """The cluster is reachable again, so the reason must no longer say otherwise."""
-    if job.reason.code != CLUSTER_UNAVAILABLE:
+def _stopping_note(job: JobObservation) -> Reason | None:
+    """A halt's files wait for the store. Once that responds, or the cluster can be reached again, the reason must no
+    longer say otherwise. Other stops keep the reason that they will end with."""
+    waits = job.store_problem and all(learner.exited for learner in job.learners) and not job.all_delivered
+    if waits and job.stop_reason == StopReason.HALT_REQUESTED and job.intent != Intent.CANCEL:
+        words = f"Halting: its program has ended; what it saved waits. {job.store_problem}"
+        return Reason(STORE_UNAVAILABLE, words, {"since": job.store_since})
+    if job.reason.code not in (CLUSTER_UNAVAILABLE, STORE_UNAVAILABLE):
         return None
     return _CANCELING if job.intent == Intent.CANCEL else _HALTING
 

@@ -28,10 +28,8 @@ PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
 CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
-
-
 STORE_UNAVAILABLE = "store_unavailable"
-"""The reason's code while results wait for the store of files."""
+"""The reason's code while results, or what a halt saved, wait for the store of files."""
 UNEXPLAINED_S = 10.0
 """The cluster has this long, from a program's end by a signal, to say whether it was the cluster's own doing."""
 SIGNALED = range(129, 193)

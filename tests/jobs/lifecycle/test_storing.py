@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from jobs.blobs import health
 from jobs.models import PeriodicTask
 from jobs.selectors.snapshot import database_now
-from jobs.states import Phase, State
+from jobs.states import Intent, Phase, State
 from tests.jobs.lifecycle.world import World, job_of, state
 
 pytestmark = pytest.mark.django_db
@@ -80,6 +80,46 @@ def test_results_wait_for_a_store_that_is_away_and_say_so(world: World) -> None:
     world.done(job)
     world.settle()
     assert state(job) == State.COMPLETED
+
+
+def test_a_halt_says_that_its_checkpoint_waits_for_the_store(world: World) -> None:
+    job = world.running()
+    world.request(job, Intent.HALT)
+    world.settle()
+    store(problem="a request took 4.0 s", since="2026-11-25T13:05:00+00:00")
+    world.report(job)
+    world.settle()
+    assert job_of(job).reason_code == "halt_requested", "its program has not ended yet"
+    world.exit(job, halted=True)
+    world.settle()
+    reason = job_of(job)
+    assert (reason.state, reason.reason_code) == (State.STOPPING, "store_unavailable")
+    assert reason.reason_message == (
+        "Halting: its program has ended; what it saved waits. The store of files is slow since 2026-11-25 13:05:00 UTC:"
+        " a request took 4.0 s."
+    )
+    store()
+    world.report(job, phase=Phase.STORING)
+    world.settle()
+    assert job_of(job).reason_code == "halt_requested"
+    world.save(job, 10)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.HALTED
+    assert job_of(job).reason_message.startswith("Halted. Checkpoint 1 has step 10;")
+
+
+def test_a_cancel_of_a_halt_that_waits_for_the_store_says_so(world: World) -> None:
+    job = world.running()
+    world.request(job, Intent.HALT)
+    world.settle()
+    store(problem="Could not connect", away=True, since="2026-11-25T13:05:00+00:00")
+    world.exit(job, halted=True)
+    world.settle()
+    assert job_of(job).reason_code == "store_unavailable"
+    world.request(job, Intent.CANCEL)
+    world.settle()
+    assert job_of(job).reason_code == "cancel_requested"
 
 
 def test_an_upload_that_hangs_although_the_store_is_back_still_ends(world: World) -> None:
