@@ -135,8 +135,8 @@ class KubernetesCluster:
         if gangs is not None:
             ours = manifests.selector(self._settings)
             query["labelSelector"] = f"{ours},{manifests.GANG} in ({','.join(sorted(gangs))})"
-        pods = self._api.get(PODS, **query)["items"]
-        return View.of(self._api.get(NODES)["items"], pods, self._settings)
+        pods = self._watcher.listed(PODS, **query)
+        return View.of(self._watcher.listed(NODES), pods, self._settings)
 
     def _items(self, path: str, gang: str) -> list[Object]:
         """The gang's objects in every namespace: its name does not say whose it is. Never from the cache."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.clusters.base import (
     STALE_S,
+    ClusterBusy,
     ClusterError,
     GangReport,
     Observation,
@@ -39,6 +40,10 @@ WATCH_S = 2
 RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
 """Seconds between two attempts: doubled after each failure, up to the second number, with jitter: many processes lose
 the API server at the same moment."""
+OUTDATED_S = 60.0
+"""Seconds for which a list must not be older than what this process has seen or written. An API server never returns
+such a list, but a cache in front of one may, and what it lacks is not gone. Not for longer: an etcd that was restored
+from a backup counts from lower versions on."""
 
 
 @dataclass(slots=True)
@@ -126,6 +131,28 @@ def gang_of(pod: Object, settings: KubernetesSettings) -> str | None:
     return str(labels.get(manifests.GANG))
 
 
+class Newest:
+    """The newest version of a collection that this process has seen or written. Safe to share between threads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._version, self._at = 0, 0.0
+
+    def note(self, version: int) -> None:
+        with self._lock:
+            if version >= self._least():
+                self._version, self._at = version, self._clock()
+
+    def least(self) -> int:
+        """The version that a list has at least if it is requested now."""
+        with self._lock:
+            return self._least()
+
+    def _least(self) -> int:
+        return self._version if self._clock() - self._at <= OUTDATED_S else 0
+
+
 class Watcher:
     """Runs while there is a watch. Safe to share between threads."""
 
@@ -143,6 +170,7 @@ class Watcher:
         self._revision = 0
         self._removed: set[str] = set()
         """Pods that this process has removed and whose deletion the watch has not reported yet."""
+        self._newest = {NODES: Newest(clock), PODS: Newest(clock)}
         self._threads: list[_Follower] = []
 
     def watch(self, on_change: OnChange) -> Watch:
@@ -150,8 +178,11 @@ class Watcher:
         with self._lock:
             if not self._threads:
                 self._threads = [
-                    _Follower(self._api, NODES, self._nodes_listed, self._node_changed, self._confirmed),
-                    _Follower(self._api, PODS, self._pods_listed, self._pod_changed, self._confirmed),
+                    _Follower(self._api, path, self._newest[path], listed, changed, self._confirmed)
+                    for path, listed, changed in (
+                        (NODES, self._nodes_listed, self._node_changed),
+                        (PODS, self._pods_listed, self._pod_changed),
+                    )
                 ]
                 for thread in self._threads:
                     thread.start()
@@ -177,6 +208,11 @@ class Watcher:
         version = changed["metadata"].get("resourceVersion", "")
         if version.isdigit():
             self._cache.require(int(version))
+            self._newest[PODS].note(int(version))
+
+    def listed(self, path: str, **query: str) -> list[Object]:
+        """This collection, or a part of it, from the API server. Raises ClusterBusy, also if it is outdated."""
+        return _listed(self._api, path, self._newest[path], query)[0]
 
     def removed(self, pod: Object) -> None:
         """Show this pod no more: no version that the API server returns for a removal is that of the deletion."""
@@ -292,6 +328,7 @@ class _Follower(threading.Thread):
         self,
         api: Api,
         path: str,
+        newest: Newest,
         listed: Callable[[list[Object], str], None],
         changed: Callable[[str, Object], None],
         confirmed: Callable[[str], None],
@@ -299,6 +336,7 @@ class _Follower(threading.Thread):
         super().__init__(name=f"watch {path}", daemon=True)
         self._api = api
         self._path = path
+        self._newest = newest
         self._listed = listed
         self._changed = changed
         self._confirmed = confirmed
@@ -331,9 +369,8 @@ class _Follower(threading.Thread):
             self.join(timeout=5)
 
     def _list(self) -> None:
-        found = self._api.get(self._path)
-        version = found["metadata"]["resourceVersion"]
-        self._listed(found["items"], version)
+        items, version = _listed(self._api, self._path, self._newest, {})
+        self._listed(items, version)
         self._version = version
 
     def _follow(self) -> None:
@@ -344,6 +381,7 @@ class _Follower(threading.Thread):
             if change["type"] != "BOOKMARK":
                 self._changed(change["type"], change["object"])
             self._version = change["object"]["metadata"]["resourceVersion"]
+            self._newest.note(_number(self._version))
         if not self._stream.is_closed:
             self._confirmed(self._path)
 
@@ -351,6 +389,17 @@ class _Follower(threading.Thread):
         longest = min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._stream.wait(random.uniform(longest / 2, longest))
+
+
+def _listed(api: Api, path: str, newest: Newest, query: dict[str, str]) -> tuple[list[Object], str]:
+    """The objects of a list, and its version. Raises ClusterBusy."""
+    least = newest.least()
+    found = api.get(path, **query)
+    version = found["metadata"]["resourceVersion"]
+    if _number(version) < least:
+        raise ClusterBusy("The Kubernetes API returned a list that is older than what it showed before.")
+    newest.note(_number(version))
+    return found["items"], version
 
 
 def _number(version: str) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.clusters.base import Observation
+from gpu_scheduler.clusters.base import ClusterBusy, Observation
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.client import Object, Stream
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
-from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, Watcher
+from gpu_scheduler.clusters.kubernetes.watching import NODES, OUTDATED_S, PODS, Watcher
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
 SETTINGS = KubernetesSettings(installation="here", agent_image="test.invalid/agent:1")
@@ -83,3 +83,17 @@ def test_a_pod_that_this_process_removed_is_not_shown_before_the_watch_reports_i
     wait_for(lambda: watcher.observation(None))
     assert ranks(watcher) == [1]
     assert not watcher._removed
+
+
+def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:
+    """An API server whose etcd was restored from a backup returns lower versions from then on."""
+    server: Any = api
+    now = 1000.0
+    watcher = Watcher(server, SETTINGS, clock=lambda: now)
+    assert len(watcher.listed(PODS)) == 2
+    watcher.require({"metadata": {"resourceVersion": "5"}})
+    with pytest.raises(ClusterBusy, match="older than what it showed before"):
+        watcher.listed(PODS)
+    assert watcher.listed(NODES) == []
+    now += OUTDATED_S + 1
+    assert len(watcher.listed(PODS)) == 2
