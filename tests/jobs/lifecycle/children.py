@@ -1,4 +1,4 @@
-"""Workers as processes of their own that a test may kill, and a cluster in memory that outlives them."""
+"""Workers as processes of their own that a test may kill, and a cluster that outlives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from django.db import connection
 
@@ -21,6 +21,13 @@ from jobs import clusters, failpoints
 from jobs.lifecycle import leases
 
 VERBS = ("nodes", "launch", "observe", "stop", "remove")
+
+
+class Reachable(Protocol):
+    """A cluster that other processes reach."""
+
+    def connect(self) -> Any:
+        """The cluster, for the process that calls this."""
 
 
 class Served:
@@ -35,6 +42,9 @@ class Served:
         self._callers: list[Connection] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
+
+    def connect(self) -> Remote:
+        return Remote(self.address)
 
     def close(self) -> None:
         """End all threads: closing a socket does not wake who waits on it, so the last caller is we ourselves."""
@@ -96,7 +106,7 @@ class Remote:
         return call
 
 
-def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -> bool:
+def in_child(work: Callable[[], object], served: Reachable, *, kill_at: str = "") -> bool:
     """Do the work in a forked worker with a registration of its own. True if it was killed at that point."""
     _, status = os.waitpid(_forked(work, served, signal.SIGKILL, kill_at), 0)
     if os.WIFSIGNALED(status):
@@ -107,7 +117,7 @@ def in_child(work: Callable[[], object], served: Served, *, kill_at: str = "") -
 
 
 @contextmanager
-def frozen_child(work: Callable[[], object], served: Served, *, at: str) -> Iterator[None]:
+def frozen_child(work: Callable[[], object], served: Reachable, *, at: str) -> Iterator[None]:
     """A forked worker that is frozen at that point of its work, and killed at the end of the block."""
     pid = _forked(work, served, signal.SIGSTOP, at)
     try:
@@ -119,14 +129,14 @@ def frozen_child(work: Callable[[], object], served: Served, *, at: str) -> Iter
         os.waitpid(pid, 0)
 
 
-def _forked(work: Callable[[], object], served: Served, at_point: signal.Signals, point: str) -> int:
+def _forked(work: Callable[[], object], served: Reachable, at_point: signal.Signals, point: str) -> int:
     """The process id of a worker that sends itself this signal at this failpoint."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             connection.connection = None  # the parent's; its socket must not be spoken on here
-            clusters.use(Remote(served.address))  # type: ignore[arg-type]
+            clusters.use(served.connect())
             leases.register_worker(f"child-{os.getpid()}")
             failpoints.arm(lambda name: os.kill(os.getpid(), at_point) if name == point else None)
             work()
