@@ -8,7 +8,8 @@ Readers outside the scheduler (REST, pages, events) use:
 * ``PRIVATE``: names of all numbers that people outside the tenant must not see;
 * ``NOT_QUEUED``: codes with which a job has no queue position.
 
-To add a rule: write a ``Check`` in ``rules``, list it there, and add its code to ``model.WaitReason``. Nothing else.
+To add a rule: write a ``Check`` in the module of its subject, list it in ``rules``, and add its code to
+``model.WaitReason``. Nothing else.
 """
 
 from __future__ import annotations

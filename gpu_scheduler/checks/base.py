@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang, WaitReason
-from gpu_scheduler.placement import CPUS
 
 
 class Remedy(StrEnum):
@@ -125,15 +124,3 @@ class Check(ABC):
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         """The meter in words."""
         return f"{used} of {limit} in use, this job adds {asked}"
-
-
-def amount(resource: int, count: int) -> str:
-    """So much of a resource (its place in a Room) beside the slots: "1.5 CPUs", "64 GiB of memory"."""
-    if resource == CPUS:
-        return f"{count / 1000:g} CPU{'' if count == 1000 else 's'}"
-    return f"{count / 1024:.4g} GiB of memory" if count >= 1024 else f"{count} MiB of memory"
-
-
-def shape(gang: Gang) -> str:
-    """A gang's size: "4", or "2 × 4" if it has several learners."""
-    return str(gang.slots) if gang.learners.min == 1 else f"{gang.learners.min} × {gang.slots}"
