@@ -13,6 +13,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from jobs.models import WORKER_SILENT_S, PeriodicTask
+from jobs.selectors.platform_stops import waited_s_sql
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 
 MAX_SERIES = 1000
@@ -70,11 +71,11 @@ VALUES: dict[str, Any] = {
     "moved": EventCode.MOVED.value,
     "stored": EventCode.CHECKPOINT_STORED.value,
 }
-WAITING = """
+WAITING = f"""
 waiting AS (
   SELECT tenant.slug AS tenant, job.slots * job.learners AS slots, job.reason_code AS reason,
          CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END AS pool,
-         greatest(0, extract(epoch FROM clock_timestamp() - job.queued_at))::float8 AS waited
+         ({waited_s_sql("job.queued_at", "clock_timestamp()")})::float8 AS waited
   FROM jobs_job AS job JOIN tenants_tenant AS tenant ON tenant.id = job.tenant_id
   WHERE job.state = 'QUEUED' AND job.intent = 'RUN' AND job.deleted_at IS NULL
 )"""
@@ -143,7 +144,8 @@ FACTS = (
     ),
     Fact(
         "luthier_queue_wait_seconds",
-        "How long the jobs that wait have waited; quantile 1 is the longest.",
+        "How long the jobs that wait have waited, without time in which the platform was stopped; quantile 1 is"
+        " the longest.",
         ("pool", "quantile"),
         f"WITH {WAITING} SELECT pool, q::text, percentile_cont(q) WITHIN GROUP (ORDER BY waited)"
         " FROM waiting CROSS JOIN unnest(ARRAY[0.5, 0.9, 1.0]) AS q GROUP BY pool, q",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
+
+from django.db.models import FloatField, Func
 
 from jobs.models import PlatformStop
 
@@ -25,3 +28,15 @@ def waited_s_sql(start: str, end: str) -> str:
     return f"""greatest(0, extract(epoch FROM {end} - {start}) - coalesce((
     SELECT sum(extract(epoch FROM least(stop.ended_at, {end}) - greatest(stop.began_at, {start})))
     FROM jobs_platformstop AS stop WHERE stop.ended_at > {start} AND stop.began_at < {end}), 0))"""
+
+
+class WaitedSeconds(Func):
+    """waited_s_sql as an expression of queries: of two times, from when and until when."""
+
+    output_field = FloatField()
+
+    def as_sql(self, compiler: Any, connection: Any, **_: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+        (start, start_values), (end, end_values) = map(compiler.compile, self.get_source_expressions())
+        waited = waited_s_sql("wait.began_at", "wait.ended_at")
+        sql = f"(SELECT ({waited})::float8 FROM (SELECT {start} AS began_at, {end} AS ended_at) AS wait)"
+        return sql, [*start_values, *end_values]

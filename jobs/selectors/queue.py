@@ -9,13 +9,13 @@ from statistics import median
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
-from django.db.models.functions import Greatest
-from django.utils import timezone
+from django.db.models.functions import Greatest, Now
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
 from gpu_scheduler.model import slot_type_of
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
+from jobs.selectors.platform_stops import WaitedSeconds
 from jobs.serialization import rfc3339
 from jobs.states import Intent, State
 from tenants.models import Tenant
@@ -140,19 +140,18 @@ class QueueTotals:
 def waiting_jobs() -> QuerySet[Any]:
     """Every queued job of every tenant, the longest waiting first. Only for platform admins.
 
-    waits_since: a job that came back after a failure keeps its queue position (queued_at), but has run in between.
+    waits_s: a job that came back after a failure keeps its queue position (queued_at), but has run in between; nor does
+    time count in which the platform was stopped.
     """
     rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
     newest_end = Attempt.objects.filter(job=OuterRef("pk")).order_by("-n").values("closed_at")[:1]
-    rows = rows.annotate(
-        waits_since=Greatest("queued_at", Subquery(newest_end))
-    )  # NULL, no attempt, counts as less
+    since = Greatest("queued_at", Subquery(newest_end))  # NULL, no attempt, counts as less
+    rows = rows.annotate(waits_since=since, waits_s=WaitedSeconds(F("waits_since"), Now()))
     return rows.select_related("tenant", "owner").order_by("waits_since", "pk")
 
 
 def queue_totals() -> QueueTotals:
-    now = timezone.now()
-    waits = [(now - at).total_seconds() for at in waiting_jobs().values_list("waits_since", flat=True)]
+    waits = list(waiting_jobs().values_list("waits_s", flat=True))
     slots = waiting_jobs().order_by().aggregate(n=Sum(F("slots") * F("learners")))["n"] or 0
     return QueueTotals(len(waits), slots, max(waits, default=None), median(waits) if waits else None)
 

@@ -52,7 +52,7 @@ def _waiting(job: Any) -> dict[str, Any]:
         "why": "backing off" if backs_off else label_of(job.reason_code),
         "acts": "" if backs_off else _who_acts(job.reason_code, job.reason_numbers),
         "by_quota": _is_about_quota(job.reason_code),
-        "waits_s": (now - job.waits_since).total_seconds(),
+        "waits_s": job.waits_s,
     }
 
 

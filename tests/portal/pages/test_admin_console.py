@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.models import ClusterNode
+from jobs.models import ClusterNode, PlatformStop
 from jobs.services.quotas import quotas_change
 from jobs.states import State
 from portal.health.checks import HealthCheck
@@ -512,3 +512,16 @@ def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(
         ("again", "backing off", ""),
     ]
     assert seen["waiting"][2]["waits_s"] < seen["queue"].longest_s < timedelta(hours=8).total_seconds()
+
+
+def test_no_job_waits_while_the_platform_is_stopped(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    """Two jobs queued 600 and 400 s ago; the platform was stopped from 500 to 200 s ago."""
+    now = timezone.now()
+    for name, ago in (("first", 600), ("second", 400)):
+        factories.job(of=lab, name=name, queued_at=now - timedelta(seconds=ago))
+    PlatformStop.objects.create(began_at=now - timedelta(seconds=500), ended_at=now - timedelta(seconds=200))
+    seen = signed_in(admin).get("/admin-console/").context
+    waits = [row["waits_s"] for row in seen["waiting"]]
+    assert waits == [pytest.approx(300, abs=60), pytest.approx(200, abs=60)]
+    assert seen["queue"].longest_s == pytest.approx(300, abs=60)
+    assert seen["queue"].median_s == pytest.approx(250, abs=60)

@@ -603,7 +603,10 @@ def test_time_of_a_stopped_platform_is_not_queued(alice: User, open_page: Callab
         ("Platform stopped", 360),
         ("Queued", 120),
     ]
-    assert "Platform stopped 6 min" in open_page(alice, job)
+    page = open_page(alice, job)
+    assert "Platform stopped 6 min" in page
+    assert stretch.segments[1].icon == "power-off", "no mark of a state that is over"
+    assert "#power-off" in page
     within = timeline(moves[:1], at + 5 * minute, stops=[(at - minute, at + 5 * minute)])[0].segments
     assert [(one.phase, one.seconds) for one in within if not one.ahead] == [
         ("Platform stopped", 300),
