@@ -76,7 +76,7 @@ def compact_learner(learner: int, *, deadline: float = float("inf")) -> int:
 def _unmerged(after: int) -> list[int]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT id FROM jobs_learner WHERE log_merged IS NOT NULL AND id > %s ORDER BY id LIMIT %s",
+            "SELECT id FROM jobs_learner WHERE log_unmerged AND id > %s ORDER BY id LIMIT %s",
             [after, LEARNERS_PER_RUN],
         )
         return [learner for (learner,) in cursor.fetchall()]

@@ -99,6 +99,12 @@ class Learner(models.Model):
     log_merged = models.BigIntegerField(
         default=0, db_default=0, null=True
     )  # bytes whose chunks are merged; null: all, for good
+    # For its index: one that follows log_merged itself would be written at each merge, and all others with it.
+    log_unmerged = models.GeneratedField(
+        expression=Q(log_merged__isnull=False),  # type: ignore[arg-type]  # the stubs lack conditions
+        output_field=models.BooleanField(),
+        db_persist=True,
+    )
     metric_cursor = models.BigIntegerField(default=0)  # bytes of metrics.jsonl taken in
     # Shown by the cluster (lifecycle).
     # cluster_uid and failure_details: for operators, in SQL, to compare with the cluster's own records.
@@ -110,9 +116,7 @@ class Learner(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "rank"], name="learner_once")]
-        indexes = [
-            models.Index("id", condition=models.Q(log_merged__isnull=False), name="learner_log_unmerged")
-        ]
+        indexes = [models.Index("id", condition=Q(log_unmerged=True), name="learner_log_to_merge")]
 
 
 class JobEvent(models.Model):

@@ -59,6 +59,7 @@ class Job(models.Model):
     gpus = models.PositiveIntegerField()  # per learner, as asked; 0 = CPU job
     gpu_type = models.CharField(max_length=40, blank=True)  # as asked; "" = any
     slots = models.PositiveIntegerField()  # per learner, held while running
+    resources = models.TextField(null=True)  # noqa: DJ001  # as JSON; null: an earlier version wrote the row
     placement = models.CharField(max_length=8)
     priority = models.CharField(max_length=12)
     priority_rank = models.SmallIntegerField()

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection, models
 from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Now, RowNumber
+from django.db.models.functions import Coalesce, Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
@@ -49,12 +49,12 @@ def _columns(job: str = "") -> list[Any]:
     return [*(f"{job}{name}" for name in names), requested(job)]
 
 
-def requested(job: str = "") -> KeyTextTransform:
+def requested(job: str = "") -> Coalesce:
     """The resources of the spec as JSON: per_learner's last argument.
 
-    As one value: a spec is stored apart from its row, and each path into it would fetch all of it again.
+    A spec is stored apart from its row and compressed: of a job that waits, it would cost more than all else.
     """
-    return KeyTextTransform("resources", f"{job}spec")
+    return Coalesce(F(f"{job}resources"), KeyTextTransform("resources", f"{job}spec"))
 
 
 def database_now() -> datetime:

@@ -6,6 +6,7 @@ Hashing and storing take as long as the code is large, so they come before the t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -218,12 +219,13 @@ def create_job(
     message: str = "",
 ) -> Job:
     """Write the row of the waiting job, its progress and its first event."""
+    normalized = spec.normalized
     job = Job(
         tenant=tenant,
         owner=user,
         name=spec.name,
         tags=list(spec.tags),
-        spec=spec.normalized,
+        spec=normalized,
         spec_text=_text(source),
         code=code,
         packages={
@@ -235,6 +237,7 @@ def create_job(
         gpus=spec.resources.gpus,
         gpu_type=spec.resources.gpu_type or "",
         slots=spec.slots_per_learner,
+        resources=json.dumps(normalized["resources"]),
         placement=spec.placement,
         priority=spec.priority,
         priority_rank=Priority[spec.priority.upper()],

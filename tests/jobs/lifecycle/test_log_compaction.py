@@ -26,6 +26,8 @@ from learner_agent.wire import Ack, Data, Final, Nack
 from tests import factories
 
 pytestmark = pytest.mark.django_db
+UPDATED = """SELECT pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid),
+  pg_stat_get_xact_tuples_newpage_updated(oid) FROM pg_class WHERE relname = 'jobs_learner'"""
 
 
 @pytest.fixture
@@ -202,9 +204,21 @@ def test_one_run_visits_every_learner_and_leaves_those_that_are_done(job: Job) -
 
     assert compact({}) == {"learner": 0, "rows": 16}
     assert compact({}) == {"learner": 0, "rows": 0}
+    assert not Learner.objects.exclude(log_merged=None).exists()
+
+
+def test_a_merge_of_a_growing_log_writes_to_no_index(job: Job) -> None:
+    """A learner's row is updated at each merge: in place (HOT), as no index has what changes. An update that finds no
+    room in the page counts apart."""
+    send(job, *quiet_lines(LIVE_ROWS))
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM jobs_learner WHERE log_merged IS NOT NULL")
-        assert cursor.fetchone() == (0,)
+        cursor.execute(UPDATED)
+        before = cursor.fetchone()
+        assert compacted(job) == LIVE_ROWS - 1
+        assert Learner.objects.get(job=job).log_merged
+        cursor.execute(UPDATED)
+        updated, in_place, elsewhere = (n - m for n, m in zip(cursor.fetchone(), before, strict=True))
+    assert (updated, in_place + elsewhere) == (1, 1)
 
 
 def test_a_run_continues_behind_the_learner_at_which_the_last_one_stopped(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -81,6 +83,21 @@ def test_specs_and_numbers_of_waiting_jobs_are_read_as_one_value() -> None:
         counts = [columns.count(f'"jobs_job"."{column}"') for columns in selected if f'"{column}"' in columns]
         assert counts, column
         assert set(counts) == {1}, [each for each in selected if f'"{column}"' in each]
+
+
+def test_the_scheduler_reads_no_spec_of_a_waiting_job() -> None:
+    """Each takes pages of its own. What the scheduler needs is beside the row, except of rows of earlier versions."""
+    tenant = factories.tenant()
+    code = {"files": {"main.py": secrets.token_hex(20_000)}}
+    spec = {"resources": {"cpus": 1, "memory": "1Gi"}, "code": code}
+    for _ in range(20):
+        factories.job(of=tenant, spec=spec, resources=json.dumps(spec["resources"]))
+    read = partial(snapshot, nodes=(), now=timezone.now())
+    assert {one.resources.memory_mib for one in read().waiting} == {1024}
+    beside = pages_read(read)
+    tenant.jobs.update(resources=None)
+    assert {one.resources.memory_mib for one in read().waiting} == {1024}
+    assert pages_read(read) > beside + 20 * 5
 
 
 def test_bytes_of_a_tenant_s_checkpoints_are_read_from_an_index_alone() -> None:
