@@ -39,7 +39,8 @@ from tenants.models import Session, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services.retention import default_rules, effective_rules
 
-ROWS_BATCH, JOBS_BATCH = 5000, 200
+ROWS_BATCH, JOBS_BATCH = 5000, 1000
+"""More jobs than a run can take: to find them, all jobs of a tenant are judged."""
 RUN_S = 5.0
 """Seconds after which a run begins no further job; the next run continues."""
 

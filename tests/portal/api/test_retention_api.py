@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from jobs import retention
-from jobs.models import Job, LogChunk
+from jobs.models import Job, JobEvent, LogChunk
 from jobs.selectors.retention import KEPT_EVENT
 from jobs.states import EventCode, State
 from tenants.models import AuditEntry, Session
@@ -90,6 +90,25 @@ def test_a_preview_counts_what_would_go_and_names_what_is_exempt_and_removes_not
     assert found["metrics"]["rows"] == 0
     assert LogChunk.objects.count() == 5
     assert preview(admin)["logs"]["jobs"] == 0
+
+
+def test_a_preview_counts_the_events_that_go(admin: Api, people: People) -> None:
+    """Of one job the end is the last event, of the other what was edited afterwards."""
+    edited, last = (ended(people.alice, days) for days in (100, 110))
+    JobEvent.objects.create(
+        job=last, tenant=last.tenant, n=4, source="lifecycle", code=EventCode.MOVED, to_state=State.COMPLETED
+    )
+    Job.objects.filter(pk=last.pk).update(event_seq=4)
+    before = JobEvent.objects.count()
+    rules = {"events": {"days": 90}, "logs": {"days": 90}}
+    admin.put(PATH, {"rules": {"logs": rules["logs"]}, **REASON})
+    retention.enforce(float("inf"))
+    counted = preview(admin, rules)["events"]["rows"]
+    assert counted == 3, "the wait of the first one; the wait and the edit of the other"
+    admin.put(PATH, {"rules": rules, **REASON})
+    retention.enforce(float("inf"))
+    assert JobEvent.objects.exclude(code=EventCode.DATA_REMOVED).count() == before - counted
+    assert edited.events.filter(code=EventCode.EDITED).exists()
 
 
 def test_a_size_rule_removes_the_data_of_the_jobs_that_ended_first(admin: Api, people: People) -> None:
