@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from django.db.models import QuerySet
+
 from tenants import access
 from tenants.errors import NotFound, VersionChanged
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 
 
 def locked_tenant(
@@ -32,3 +34,8 @@ def content_etag(prefix: str, content: Any) -> str:
     """A version that follows from the content alone (JSON), so that writing the same again leaves it as it is."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return f'"{prefix}{digest[:16]}"'
+
+
+def changes(tenant: Tenant, action: str, count: int) -> QuerySet[AuditEntry]:
+    """The newest edits of one kind, an action of the audit log, with their authors."""
+    return tenant.audit.filter(action=action).select_related("actor").order_by("-pk")[:count]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
 
 from tenants import access, audit, checks
 from tenants.errors import problem
 from tenants.images import MAX_PATTERNS, PATTERN_HELP, wrong_pattern
-from tenants.models import AuditEntry, Tenant
+from tenants.models import Tenant
 from tenants.services.editing import content_etag, locked_tenant
 
 CHANGED = "images.change"
@@ -31,11 +30,6 @@ def effective_patterns(tenant: Tenant) -> tuple[str, ...]:
 def etag(tenant: Tenant) -> str:
     """The version for If-Match: it follows from the tenant's own patterns alone."""
     return content_etag("i", tenant.image_patterns)
-
-
-def changes(tenant: Tenant, count: int) -> QuerySet[AuditEntry]:
-    """The newest changes, with their authors."""
-    return tenant.audit.filter(action=CHANGED).select_related("actor").order_by("-pk")[:count]
 
 
 @transaction.atomic

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from django.db import transaction
-from django.db.models import QuerySet
 
 from tenants import access, audit, checks
 from tenants.errors import problem
-from tenants.models import AuditEntry, Tenant
+from tenants.models import Tenant
 from tenants.retention import MAX_BYTES
 from tenants.services.editing import content_etag, locked_tenant
 
@@ -19,11 +18,6 @@ MAX_LIMIT = MAX_BYTES
 def etag(tenant: Tenant) -> str:
     """The version for If-Match: it follows from the limit alone."""
     return content_etag("s", tenant.storage_limit)
-
-
-def changes(tenant: Tenant, count: int) -> QuerySet[AuditEntry]:
-    """The newest changes, with their authors."""
-    return tenant.audit.filter(action=CHANGED).select_related("actor").order_by("-pk")[:count]
 
 
 @transaction.atomic

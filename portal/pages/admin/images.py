@@ -13,6 +13,7 @@ from portal.pages.guard import admins_only, person
 from tenants.errors import ServiceError
 from tenants.models import Tenant
 from tenants.services import images as services
+from tenants.services.editing import changes
 
 SHOWN = 20
 
@@ -40,7 +41,7 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
         "reason": reason,
         "problems": problems,
         "default": services.default_patterns(),
-        "changes": services.changes(tenant, SHOWN),
+        "changes": changes(tenant, services.CHANGED, SHOWN),
         "etag": request.POST.get("etag") or services.etag(tenant),
     }
     return render(request, "console/images.html", context, status=422 if problems else 200)

@@ -16,6 +16,7 @@ from portal.pages.guard import admins_only, person
 from tenants.errors import ServiceError
 from tenants.models import Tenant
 from tenants.services import storage as services
+from tenants.services.editing import changes
 
 SHOWN = 20
 MEBIBYTE = 1024 * 1024
@@ -42,7 +43,7 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
         "text": text,
         "reason": reason,
         "problems": problems,
-        "changes": services.changes(tenant, SHOWN),
+        "changes": changes(tenant, services.CHANGED, SHOWN),
         "etag": request.POST.get("etag") or services.etag(tenant),
     }
     return render(request, "console/storage.html", context, status=422 if problems else 200)

@@ -23,7 +23,7 @@ from jobs.selectors.snapshot import snapshot
 from jobs.selectors.usage import By, live_jobs, usage_by_day_and_user, usage_of
 from jobs.states import State
 from tenants.retention import OF_JOBS, Kind, Rule
-from tenants.services import images
+from tenants.services import editing, images
 from tests import factories
 from tests.reads import history, pages_read, roll_up_usage
 
@@ -142,8 +142,8 @@ def test_changes_of_a_tenant_s_images_are_found_without_reading_its_audit_log() 
         )
         cursor.execute("REINDEX TABLE tenants_auditentry")  # without dead rows of tests before
         cursor.execute("ANALYZE tenants_auditentry")
-    assert len(images.changes(tenant, 20)) == 1
-    assert pages_read(lambda: list(images.changes(tenant, 20))) < 10
+    assert len(editing.changes(tenant, images.CHANGED, 20)) == 1
+    assert pages_read(lambda: list(editing.changes(tenant, images.CHANGED, 20))) < 10
 
 
 def test_where_a_page_begins_reads_one_row_of_the_history() -> None:
