@@ -275,6 +275,11 @@ def prepare(platform: Platform, jobs: int) -> str:
     if not year_seed.is_seeded(database_url):
         pattern = client.submit(PATTERN)["id"]
         client.wait_state(pattern, "COMPLETED", within_s=120)
+
+        def merged() -> bool:
+            return year_seed.is_merged(database_url, pattern)
+
+        wait_for(merged, within_s=180, every_s=1, what="its log merged, as those of a year are")
         year_seed.seed(database_url, pattern, jobs)
         for _ in range(RUNNING + WAITING):
             client.submit(LONG)

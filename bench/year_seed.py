@@ -114,6 +114,13 @@ def is_seeded(database_url: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
+def is_merged(database_url: str, job: str) -> bool:
+    """Whether the sweep that merges logs is done with the job's."""
+    with psycopg2.connect(database_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT bool_and(log_merged IS NULL) FROM jobs_learner WHERE job_id = %s", [job])
+        return bool(cursor.fetchone()[0])
+
+
 def seed(database_url: str, like: str, jobs: int) -> None:
     """Write a year of this many jobs, copies of the job with the id `like`."""
     connection = psycopg2.connect(database_url)
