@@ -41,6 +41,8 @@ class _Cycle:
             for check in self._policy.checks_for(slot_type)
             for field in check.reads
         }
+        if self._draft.ledger.limits_users:
+            read.add("user")
         self._shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
         self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_scheduler.ledger import Account, JobCount, Ledger
+from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
 from gpu_scheduler.placement import SLOTS, Pool
 
@@ -22,6 +22,7 @@ class Supply:
     pool: Pool | None
     account: Account
     jobs: JobCount
+    users: UserLimits
     now: datetime
 
     def numbers(self, gang: Gang) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Draft:
         self.snapshot = snapshot
         self.waiting: Sequence[Gang] = snapshot.waiting
         self.state: Mapping[str, Any] = snapshot.policy_state
-        self.ledger = Ledger(snapshot.quotas, snapshot.tenants)
+        self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running)
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         self.failed: dict[Hashable, Any] = {}
@@ -87,29 +88,43 @@ class Draft:
         found = self.supplies.get(key)
         if found is None:
             account, jobs = self.ledger.account(tenant, slot_type), self.ledger.jobs(tenant)
-            found = Supply(slot_type, self.pools.get(slot_type), account, jobs, self.snapshot.now)
+            users = self.ledger.users(tenant, slot_type)
+            found = Supply(slot_type, self.pools.get(slot_type), account, jobs, users, self.snapshot.now)
             self.supplies[key] = found
         return found
 
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
         nodes = self.pools[slot_type].place(gang)
-        self.ledger.take(gang.tenant, slot_type, len(nodes) * gang.slots)
+        self.ledger.take(gang.tenant, gang.user, slot_type, len(nodes) * gang.slots)
         self.failed.clear()
         return Start(gang.job, Placement(slot_type, nodes))
 
     def reserve(
         self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False
     ) -> None:
-        """Reserve slots of the tenant's limits for this gang, and with on_nodes the nodes where it can start soonest,
-        or with whole_pool all of its type.
+        """Reserve slots of the tenant's and its user's limits for this gang, and with on_nodes the nodes where it can
+        start soonest, or with whole_pool all of its type.
 
         Does nothing where the tenant's account, or the pool, has a reservation already.
         """
         in_quota = self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
         on_pool = on_nodes and self.pools[slot_type].reserve_for(gang, all_nodes=whole_pool)
-        if in_quota or on_pool:
+        of_user = self.reserve_of_user(gang, slot_type, slots)
+        if in_quota or on_pool or of_user:
             self.failed.clear()
+
+    def reserve_of_user(self, gang: Gang, slot_type: str, slots: int) -> bool:
+        """Reserve slots of its user's own limit alone for this gang; other users' jobs can still have the tenant's.
+
+        False if there is no such limit, or a reservation already.
+        """
+        if not self.ledger.limits_users:
+            return False
+        made = self.ledger.reserve_of_user(gang.tenant, gang.user, slot_type, slots, job=gang.job)
+        if made:
+            self.failed.clear()
+        return made
 
     def claim(self, tenant: str, slot_type: str, slots: int) -> None:
         """Keep so many slots of the tenant's limit, as far as it has them left, from those that would borrow them."""

@@ -1,4 +1,4 @@
-"""Who may use how many slots: quotas, what tenants of a cohort lend each other, and limits on live jobs.
+"""Who may use how many slots: quotas, what tenants of a cohort lend each other, and limits on live jobs and users.
 
 A cohort is a group of tenants. Each one keeps ``limit - lending_limit`` slots of a type for itself; what is left of
 all limits together is shared: every tenant of the cohort can use it, a lender before others. So each tenant can always
@@ -7,10 +7,11 @@ get back its limit, and all of them together never hold more than the sum of the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpu_scheduler.model import QuotaUse, TenantState
+from gpu_scheduler.model import QuotaUse, Running, TenantState
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class Account:
 
     limit: its quota, its own whenever it asks. most: what it can use at most, with what it borrows. kept: the part of
     the limit that it never lends. reserved: slots that its later jobs leave to the job reserved_for. cohort: None if it
-    lends and borrows nothing.
+    lends and borrows nothing. gang_limit: the most that one job holds; None: no limit.
     """
 
     limit: int = 0
@@ -44,6 +45,7 @@ class Account:
     kept: int = 0
     weight: int = 1
     cohort: Cohort | None = None
+    gang_limit: int | None = None
 
     @property
     def borrowed(self) -> int:
@@ -80,35 +82,79 @@ class Account:
 @dataclass(slots=True)
 class JobCount:
     """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
-    first."""
+    first. max_time_s: the longest that one can be allowed to run; None: no limit."""
 
     suspended: bool = False
     limit: int | None = None
     used: int = 0
     reserved_for: list[str] = field(default_factory=list)
+    max_time_s: int | None = None
 
     def reserved_ahead_of(self, job: str) -> int:
         """How many are reserved for others before this job."""
         return self.reserved_for.index(job) if job in self.reserved_for else len(self.reserved_for)
 
 
+@dataclass(slots=True)
+class UserLimits:
+    """What each user of one tenant can have and has: slots of one type, and live jobs of any. None: no limit.
+
+    used: slots by user; live: jobs by user, shared by the tenant's types. reserved: by user, the slots that the user's
+    later jobs leave to a job, and that job.
+    """
+
+    slots: int | None = None
+    jobs: int | None = None
+    used: Counter[str] = field(default_factory=Counter)
+    live: Counter[str] = field(default_factory=Counter)
+    reserved: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def reserved_ahead_of(self, job: str, user: str) -> int:
+        """Slots of the user's limit that are kept for another job."""
+        slots, holder = self.reserved.get(user, (0, job))
+        return 0 if holder == job else slots
+
+    def allow(self, user: str, *, slots: int, jobs: int) -> bool:
+        """Whether the user can have so many more."""
+        return (self.slots is None or self.used[user] + slots <= self.slots) and (
+            self.jobs is None or self.live[user] + jobs <= self.jobs
+        )
+
+
 class Ledger:
     """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
 
-    with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort.
+    with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort. limits_users:
+    whether any tenant limits its users; what they use is read from running then.
     """
 
-    def __init__(self, quotas: Iterable[QuotaUse], tenants: Iterable[TenantState] = ()) -> None:
+    def __init__(
+        self,
+        quotas: Iterable[QuotaUse],
+        tenants: Iterable[TenantState] = (),
+        running: Iterable[Running] = (),
+    ) -> None:
+        tenants = tuple(tenants)
         self._accounts: dict[tuple[str, str], Account] = {}
         self._cohorts: dict[tuple[str, str], Cohort] = {}
         self._jobs: dict[str, JobCount] = {
-            state.tenant: JobCount(state.suspended, state.jobs_limit, state.jobs_used) for state in tenants
+            state.tenant: JobCount(
+                state.suspended, state.jobs_limit, state.jobs_used, max_time_s=state.max_time_s
+            )
+            for state in tenants
+        }
+        self._users: dict[tuple[str, str], UserLimits] = {}
+        self._live: dict[str, Counter[str]] = {}
+        self._user_jobs = {
+            state.tenant: state.user_jobs_limit for state in tenants if state.user_jobs_limit is not None
         }
         self.with_reservation: set[str] = set()
         self._dominant: dict[str, float] = {}
         in_cohorts = []
         for quota in quotas:
-            account = Account(quota.limit, quota.used, most=quota.limit)
+            account = Account(quota.limit, quota.used, most=quota.limit, gang_limit=quota.gang_limit)
+            if quota.user_limit is not None:
+                self.users(quota.tenant, quota.slot_type).slots = quota.user_limit
             self._accounts[quota.tenant, quota.slot_type] = account
             tenant = quota.tenant
             self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
@@ -116,6 +162,9 @@ class Ledger:
                 in_cohorts.append(quota)
         self.lends = bool(in_cohorts)
         self._form_cohorts(in_cohorts)
+        self.limits_users = bool(self._users or self._user_jobs)
+        for run in running if self.limits_users else ():
+            self._count_user(run.tenant, run.gang.user, run.slot_type, run.slots * len(run.nodes))
 
     def _form_cohorts(self, quotas: Iterable[QuotaUse]) -> None:
         quotas = list(quotas)
@@ -148,8 +197,24 @@ class Ledger:
             found = self._jobs[tenant] = JobCount()
         return found
 
-    def take(self, tenant: str, slot_type: str, slots: int) -> None:
-        """Count one more live job that holds this many slots."""
+    def users(self, tenant: str, slot_type: str) -> UserLimits:
+        """What the tenant's users can have and have of that type."""
+        key = (tenant, slot_type)
+        found = self._users.get(key)
+        if found is None:
+            live = self._live.setdefault(tenant, Counter())
+            found = self._users[key] = UserLimits(jobs=self._user_jobs.get(tenant), live=live)
+        return found
+
+    def _count_user(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
+        users = self.users(tenant, slot_type)
+        users.used[user] += slots
+        users.live[user] += 1
+
+    def take(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
+        """Count one more live job of this user that holds this many slots."""
+        if self.limits_users:
+            self._count_user(tenant, user, slot_type, slots)
         account = self.account(tenant, slot_type)
         account.take(slots)
         self.jobs(tenant).used += 1
@@ -168,6 +233,16 @@ class Ledger:
         reserved_for = self.jobs(tenant).reserved_for
         if job not in reserved_for:
             reserved_for.append(job)
+        return True
+
+    def reserve_of_user(self, tenant: str, user: str, slot_type: str, slots: int, *, job: str) -> bool:
+        """Reserve slots of the user's own limit for this job, against the user's later ones. False if there is no such
+        limit, or a reservation already."""
+        users = self.users(tenant, slot_type)
+        if users.slots is None or user in users.reserved:
+            return False
+        users.reserved[user] = slots, job
+        self.with_reservation.add(job)
         return True
 
     def claim(self, tenant: str, slot_type: str, slots: int) -> None:

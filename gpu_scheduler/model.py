@@ -54,7 +54,12 @@ class WaitReason(StrEnum):
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     NODE_TOO_SMALL = "NODE_TOO_SMALL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
+    EXCEEDS_MAX_GANG = "EXCEEDS_MAX_GANG"
+    EXCEEDS_MAX_TIME = "EXCEEDS_MAX_TIME"
+    EXCEEDS_USER_LIMIT = "EXCEEDS_USER_LIMIT"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
+    USER_GPUS = "USER_GPUS"
+    USER_JOBS = "USER_JOBS"
     QUOTA_GPUS = "QUOTA_GPUS"
     COHORT_GPUS = "COHORT_GPUS"
     QUOTA_JOBS = "QUOTA_JOBS"
@@ -321,6 +326,7 @@ class QuotaUse:
     cohort: the group of tenants with which it lends and borrows; "": none, the limit is all that it can use.
     borrowing_limit: how much more than the limit it can use while others lend it; lending_limit: how much of the limit
     others can use while it does not; None: as much as there is. weight: its part of what can be borrowed by several.
+    user_limit: the most that jobs of one user hold at once; gang_limit: the most that one job holds; None: no limit.
     """
 
     tenant: str
@@ -331,6 +337,8 @@ class QuotaUse:
     borrowing_limit: int | None = None
     lending_limit: int | None = None
     weight: int = 1
+    user_limit: int | None = None
+    gang_limit: int | None = None
 
     @property
     def lends(self) -> int:
@@ -342,12 +350,15 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """A tenant's own limits: suspended starts nothing; jobs_limit None means no limit on live jobs."""
+    """A tenant's own limits, None: no limit. suspended starts nothing. jobs_limit: live jobs; user_jobs_limit: those of
+    one user. max_time_s: the longest time limit of a job; one without a time limit does not start then."""
 
     tenant: str
     suspended: bool = False
     jobs_limit: int | None = None
     jobs_used: int = 0
+    user_jobs_limit: int | None = None
+    max_time_s: int | None = None
 
 
 class NamedPolicy(Protocol):

@@ -106,6 +106,8 @@ class Tenant(models.Model):
     priorities = ArrayField(models.CharField(max_length=12), default=default_priorities)
     jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # live jobs at once; null: no limit
     jobs_used = models.PositiveIntegerField(default=0)
+    user_jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # of one user; null: no limit
+    max_time_s = models.PositiveIntegerField(null=True, blank=True)  # longest time limit; null: none needed
     storage_limit = models.BigIntegerField(null=True, blank=True)  # bytes; null: no limit
     # of the container images that its jobs may run, as tenants.images reads them; null: as the installation says
     image_patterns = ArrayField(models.CharField(max_length=300), null=True, blank=True)
@@ -144,7 +146,8 @@ class Quota(models.Model):
     """Slots of one type allocated to a tenant, and those it holds now. No row means none.
 
     used changes by conditional UPDATE only; a trigger refuses growth above limit, and above what the tenant's cohort
-    lends. borrowing_limit, lending_limit: as in gpu_scheduler.model.QuotaUse; without a cohort they mean nothing.
+    lends. borrowing_limit, lending_limit, user_limit, gang_limit: as in gpu_scheduler.model.QuotaUse; without a cohort
+    the first two mean nothing.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
@@ -154,6 +157,8 @@ class Quota(models.Model):
     borrowing_limit = models.PositiveIntegerField(null=True, blank=True)  # null: all that others lend
     lending_limit = models.PositiveIntegerField(null=True, blank=True)  # null: the whole limit
     weight = models.PositiveIntegerField(default=1, db_default=1)
+    user_limit = models.PositiveIntegerField(null=True, blank=True)  # held by one user's jobs; null: no limit
+    gang_limit = models.PositiveIntegerField(null=True, blank=True)  # held by one job; null: no limit
 
     class Meta:
         constraints = [

@@ -5,16 +5,23 @@ from __future__ import annotations
 
 from gpu_scheduler.checks.base import Check
 from gpu_scheduler.checks.cluster import MatchingPool, NodeSize
+from gpu_scheduler.checks.job import MaxGang, MaxTime
 from gpu_scheduler.checks.nodes import Capacity, NodeCpus, NodeMemory, WholeGang
 from gpu_scheduler.checks.quota import CohortRoom, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
 from gpu_scheduler.checks.tenant import ActiveTenant, JobsLimit
+from gpu_scheduler.checks.user import UserJobs, UserMax, UserRoom
 
 CHECKS: tuple[Check, ...] = (
     MatchingPool(),
     NodeSize(),
     MaxQuota(),
+    MaxGang(),
+    MaxTime(),
+    UserMax(),
     ActiveTenant(),
+    UserRoom(),
+    UserJobs(),
     QuotaRoom(),
     CohortRoom(),
     JobsLimit(),

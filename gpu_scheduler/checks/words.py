@@ -45,3 +45,12 @@ def amount(resource: int, count: int) -> str:
 def shape(gang: Gang) -> str:
     """A gang's size: "4", or "2 × 4" if it has several learners."""
     return str(gang.slots) if gang.learners.min == 1 else f"{gang.learners.min} × {gang.slots}"
+
+
+def duration(seconds: float) -> str:
+    """As a spec writes it, in the largest unit that is whole: "90s", "12h", "2d"."""
+    whole = round(seconds)
+    for unit_s, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if whole and whole % unit_s == 0:
+            return f"{whole // unit_s}{letter}"
+    return f"{whole}s"

@@ -82,7 +82,7 @@ class FairShareRound(Round):
         self._promised = {job for job, until in promised if until is None or self._now < until}
         self._timeout = timedelta(seconds=policy.starvation_timeout_s)
         self._aging = timedelta(seconds=policy.aging_s)
-        self._queues_with_head: set[tuple[str, str]] = set()
+        self._queues_with_head: set[tuple[str, ...]] = set()
         self._marks: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
         self._preemption = Preemption(draft, policy.lease_s)
@@ -174,6 +174,9 @@ class FairShareRound(Round):
         as others are stopped for it."""
         if not finding.check.queues:
             return
+        if finding.check.own:
+            self._wait_for_user(gang, finding)
+            return
         account = finding.supply.account
         in_need = finding.scope is Scope.CLUSTER or finding.check.code is WaitReason.COHORT_GPUS
         if in_need and account.cohort is not None and not account.borrows(gang.asked):
@@ -183,15 +186,26 @@ class FairShareRound(Round):
             self._leaving_for[gang.job] = leaving
             self._must_start_next.add(gang.job)
         slot_type = finding.supply.slot_type
-        since, queue = self._since.get(gang.job), (gang.tenant, slot_type)
+        self._mark(gang, (gang.tenant, slot_type))
+        if gang.job in self._must_start_next:
+            on_nodes = finding.scope is Scope.CLUSTER
+            self._draft.reserve(gang, slot_type, gang.asked, on_nodes=on_nodes)
+
+    def _wait_for_user(self, gang: Gang, finding: Finding) -> None:
+        """Its user's own jobs hold it back: nothing is stopped for it, only the user's later jobs leave it slots."""
+        slot_type = finding.supply.slot_type
+        self._mark(gang, (gang.tenant, gang.user, slot_type))
+        if gang.job in self._must_start_next:
+            self._draft.reserve_of_user(gang, slot_type, gang.asked)
+
+    def _mark(self, gang: Gang, queue: tuple[str, ...]) -> None:
+        """Remember since when it is a queue head, if it is one of this queue."""
+        since = self._since.get(gang.job)
         if since is not None:
             self._marks[gang.job] = since
         elif queue not in self._queues_with_head:
             self._marks[gang.job] = self._now
         self._queues_with_head.add(queue)
-        if gang.job in self._must_start_next:
-            on_nodes = finding.scope is Scope.CLUSTER
-            self._draft.reserve(gang, slot_type, gang.asked, on_nodes=on_nodes)
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         return self._preemption.stops, ()

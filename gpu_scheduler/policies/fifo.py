@@ -46,6 +46,9 @@ class FifoRound(Round):
     def wait(self, gang: Gang, finding: Finding) -> None:
         if not finding.check.queues:
             return
+        if finding.check.own:
+            self._draft.reserve_of_user(gang, finding.supply.slot_type, gang.asked)
+            return
         self._reserve(gang, finding.supply.slot_type, on_nodes=finding.scope is Scope.CLUSTER)
 
     def _reserve(self, gang: Gang, slot_type: str, *, on_nodes: bool) -> None:

@@ -86,6 +86,8 @@ class Preemption:
                 self._leaving[run.order.for_job].append(run)
         self._borrowed = borrowed(draft.snapshot)
         self._rooms: dict[str, _Rooms] = {}
+        self._users: Counter[tuple[str, str, str]] = Counter()
+        """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
         self._in_vain: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
         self.stops: list[Stop] = []
 
@@ -93,7 +95,7 @@ class Preemption:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
         before included; 0 if no stop would let it start: then none is ordered. O(n log n) in its type's runs."""
         supply = finding.supply
-        if not finding.check.queues or supply.pool is None:
+        if not finding.check.queues or supply.pool is None or not self._user_allows(gang, supply):
             return 0
         urgent = gang.priority >= PREEMPTS
         if not urgent and not self._may_reclaim(gang, finding):
@@ -132,12 +134,20 @@ class Preemption:
             else:
                 made.without(run)
         rooms.keep(made)
+        self._users[gang.tenant, gang.user, slot_type] += gang.asked
+        self._users[gang.tenant, gang.user, ""] += 1
         self._draft.reserve_nodes(gang, slot_type, made.nodes())
         for run in victims:
             reason = RECLAIMED if self._is_reclaimed(run, gang, supply, owns) else PREEMPTED
             self.stops.append(Stop(run.job, reason, gang.job, run.generation))
             self._stoppable[slot_type].remove(run)
         return len(leaving) + len(victims)
+
+    def _user_allows(self, gang: Gang, supply: Supply) -> bool:
+        """Whether its user can have what it asks for, with what this plan makes room for before."""
+        slots = self._users[gang.tenant, gang.user, supply.slot_type] + gang.asked
+        jobs = self._users[gang.tenant, gang.user, ""] + 1
+        return supply.users.allow(gang.user, slots=slots, jobs=jobs)
 
     def whose(self, job: str) -> str:
         """Which runs are stopped for this job, in words that follow "a running job"."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
+from psycopg2.errors import CheckViolation
 
-from gpu_scheduler.model import Explanation, Resize, Start, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
 from jobs.failpoints import fp
@@ -54,19 +55,7 @@ def admit(start: Start, cluster: str) -> None:
     fp("admit.after_move")
     _take_quota(job, placement.slot_type, job.slots * job.learners)
     fp("admit.after_quota")
-    n = job.attempt
-    attempt = Attempt.objects.create(
-        job=job,
-        tenant_id=job.tenant_id,
-        n=n,
-        cluster=cluster,
-        slot_type=placement.slot_type,
-        slots=job.slots,
-        learners=job.learners,
-        nodes=list(placement.nodes),
-        resume_from=checkpoint_for(job),
-        known_at=Now(),
-    )
+    n, attempt = job.attempt, _open_attempt(job, placement, cluster)
     fp("admit.after_attempt")
     Learner.objects.bulk_create(
         Learner(
@@ -133,6 +122,27 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
         )
         if cursor.rowcount != 1:
             raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
+
+
+def _open_attempt(job: Job, placement: Placement, cluster: str) -> Attempt:
+    """A trigger rejects one above the limits for a user or for a job."""
+    try:
+        return Attempt.objects.create(
+            job=job,
+            tenant_id=job.tenant_id,
+            n=job.attempt,
+            cluster=cluster,
+            slot_type=placement.slot_type,
+            slots=job.slots,
+            learners=job.learners,
+            nodes=list(placement.nodes),
+            resume_from=checkpoint_for(job),
+            known_at=Now(),
+        )
+    except IntegrityError as error:
+        if isinstance(error.__cause__, CheckViolation):
+            raise NotAdmitted(str(error)) from error
+        raise
 
 
 def _placed(attempt: Attempt) -> str:

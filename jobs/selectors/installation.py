@@ -25,7 +25,8 @@ SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs
               CASE WHEN bool_and(memory_mib IS NOT NULL) THEN max(memory_mib) END AS memory_mib,
               CASE WHEN bool_and(cpus IS NOT NULL) THEN max(cpus - learner_cpus) END AS cpus
               FROM jobs_clusternode GROUP BY 1) sizes),
-       (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit")), '[]') FROM tenants_quota WHERE tenant_id = %s)
+       (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit", user_limit, gang_limit)), '[]')
+        FROM tenants_quota WHERE tenant_id = %s)
 """
 """Runtimes, pools and a tenant's limits in one query: every submit needs them."""
 
@@ -101,7 +102,10 @@ def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
         image_patterns=images.effective_patterns(tenant),
         runtime_images={slug: image for slug, image in known if image},
         pools={slot_type: TypeCapacity(*size) for slot_type, *size in sizes},
-        limits=dict(limits),
+        limits={kind: limit for kind, limit, _, _ in limits},
+        user_limits={kind: limit for kind, _, limit, _ in limits if limit is not None},
+        gang_limits={kind: limit for kind, _, _, limit in limits if limit is not None},
+        max_time_s=tenant.max_time_s,
         priorities=frozenset(tenant.priorities),
         data_paths=found,
         data_folders=_data_folders() if missing else (),

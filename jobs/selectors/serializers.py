@@ -338,6 +338,12 @@ class QuotaSerializer(ReadSerializer):
     borrowing_limit = serializers.IntegerField(allow_null=True, help_text="null: all that others lend")
     lending_limit = serializers.IntegerField(allow_null=True, help_text="null: the whole limit")
     weight = serializers.IntegerField(help_text="its part where several tenants borrow")
+    user_limit = serializers.IntegerField(
+        allow_null=True, help_text="the most that jobs of one user hold at once; null: no limit"
+    )
+    gang_limit = serializers.IntegerField(
+        allow_null=True, help_text="the most that one job holds; null: no limit"
+    )
     etag = serializers.CharField(help_text="of the limit alone: use changes by the second")
 
     @staticmethod

@@ -95,7 +95,12 @@ def snapshot(
         policy=policy,
         tenants=tuple(
             TenantState(
-                tenant.slug, tenant.state == Tenant.State.SUSPENDED, tenant.jobs_limit, tenant.jobs_used
+                tenant.slug,
+                tenant.state == Tenant.State.SUSPENDED,
+                tenant.jobs_limit,
+                tenant.jobs_used,
+                tenant.user_jobs_limit,
+                tenant.max_time_s,
             )
             for tenant in Tenant.objects.order_by("pk")
         ),
@@ -106,6 +111,7 @@ def snapshot(
 
 QUOTA_COLUMNS = (
     "tenant__slug", "gpu_type", "limit", "used", "tenant__cohort", "borrowing_limit", "lending_limit", "weight",
+    "user_limit", "gang_limit",
 )  # fmt: skip
 """QuotaUse's fields, in order."""
 

@@ -50,6 +50,8 @@ class QuotaStatus:
     borrowing_limit: int | None = None
     lending_limit: int | None = None
     weight: int = 1
+    user_limit: int | None = None
+    gang_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def _statuses(
             use.borrowing_limit,
             use.lending_limit,
             use.weight,
+            use.user_limit,
+            use.gang_limit,
         )
         for use in uses
     ]

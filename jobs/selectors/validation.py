@@ -22,6 +22,9 @@ UNSEEN = "Not visible from here; the job reports it if it is missing"
 OF_THE_CLUSTER = {"exceeds_cluster", "gpu_type_not_found"}
 """Codes of errors that mean that the gang can never fit."""
 
+OF_THE_TENANT = {"exceeds_gang_limit", "exceeds_user_limit"}
+"""Codes of errors that mean that the tenant allows no such job."""
+
 Check = dict[str, str]
 
 
@@ -65,6 +68,8 @@ def _check(name: str, result: Result, message: str) -> Check:
 def _check_of(error: Mapping[str, Any]) -> str:
     if error["code"] in OF_THE_CLUSTER:
         return "gang"
+    if error["code"] in OF_THE_TENANT:
+        return "quota"
     field = error["path"].partition(".")[0].partition("[")[0]
     return field if field in ("code", "data") else "spec"
 

@@ -114,10 +114,10 @@ class Preview:
     quota: QuotaUse
 
 
-def preview(tenant: Tenant, spec: Spec) -> Preview:
-    """Plan now and forecast with one more job in the queue. Changes nothing."""
+def preview(tenant: Tenant, spec: Spec, user: str) -> Preview:
+    """Plan now and forecast with one more job of this user in the queue. Changes nothing."""
     now = database_now()
-    return _with_one_more(gang_of_spec(tenant, spec, now), now)
+    return _with_one_more(gang_of_spec(tenant, spec, now, user), now)
 
 
 def preview_resume(job: Job) -> Preview:
@@ -159,7 +159,7 @@ def _quota(seen: Snapshot, tenant: str, slot_type: str | None) -> QuotaUse:
     return next((quota for quota in own if quota.slot_type == slot_type), QuotaUse(tenant, slot_type, 0, 0))
 
 
-def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
+def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
     """The gang of a job that does not exist, queued now."""
     return Gang(
         job=NEW,
@@ -171,6 +171,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime) -> Gang:
         priority=Priority[spec.priority.upper()],
         queued_at=now,
         runs_at_most_s=spec.time_limit_s,
+        user=user,
     )
 
 

@@ -46,9 +46,11 @@ class Context:
     runtime_images: of runtimes that are an image. pythons: versions of plain Python here (None: unknown).
     packages: jobs may have packages of their own, or a plain Python.
     pools: slot type -> TypeCapacity (``cpu`` among them). limits: slot type -> the tenant's quota in slots; a type
-    without row has none. priorities: what this tenant may use. data_paths: which of the spec's data paths
-    exist below the data root (None: unknown here). data_folders: its folders, for the remedy (None: the
-    data root cannot be read). secrets: the names that this submitter's jobs may be granted.
+    without row has none. user_limits, gang_limits: slot type -> the most slots that one user, or one job, can have
+    there, where that is limited. max_time_s: the longest time limit of a job (None: it needs none). priorities: what
+    this tenant may use. data_paths: which of the spec's data paths exist below the data root (None: unknown here).
+    data_folders: its folders, for the remedy (None: the data root cannot be read). secrets: the names that this
+    submitter's jobs may be granted.
     """
 
     images: bool = False
@@ -59,6 +61,9 @@ class Context:
     packages: bool = True
     pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    user_limits: Mapping[str, int] = field(default_factory=dict)
+    gang_limits: Mapping[str, int] = field(default_factory=dict)
+    max_time_s: int | None = None
     priorities: frozenset[str] = frozenset(PRIORITIES)
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
@@ -74,12 +79,14 @@ class Findings:
 
 
 def check(spec: Spec, context: Context) -> Findings:
-    """Compare a valid spec with an installation. Never raises. A quota rejects nothing: it warns of a wait."""
+    """Compare a valid spec with an installation. Never raises. A quota rejects nothing: it warns of a wait.
+    The limits for one user and for one job reject what could not start while they are."""
     errors = (
         *_runtime_errors(spec, context),
         *_package_errors(spec, context),
         *_capacity_errors(spec, context),
         *_tenant_errors(spec, context),
+        *_limit_errors(spec, context),
         *_secret_errors(spec, context),
     )
     return Findings(errors, tuple(_quota_warnings(spec, context)))
@@ -171,6 +178,35 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
                 f"is not a folder below this installation's data root, which {_holds(context.data_folders)}"
             )
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    """What the tenant allows no job, or no user at once, on any type that the job takes."""
+    asked = spec.slots_per_learner * spec.resources.learners
+    kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
+    field_name = "gpus" if spec.resources.gpus else "cpus"
+    place = f"resources.{'learners' if spec.resources.learners > 1 else field_name}"
+    for code, limits, whose in (
+        ("exceeds_gang_limit", context.gang_limits, "a job of this tenant"),
+        ("exceeds_user_limit", context.user_limits, "one user of this tenant"),
+    ):
+        most = max((limits.get(kind, asked) for kind in kinds), default=asked)
+        if asked > most:
+            message = (
+                f"requests {asked} {unit(spec.slot_type or '', asked)} in all; {whose} can have {most} at once."
+                " Request fewer, or ask a platform admin to raise the limit"
+            )
+            yield Problem(place, code, message, str(asked), f"at most {most}")
+    if (longest := context.max_time_s) is not None and (
+        spec.time_limit_s is None or spec.time_limit_s > longest
+    ):
+        most_time = quantities.print_duration(longest)
+        message = (
+            f"Jobs of this tenant need a time limit of {most_time} or less: set time_limit to {most_time}"
+        )
+        got = None if spec.time_limit_s is None else quantities.print_duration(spec.time_limit_s)
+        place = "time_limit"
+        yield Problem(place, "exceeds_time_limit", message, got, f"at most {most_time}")
 
 
 def _secret_errors(spec: Spec, context: Context) -> Iterator[Problem]:

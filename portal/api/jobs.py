@@ -264,7 +264,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
         errors = error.details["errors"]
         nothing: dict[str, Any] = {"warnings": [], "spec": None, "now": None, "quota": None}
         return {"valid": False, "errors": errors, **nothing, "checks": validation.of_refused(errors)}
-    foreseen = what_if.preview(tenant, checked.spec)
+    foreseen = what_if.preview(tenant, checked.spec, call.user.get_username())
     need = checked.spec.slots_per_learner * checked.spec.resources.learners
     return ValidationSerializer.render(
         {

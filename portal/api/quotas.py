@@ -46,6 +46,8 @@ QUOTA_EXAMPLE = {
     "borrowing_limit": 8,
     "lending_limit": None,
     "weight": 1,
+    "user_limit": 4,
+    "gang_limit": None,
     "etag": '"limit-16"',
 }
 
@@ -58,11 +60,14 @@ def quota_list(call: Call, t: str) -> dict[str, Any]:
 
 
 class TermsRequest(StrictSerializer):
-    """On which terms the tenant borrows and lends; what is not sent stays as it is."""
+    """On which terms the tenant borrows and lends, and the limits for one user and one job; what is not sent stays as
+    it is."""
 
     borrowing_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
     lending_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
     weight = StrictIntegerField(required=False, min_value=1, max_value=MAX_WEIGHT)
+    user_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_LIMIT)
+    gang_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_LIMIT)
 
 
 def _terms(sent: Mapping[str, Any]) -> dict[str, int | None]:
@@ -83,7 +88,8 @@ class LimitRequest(TermsRequest):
     fails=(409,),
 )
 def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
-    """Set one limit, and how much of it is lent and how much may be borrowed; platform admins only.
+    """Set one limit, how much of it is lent and may be borrowed, and what one user and one job can have of it; platform
+    admins only.
 
     A limit below the current use stops no job by itself; it prevents new starts. In a cohort, what a tenant uses above
     its limit is borrowed, and its jobs are stopped when a lender's own jobs wait for it.
@@ -134,7 +140,8 @@ class QuotaChangeSerializer(ReadSerializer):
     reason = serializers.CharField()
     actor = serializers.CharField(allow_null=True, source="actor.username")
     terms = serializers.DictField(
-        help_text="borrowing_limit, lending_limit and weight as far as they changed: [before, after]"
+        help_text="borrowing_limit, lending_limit, weight, user_limit and gang_limit as far as they changed: "
+        "[before, after]"
     )
     change_set = serializers.UUIDField(help_text="the changes that were applied together")
     at = TimestampField()

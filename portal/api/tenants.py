@@ -33,6 +33,12 @@ class TenantSerializer(ReadSerializer):
     priorities = serializers.ListField(child=serializers.CharField())
     jobs_limit = serializers.IntegerField(allow_null=True, help_text="concurrent jobs; null: no limit")
     jobs_used = serializers.IntegerField()
+    user_jobs_limit = serializers.IntegerField(
+        allow_null=True, help_text="concurrent jobs of one user; null: no limit"
+    )
+    max_time_s = serializers.IntegerField(
+        allow_null=True, help_text="longest time_limit of a job, in seconds; null: none is needed"
+    )
     cohort = serializers.CharField(
         allow_blank=True, help_text="tenants with the same one lend each other slots; empty: none"
     )
@@ -61,6 +67,8 @@ TENANT_EXAMPLE = {
     "priorities": ["low", "normal", "high"],
     "jobs_limit": None,
     "jobs_used": 3,
+    "user_jobs_limit": None,
+    "max_time_s": 172800,
     "cohort": "research",
     "created_at": "2026-11-21T09:00:00.000Z",
     "etag": '"t17"',
@@ -86,11 +94,16 @@ def tenant_get(call: Call, t: str) -> dict[str, Any]:
     return TenantSerializer.render(permissions.tenant(call, t), call)
 
 
+MAX_TIME_S = 10 * 365 * 86_400
+
+
 class TenantSettings(StrictSerializer):
     priorities = serializers.ListField(
         child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
     )
     jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
+    user_jobs_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=1_000_000)
+    max_time_s = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_TIME_S)
     cohort = StrictCharField(required=False, allow_blank=True, max_length=40)
     reason = StrictCharField(max_length=500)
 
@@ -115,7 +128,7 @@ def tenant_create(call: Call) -> dict[str, Any]:
     409 `tenants_not_isolated`: programs of tenants could reach each other on this cluster.
     """
     require_isolation_for_one_more()
-    settings = {key: call.data[key] for key in ("priorities", "jobs_limit", "cohort") if key in call.data}
+    settings = {key: call.data[key] for key in services.EDITABLE if key in call.data and key != "name"}
     made = services.tenant_create(
         user=call.user,
         slug=call.data["slug"],
@@ -139,8 +152,8 @@ class TenantChangeRequest(TenantSettings):
     response_example=TENANT_EXAMPLE,
 )
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
-    """Rename, suspend or reopen a tenant, or change its priorities, its limit of concurrent jobs or its cohort;
-    platform admins only.
+    """Rename, suspend or reopen a tenant, or change its priorities, its limits of concurrent jobs and of
+    their time, or its cohort; platform admins only.
 
     In a suspended tenant, jobs cannot be submitted, started or resumed. Running jobs continue and can be halted.
     """

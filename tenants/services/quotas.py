@@ -20,8 +20,17 @@ QUOTA_LOCK = 4_770_001
 """Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
 MAX_LIMIT = 1_000_000
 MAX_WEIGHT = 1000
-TERMS: Mapping[str, int | None] = {"borrowing_limit": None, "lending_limit": None, "weight": 1}
-"""The terms on which a tenant borrows and lends, and what they are without a quota."""
+TERMS: Mapping[str, int | None] = {
+    "borrowing_limit": None,
+    "lending_limit": None,
+    "weight": 1,
+    "user_limit": None,
+    "gang_limit": None,
+}
+"""The terms on which a tenant borrows and lends, the limits for one user and one job, and what they all are without a
+quota."""
+LEAST = {"weight": 1, "user_limit": 1, "gang_limit": 1}
+"""The least that a limit or a term can be, if not 0: one of 0 for each user or job is a limit of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,7 @@ def most_allocatable(capacity: int, overcommit: float) -> int:
 
 def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
     for name, value in {"limit": change.limit, **change.terms}.items():
-        least, most = (1, MAX_WEIGHT) if name == "weight" else (0, MAX_LIMIT)
+        least, most = LEAST.get(name, 0), MAX_WEIGHT if name == "weight" else MAX_LIMIT
         unlimited = value is None and name in TERMS and TERMS[name] is None
         if not unlimited and not (value is not None and least <= value <= most):
             allowed = f"{least} to {most}"

@@ -14,7 +14,7 @@ from tenants.models import AuditEntry, Tenant
 from tenants.services.editing import locked_tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
-EDITABLE = ("name", "state", "priorities", "jobs_limit", "cohort")
+EDITABLE = ("name", "state", "priorities", "jobs_limit", "user_jobs_limit", "max_time_s", "cohort")
 
 
 def version(tenant: Tenant) -> str:
@@ -34,9 +34,7 @@ def with_versions(rows: QuerySet[Tenant]) -> QuerySet[Tenant]:
 def tenant_create(
     *, user: access.Person, slug: str, name: str, reason: str, settings: Mapping[str, Any] | None = None
 ) -> Tenant:
-    """A new, active tenant without quotas. settings: priorities, jobs_limit, cohort. Raises AdminOnly, FieldsInvalid or
-    NameTaken.
-    """
+    """A new, active tenant without quotas. settings: of EDITABLE. Raises AdminOnly, FieldsInvalid or NameTaken."""
     access.require_admin(user)
     values = dict(settings or {})
     _check(values)
@@ -66,7 +64,7 @@ def tenant_change(
     reason: str,
     if_match: frozenset[str] | None = None,
 ) -> Tenant:
-    """Change name, state (active, suspended), priorities, jobs_limit or cohort. Suspending stops nothing that runs.
+    """Change what is EDITABLE; state is active or suspended. Suspending stops nothing that runs.
 
     Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid.
     """

@@ -31,6 +31,7 @@ from tests.gpu_scheduler.worlds import (
     fitting,
     free_after,
     gang,
+    is_allowed,
     nodes,
     overcommitted,
     running,
@@ -335,6 +336,8 @@ def test_work_is_conserved(made: Snapshot) -> None:
         if each.slot_type not in TYPES or state.suspended or stops_for_it:
             continue
         if state.jobs_limit is not None and live[each.tenant] >= state.jobs_limit:
+            continue
+        if not is_allowed(each, made, decided, each.slot_type):
             continue
         account = ledger.account(each.tenant, each.slot_type)
         if fitting(each, free, made, each.slot_type) >= each.learners.min and each.asked <= account.room(

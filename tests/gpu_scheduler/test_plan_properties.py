@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.checks import CHECKS, NOT_QUEUED, Scope, check_named, check_of
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Snapshot, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Plan, Snapshot, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -21,12 +22,14 @@ from tests.gpu_scheduler.worlds import (
     fitting,
     free_after,
     gang,
+    is_allowed,
     next_snapshot,
     nodes,
     overcommitted,
     running,
     snapshot,
     usage_after,
+    users_after,
     worlds,
 )
 
@@ -93,6 +96,23 @@ def test_no_start_takes_a_tenant_above_its_quota_or_its_jobs_limit(world: Snapsh
 
 
 @EVERYDAY
+@given(worlds())
+def test_no_start_takes_a_user_or_a_job_above_its_tenants_limits(world: Snapshot) -> None:
+    made = plan(world)
+    held, live = users_after(world, made)
+    quotas = {(quota.tenant, quota.slot_type): quota for quota in world.quotas}
+    states = {state.tenant: state for state in world.tenants}
+    jobs = {job.job: job for job in world.waiting}
+    for start in made.starts:
+        job = jobs[start.job]
+        quota, state = quotas[job.tenant, start.placement.slot_type], states[job.tenant]
+        assert quota.gang_limit is None or len(start.placement.nodes) * job.slots <= quota.gang_limit
+        assert quota.user_limit is None or held[job.tenant, job.user, quota.slot_type] <= quota.user_limit
+        assert state.user_jobs_limit is None or live[job.tenant, job.user] <= state.user_jobs_limit
+        assert state.max_time_s is None or (job.runs_at_most_s or math.inf) <= state.max_time_s
+
+
+@EVERYDAY
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_listed(
     world: Snapshot, chance: random.Random
@@ -123,14 +143,14 @@ def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: 
     )
     for wait in made.waits:
         job = jobs[wait.job]
-        if wait.code is WaitReason.FAIR_SHARE:
+        if wait.code is WaitReason.FAIR_SHARE or wait.numbers.get("user_reserved"):
             assert impatient
-        elif _could_start(job, world, free, used, live):
+        elif _could_start(job, world, made, free, used, live):
             assert job.slot_type is None
             assert impatient
 
 
-def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
+def _could_start(job: Gang, world: Snapshot, made: Plan, free, used, live) -> bool:
     state = next(state for state in world.tenants if state.tenant == job.tenant)
     if state.suspended or (state.jobs_limit is not None and live[job.tenant] >= state.jobs_limit):
         return False
@@ -139,7 +159,11 @@ def _could_start(job: Gang, world: Snapshot, free, used, live) -> bool:
     for slot_type in types:
         key = (job.tenant, slot_type)
         fits = fitting(job, free, world, slot_type) >= job.learners.min
-        if fits and used[key] + job.learners.min * job.slots <= limits.get(key, 0):
+        if (
+            fits
+            and is_allowed(job, world, made, slot_type)
+            and used[key] + job.learners.min * job.slots <= limits.get(key, 0)
+        ):
             return True
     return False
 
@@ -151,8 +175,11 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
     free, (used, live) = free_after(world, made), usage_after(world, made)
     jobs = {job.job: job for job in world.waiting}
     states = {state.tenant: state for state in world.tenants}
+    quotas = {(quota.tenant, quota.slot_type): quota for quota in world.quotas}
+    held, of_user = users_after(world, made)
     for wait in made.waits:
         job, numbers = jobs[wait.job], wait.numbers
+        user = (job.tenant, job.user)
         asked = job.learners.min * job.slots
         pool = [node for node in world.nodes if node.slot_type == numbers["slot_type"]]
         free_now = sum(max(0, free[node.name][0]) for node in pool if node.ready)
@@ -166,6 +193,21 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
                 assert not all_fit
             case WaitReason.EXCEEDS_MAX_QUOTA:
                 assert asked > numbers["limit"]
+            case WaitReason.EXCEEDS_MAX_GANG:
+                assert asked > numbers["gang_limit"] == quotas[job.tenant, numbers["slot_type"]].gang_limit
+            case WaitReason.EXCEEDS_MAX_TIME:
+                assert (
+                    (job.runs_at_most_s or math.inf) > numbers["max_time_s"] == states[job.tenant].max_time_s
+                )
+            case WaitReason.EXCEEDS_USER_LIMIT:
+                assert asked > numbers["user_limit"] == quotas[job.tenant, numbers["slot_type"]].user_limit
+            case WaitReason.USER_GPUS:
+                assert numbers["user_used"] == held[*user, numbers["slot_type"]]
+                assert (
+                    numbers["user_used"] + numbers["user_reserved"] + asked > numbers["user_limit"] >= asked
+                )
+            case WaitReason.USER_JOBS:
+                assert of_user[user] == numbers["user_jobs_used"] >= numbers["user_jobs_limit"]
             case WaitReason.TENANT_SUSPENDED:
                 assert states[job.tenant].suspended
             case WaitReason.QUOTA_GPUS:

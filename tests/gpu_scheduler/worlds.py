@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -65,7 +66,7 @@ def gang(
 
 def running(job: str, *on: str, slots: int = 1, **changes: Any) -> Running:
     """One learner on each of these nodes."""
-    names = ("tenant", "slot_type", "cpus", "memory_mib")
+    names = ("tenant", "slot_type", "cpus", "memory_mib", "user")
     of_gang = {name: changes.pop(name) for name in names if name in changes}
     whole = gang(job, len(on), slots, queued_at=NOON - timedelta(hours=2), **of_gang)
     assert whole.slot_type is not None
@@ -102,6 +103,7 @@ def next_snapshot(before: Snapshot, plan: Plan, *, after_s: float, ended: Iterab
 
 
 TENANTS = ("red", "green", "blue")
+USERS = ("alice", "carol")
 TYPES = ("a100", "cpu", "h200")
 
 
@@ -118,13 +120,27 @@ def worlds(draw: st.DrawFn) -> Snapshot:
         used[job.tenant, job.slot_type] += job.slots * len(job.nodes)
         live[job.tenant] += 1
     quotas = tuple(
-        QuotaUse(tenant, slot_type, draw(st.integers(0, 20)), used[tenant, slot_type])
+        QuotaUse(
+            tenant,
+            slot_type,
+            draw(st.integers(0, 20)),
+            used[tenant, slot_type],
+            user_limit=draw(st.none() | st.integers(1, 8)),
+            gang_limit=draw(st.none() | st.integers(1, 12)),
+        )
         for tenant in TENANTS
         for slot_type in TYPES
         if draw(st.integers(0, 5))
     )
     states = tuple(
-        TenantState(tenant, draw(st.integers(0, 7)) == 0, draw(st.none() | st.integers(0, 4)), live[tenant])
+        TenantState(
+            tenant,
+            draw(st.integers(0, 7)) == 0,
+            draw(st.none() | st.integers(0, 4)),
+            live[tenant],
+            draw(st.none() | st.integers(1, 3)),
+            draw(st.none() | st.none() | st.integers(300, 1500)),
+        )
         for tenant in TENANTS
     )
     heads = {
@@ -182,6 +198,7 @@ def _busy(draw: st.DrawFn, machines: tuple[Node, ...]) -> tuple[Running, ...]:
                     *on,
                     slots=slots,
                     tenant=draw(st.sampled_from(TENANTS)),
+                    user=draw(st.sampled_from(USERS)),
                     slot_type=first.slot_type,
                     cpus=draw(st.none() | st.sampled_from(CPUS)),
                     memory_mib=draw(st.none() | st.sampled_from(MEMORIES)),
@@ -199,6 +216,7 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
         cpus=draw(st.none() | st.sampled_from(CPUS)),
         memory_mib=draw(st.none() | st.sampled_from(MEMORIES)),
         tenant=draw(st.sampled_from(TENANTS)),
+        user=draw(st.sampled_from(USERS)),
         slot_type=draw(st.sampled_from((*TYPES, "v100", None))),
         strategy=draw(st.sampled_from(PlacementStrategy)),
         priority=draw(st.integers(0, 3)),
@@ -285,3 +303,36 @@ def usage_after(world: Snapshot, plan: Plan) -> tuple[Counter[tuple[str, str]], 
         used[job.tenant, start.placement.slot_type] += job.learners.min * job.slots
         live[job.tenant] += 1
     return used, live
+
+
+def users_after(
+    world: Snapshot, plan: Plan
+) -> tuple[Counter[tuple[str, str, str]], Counter[tuple[str, str]]]:
+    """Slots per (tenant, user, type) and live jobs per (tenant, user) once the plan is carried out."""
+    held: Counter[tuple[str, str, str]] = Counter()
+    live: Counter[tuple[str, str]] = Counter()
+    for run in world.running:
+        held[run.tenant, run.gang.user, run.slot_type] += run.slots * len(run.nodes)
+        live[run.tenant, run.gang.user] += 1
+    jobs = {job.job: job for job in world.waiting}
+    for start in plan.starts:
+        job = jobs[start.job]
+        held[job.tenant, job.user, start.placement.slot_type] += job.learners.min * job.slots
+        live[job.tenant, job.user] += 1
+    return held, live
+
+
+def is_allowed(job: Gang, world: Snapshot, plan: Plan, slot_type: str) -> bool:
+    """Whether the limits on single jobs and on users let it start on this type after the plan, whatever else does."""
+    held, live = users_after(world, plan)
+    state = next(state for state in world.tenants if state.tenant == job.tenant)
+    quota = next(
+        (quota for quota in world.quotas if (quota.tenant, quota.slot_type) == (job.tenant, slot_type)), None
+    )
+    asked, user = job.learners.min * job.slots, (job.tenant, job.user)
+    return (
+        (state.max_time_s is None or (job.runs_at_most_s or math.inf) <= state.max_time_s)
+        and (state.user_jobs_limit is None or live[user] < state.user_jobs_limit)
+        and (quota is None or quota.gang_limit is None or asked <= quota.gang_limit)
+        and (quota is None or quota.user_limit is None or held[*user, slot_type] + asked <= quota.user_limit)
+    )
