@@ -172,8 +172,8 @@ class Quota(models.Model):
 class QuotaChange(models.Model):
     """One limit set by one admin, with the reason given. Append-only.
 
-    change_set groups what was applied together. terms: what changed of the others of tenants.services.quotas.TERMS, as
-    {name: [before, after]}.
+    change_set groups what was applied together. terms: what changed of the TERMS of tenants.services.quotas, as
+    {name: [before, after]}; where gpu_type is "", of its WHOLE_TERMS, and there is no limit.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quota_changes")

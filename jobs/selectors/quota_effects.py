@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from django.db.models import F
+
 from jobs.selectors.what_if import Affected, Outcome, would_start
-from tenants.models import Tenant
-from tenants.services.quotas import Applied, ChangeSet, Total
+from tenants.models import Quota, Tenant
+from tenants.services.quotas import WHOLE, Applied, ChangeSet, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +42,32 @@ def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
     after = would_start(
         {
             (one.tenant, one.gpu_type): {
-                "limit": one.new_limit,
+                **({} if one.gpu_type == WHOLE else {"limit": one.new_limit}),
                 **{name: new for name, (_, new) in one.terms.items()},
             }
             for one in made.changes
         }
     )
     stopped_before = {job.job for job in before.stopping}
-    over = [one for one in made.changes if one.used > one.new_limit]
-    # In a cohort, what is used above the limit is borrowed.
-    alone = Tenant.objects.filter(slug__in={one.tenant for one in over}, cohort="").values_list(
-        "slug", flat=True
-    )
     return QuotaEffects(
-        tuple(one for one in over if one.tenant in set(alone)),
+        tuple(_over(made)),
         tuple(job for job in after.starting if job.job not in before.starting_ids),
         tuple(job for job in after.waiting if job.job in before.starting_ids),
         tuple(job for job in after.stopping if job.job not in stopped_before),
         made.totals,
     )
+
+
+def _over(made: ChangeSet) -> Iterator[Applied]:
+    """What tenants in no cohort use above their limits; in a cohort, it is borrowed."""
+    moved = {one.tenant: one.terms["cohort"][1] for one in made.changes if "cohort" in one.terms}
+    slugs = {one.tenant for one in made.changes}
+    cohorts = dict(Tenant.objects.filter(slug__in=slugs).values_list("slug", "cohort")) | moved
+    named = {(one.tenant, one.gpu_type) for one in made.changes}
+    for one in made.changes:
+        if one.used > one.new_limit and not cohorts[one.tenant]:
+            yield one
+    left = [tenant for tenant, cohort in moved.items() if not cohort]
+    for quota in Quota.objects.filter(tenant__slug__in=left, used__gt=F("limit")).select_related("tenant"):
+        if (quota.tenant.slug, quota.gpu_type) not in named:
+            yield Applied(quota.tenant.slug, quota.gpu_type, quota.limit, quota.limit, quota.used)

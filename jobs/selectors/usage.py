@@ -13,7 +13,8 @@ from django.db import connection
 from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
-from gpu_scheduler.ledger import Loan, loans
+from gpu_scheduler.ledger import Loan as Loan
+from gpu_scheduler.ledger import loans
 from gpu_scheduler.model import CPU_TYPE as CPU_TYPE
 from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL

@@ -63,7 +63,8 @@ class Outcome:
 def would_start(limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Outcome:
     """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing.
 
-    A limit is a number of slots, or the fields of QuotaUse that are others."""
+    A limit is a number of slots, or the fields of QuotaUse that are others. With the type "": those of TenantState, and
+    the cohort."""
     seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in (*seen.waiting, *(run.gang for run in seen.running))}
@@ -87,13 +88,21 @@ def would_start(limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Ou
 
 def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Snapshot:
     left = {key: {"limit": value} if isinstance(value, int) else value for key, value in limits.items()}
-    cohorts = {quota.tenant: quota.cohort for quota in seen.quotas}
-    quotas = [replace(quota, **left.pop((quota.tenant, quota.slot_type), {})) for quota in seen.quotas]
+    of_tenants = {
+        tenant: dict(left.pop((tenant, slot_type))) for tenant, slot_type in list(left) if not slot_type
+    }
+    moved = {tenant: terms.pop("cohort") for tenant, terms in of_tenants.items() if "cohort" in terms}
+    cohorts = {quota.tenant: quota.cohort for quota in seen.quotas} | moved
+    quotas = [
+        replace(quota, cohort=cohorts[quota.tenant], **left.pop((quota.tenant, quota.slot_type), {}))
+        for quota in seen.quotas
+    ]
     quotas += [
         replace(QuotaUse(tenant, slot_type, 0, 0, cohorts.get(tenant, "")), **changes)
         for (tenant, slot_type), changes in left.items()
     ]
-    return replace(seen, quotas=tuple(quotas))
+    tenants = tuple(replace(state, **of_tenants.get(state.tenant, {})) for state in seen.tenants)
+    return replace(seen, quotas=tuple(quotas), tenants=tenants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ NUMBER_WAITING = """
 UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id IN (
   SELECT id FROM jobs_job
   WHERE tenant_id = %(tenant)s AND state = 'QUEUED' AND intent = 'RUN' AND deleted_at IS NULL
-    AND CASE WHEN %(type)s = %(cpu)s THEN gpus = 0 ELSE gpus > 0 AND gpu_type IN (%(type)s, '') END
+    AND CASE %(type)s WHEN '' THEN true WHEN %(cpu)s THEN gpus = 0 ELSE gpus > 0 AND gpu_type IN (%(type)s, '') END
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING id, event_seq, attempt
 """
@@ -64,8 +64,9 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
         cursor.execute(NUMBER_WAITING, {"tenant": tenant_id, "type": one.gpu_type, "cpu": CPU_TYPE})
         waiting = cursor.fetchall()
     changed = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
+    whose = f" of {one.gpu_type}" if one.gpu_type else ""
     text = " and ".join(
-        f"{name.replace('_', ' ')} of {one.gpu_type} changed from {_shown(before)} to {_shown(after)}"
+        f"{name.removesuffix('_s').replace('_', ' ')}{whose} changed from {_shown(before)} to {_shown(after)}"
         for name, (before, after) in {**changed, **one.terms}.items()
     )
     text = f"{text[0].upper()}{text[1:]} by {user.get_username()}"
@@ -92,5 +93,5 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
         events.publish_later(job, tenant_id, n)
 
 
-def _shown(value: int | None) -> str:
-    return "no limit" if value is None else str(value)
+def _shown(value: int | str | None) -> str:
+    return "no limit" if value is None else str(value) or "none"

@@ -131,7 +131,9 @@ def _etag_now(call: Call, gpu_type: str) -> str:
 
 class QuotaChangeSerializer(ReadSerializer):
     id = serializers.IntegerField(source="pk")
-    gpu_type = serializers.CharField()
+    gpu_type = serializers.CharField(
+        allow_blank=True, help_text="empty: of the tenant as a whole, in terms; it has no limit"
+    )
     old_limit = serializers.IntegerField()
     new_limit = serializers.IntegerField()
     used_then = serializers.IntegerField(
@@ -140,8 +142,8 @@ class QuotaChangeSerializer(ReadSerializer):
     reason = serializers.CharField()
     actor = serializers.CharField(allow_null=True, source="actor.username")
     terms = serializers.DictField(
-        help_text="borrowing_limit, lending_limit, weight, user_limit and gang_limit as far as they changed: "
-        "[before, after]"
+        help_text="borrowing_limit, lending_limit, weight, user_limit and gang_limit, or of the whole tenant cohort, "
+        "jobs_limit, user_jobs_limit and max_time_s, as far as they changed: [before, after]"
     )
     change_set = serializers.UUIDField(help_text="the changes that were applied together")
     at = TimestampField()

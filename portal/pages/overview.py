@@ -91,6 +91,8 @@ def quota_row(use: QuotaStatus, mine: int) -> dict[str, Any]:
         "free": free,
         "limit": use.limit,
         "waiting": use.waiting,
+        "borrowed": use.borrowed,
+        "lent": use.lent,
         "cells": [
             kind for kind, count in cells for _ in range(1 if kind == "tick" else -(-count // per_cell))
         ],

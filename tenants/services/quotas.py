@@ -1,4 +1,4 @@
-"""Limits: set one by one or as a change set, all or none, each with a reason and a line of history."""
+"""Limits and terms: set one by one or as a change set, all or none, each with a reason and a line of history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Sum
 
-from tenants import access, checks
+from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, problem
 from tenants.models import Quota, QuotaChange, Tenant
 
@@ -29,31 +29,46 @@ TERMS: Mapping[str, int | None] = {
 }
 """The terms on which a tenant borrows and lends, the limits for one user and one job, and what they all are without a
 quota."""
-LEAST = {"weight": 1, "user_limit": 1, "gang_limit": 1}
+WHOLE = ""
+"""In place of a slot type: what is set for all of a tenant's types together."""
+WHOLE_TERMS: Mapping[str, int | str | None] = {
+    "cohort": "",
+    "jobs_limit": None,
+    "user_jobs_limit": None,
+    "max_time_s": None,
+}
+"""The terms of a tenant as a whole, fields of its row, and what they are by default."""
+Term = int | str | None
+LEAST = {"weight": 1, "user_limit": 1, "gang_limit": 1, "user_jobs_limit": 1, "max_time_s": 1}
 """The least that a limit or a term can be, if not 0: one of 0 for each user or job is a limit of 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One requested limit, in slots. if_limit: apply only while the limit is this. terms: those of TERMS to set."""
+    """One requested limit, in slots, or with gpu_type WHOLE what is set for the whole tenant. if_limit: apply only
+    while the limit is this. terms: those of TERMS, or of WHOLE_TERMS, to set; if_terms: apply only while they are
+    these.
+    """
 
     tenant: str
     gpu_type: str
     limit: int
     if_limit: int | None = None
-    terms: Mapping[str, int | None] = field(default_factory=dict)
+    terms: Mapping[str, Term] = field(default_factory=dict)
+    if_terms: Mapping[str, Term] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One limit before and after the change, and the slots in use. terms: what changes of TERMS, before and after."""
+    """One limit before and after the change, and the slots in use; all 0 for the whole tenant. terms: which of them
+    change, before and after."""
 
     tenant: str
     gpu_type: str
     old_limit: int
     new_limit: int
     used: int
-    terms: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    terms: Mapping[str, tuple[Term, Term]] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
@@ -88,7 +103,8 @@ def quota_changes_apply(
     overcommit: float,
     dry_run: bool = False,
 ) -> ChangeSet:
-    """Set all limits or none. capacity: slots per type of the cluster; overcommit: how far limits may exceed it.
+    """Set all limits and terms or none. capacity: slots per type of the cluster; overcommit: how far limits may exceed
+    it.
 
     Lowering a limit below its use is legal and stops nothing. Raises AdminOnly, FieldsInvalid, LimitChanged,
     Overcommitted; each names every wrong change.
@@ -103,9 +119,13 @@ def quota_changes_apply(
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
         tenants = _tenants(changes, capacity)
         rows = _lock(tenants.values(), {change.gpu_type for change in changes})
+        whole = {change.tenant for change in changes if change.gpu_type == WHOLE}
+        locked = Tenant.objects.select_for_update(no_key=True).filter(slug__in=whole).order_by("pk")
+        tenants |= {tenant.slug: tenant for tenant in locked}
         _refuse_outdated(changes, tenants, rows)
         applied = tuple(
-            _applied(change, rows.get((tenants[change.tenant].pk, change.gpu_type))) for change in changes
+            _applied(change, tenants[change.tenant], rows.get((tenants[change.tenant].pk, change.gpu_type)))
+            for change in changes
         )
         totals = totals_of(applied, capacity, overcommit)
         change_set = None if dry_run else uuid.uuid4()
@@ -121,10 +141,16 @@ def most_allocatable(capacity: int, overcommit: float) -> int:
 
 
 def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
+    usual: Mapping[str, Term] = WHOLE_TERMS if change.gpu_type == WHOLE else TERMS
     for name, value in {"limit": change.limit, **change.terms}.items():
+        if name == "cohort":
+            wrong = checks.slug(f"changes[{index}].cohort", str(value), 40) if value else None
+            if wrong:
+                yield wrong
+            continue
         least, most = LEAST.get(name, 0), MAX_WEIGHT if name == "weight" else MAX_LIMIT
-        unlimited = value is None and name in TERMS and TERMS[name] is None
-        if not unlimited and not (value is not None and least <= value <= most):
+        unlimited = value is None and name in usual and usual[name] is None
+        if not unlimited and not (isinstance(value, int) and least <= value <= most):
             allowed = f"{least} to {most}"
             yield problem(f"changes[{index}].{name}", "out_of_range", f"must be {allowed}", value, allowed)
 
@@ -138,7 +164,7 @@ def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str
         at = f"changes[{index}]"
         if change.tenant not in found:
             wrong.append(problem(f"{at}.tenant", "tenant_not_found", "no such tenant", change.tenant))
-        if change.gpu_type not in known:
+        if change.gpu_type not in known and change.gpu_type != WHOLE:
             wrong.append(
                 problem(
                     f"{at}.gpu_type",
@@ -166,7 +192,14 @@ def _refuse_outdated(
 ) -> None:
     wrong = []
     for index, change in enumerate(changes):
-        row = rows.get((tenants[change.tenant].pk, change.gpu_type))
+        tenant = tenants[change.tenant]
+        row = rows.get((tenant.pk, change.gpu_type))
+        before = _terms_now(change, tenant, row)
+        wrong += [
+            problem(f"changes[{index}].{name}", "limit_changed", f"it is {before[name]}", seen, before[name])
+            for name, seen in change.if_terms.items()
+            if before[name] != seen
+        ]
         now = row.limit if row else 0
         if change.if_limit is not None and change.if_limit != now:
             wrong.append(
@@ -178,8 +211,14 @@ def _refuse_outdated(
         raise LimitChanged(errors=wrong)
 
 
-def _applied(change: Change, row: Quota | None) -> Applied:
-    before = {name: getattr(row, name) if row else usual for name, usual in TERMS.items()}
+def _terms_now(change: Change, tenant: Tenant, row: Quota | None) -> dict[str, Term]:
+    if change.gpu_type == WHOLE:
+        return {name: getattr(tenant, name) for name in WHOLE_TERMS}
+    return {name: getattr(row, name) if row else usual for name, usual in TERMS.items()}
+
+
+def _applied(change: Change, tenant: Tenant, row: Quota | None) -> Applied:
+    before = _terms_now(change, tenant, row)
     terms = {name: (before[name], value) for name, value in change.terms.items() if before[name] != value}
     limit, used = (row.limit, row.used) if row else (0, 0)
     return Applied(change.tenant, change.gpu_type, limit, change.limit, used, terms)
@@ -191,7 +230,7 @@ def totals_of(
     """The sums after the change. Raises Overcommitted if a sum grows above what may be allocated."""
     sums = dict(Quota.objects.values_list("gpu_type").annotate(total=Sum("limit")).order_by())
     totals, wrong = [], []
-    for gpu_type in sorted({one.gpu_type for one in applied}):
+    for gpu_type in sorted({one.gpu_type for one in applied} - {WHOLE}):
         grows = sum(one.new_limit - one.old_limit for one in applied if one.gpu_type == gpu_type)
         total = Total(
             gpu_type,
@@ -221,14 +260,27 @@ def totals_of(
 def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, change_set: uuid.UUID) -> None:
     if not one.changes:
         return
-    values = {"limit": one.new_limit, **{name: after for name, (_, after) in one.terms.items()}}
-    Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults=values)
+    terms = {name: after for name, (_, after) in one.terms.items()}
+    if one.gpu_type == WHOLE:
+        Tenant.objects.filter(pk=tenant.pk).update(**terms)
+        details = {name: {"from": before, "to": after} for name, (before, after) in one.terms.items()}
+        audit.record(
+            actor=user,
+            action="tenant.change",
+            tenant_id=tenant.pk,
+            target=tenant.slug,
+            reason=reason,
+            details=details,
+        )
+    else:
+        values = {"limit": one.new_limit, **terms}
+        Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults=values)
     QuotaChange.objects.create(
         tenant=tenant,
         gpu_type=one.gpu_type,
         old_limit=one.old_limit,
         new_limit=one.new_limit,
-        used_then=one.used,
+        used_then=None if one.gpu_type == WHOLE else one.used,
         reason=reason,
         actor_id=user.pk,
         change_set=change_set,

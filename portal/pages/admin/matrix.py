@@ -1,4 +1,4 @@
-"""The quota matrix: every tenant's limits by type beside what is used, with a draft laid over it."""
+"""The quota matrix: every tenant's limits and terms by type beside what is used, with a draft laid over it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from django.conf import settings
 
 from jobs.selectors import cluster, usage
 from jobs.selectors.usage import Live, live_by_tenant
+from portal.pages.admin import terms
+from portal.pages.admin.terms import TermField, TermsDraft
 from portal.pages.meters import MeterBars, pool_meter, promise_meter, quota_meter
 from tenants.access import Person
 from tenants.models import Tenant
-from tenants.services.quotas import MAX_LIMIT, Change, most_allocatable
+from tenants.services.quotas import MAX_LIMIT, TERMS, WHOLE, WHOLE_TERMS, Change, most_allocatable
 
 Key = tuple[str, str]
 """A tenant's slug and a slot type."""
@@ -35,6 +37,7 @@ class Cell:
     meter: MeterBars
     shown: str
     """The content of its field: the limit, or the text that is not a number."""
+    terms: tuple[TermField, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -71,9 +74,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """One tenant. terms: those that hold for all its types together."""
+
     tenant: Tenant
     live: Live
     cells: tuple[Cell, ...]
+    terms: tuple[TermField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,23 @@ class Matrix:
 
     @property
     def changes(self) -> list[Cell]:
+        """The limits that the draft changes."""
         return [cell for row in self.rows for cell in row.cells if cell.changed]
+
+    @property
+    def term_changes(self) -> list[TermField]:
+        """The terms that it changes."""
+        return [
+            term
+            for row in self.rows
+            for part in (row.terms, *(cell.terms for cell in row.cells))
+            for term in part
+            if term.changed
+        ]
+
+    @property
+    def count(self) -> int:
+        return len(self.changes) + len(self.term_changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +115,7 @@ class LimitsDraft:
     requested: Mapping[Key, int] = field(default_factory=dict)
     seen: Mapping[Key, int] = field(default_factory=dict)
     wrong: Mapping[Key, str] = field(default_factory=dict)
+    terms: TermsDraft = field(default_factory=TermsDraft)
 
 
 def matrix(user: Person, draft: LimitsDraft | None = None) -> Matrix:
@@ -115,6 +138,9 @@ def matrix(user: Person, draft: LimitsDraft | None = None) -> Matrix:
             tenant,
             live.get(tenant.pk, Live(0, 0)),
             tuple(_cell((tenant.slug, kind), uses[tenant.slug, kind], draft, scales[kind]) for kind in kinds),
+            terms.fields(
+                tenant.slug, WHOLE, {name: getattr(tenant, name) for name in WHOLE_TERMS}, draft.terms
+            ),
         )
         for tenant in tenants
     )
@@ -122,9 +148,21 @@ def matrix(user: Person, draft: LimitsDraft | None = None) -> Matrix:
     return Matrix(columns, rows)
 
 
-def changes_of(drawn: Matrix) -> list[Change]:
-    """The draft as services take it: each change holds only while the limit is what the admin saw."""
-    return [Change(cell.tenant, cell.kind, cell.limit, cell.before) for cell in drawn.changes]
+def changes_of(drawn: Matrix, draft: LimitsDraft) -> list[Change]:
+    """The draft as services take it: each change holds only while everything that it changes is what the admin saw when
+    the page was drawn, not what it is now."""
+    found = []
+    for row in drawn.rows:
+        if new := terms.changed(row.terms):
+            seen = terms.seen(row.terms, draft.terms)
+            found.append(Change(row.tenant.slug, WHOLE, 0, terms=new, if_terms=seen))
+        for cell in row.cells:
+            new = terms.changed(cell.terms)
+            if cell.changed or new:
+                limit = draft.seen.get(cell.key, cell.before)
+                seen = terms.seen(cell.terms, draft.terms)
+                found.append(Change(cell.tenant, cell.kind, cell.limit, limit, new, seen))
+    return found
 
 
 def _scale(kind: str, uses: Mapping[Key, usage.QuotaStatus], requested: Mapping[Key, int]) -> int:
@@ -144,7 +182,8 @@ def _cell(key: Key, use: usage.QuotaStatus, draft: LimitsDraft, scale: int) -> C
         f"{key[0]} {key[1]}", limit=limit, used=use.used, waiting=use.waiting, scale=scale, before=use.limit
     )
     shown = draft.wrong.get(key, str(limit))
-    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown)
+    of_type = terms.fields(*key, {name: getattr(use, name) for name in TERMS}, draft.terms)
+    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown, of_type)
 
 
 def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:
@@ -166,7 +205,7 @@ def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse 
 
 
 def read_limits(form: Mapping[str, Any]) -> LimitsDraft:
-    """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers."""
+    """Fields "limit:<tenant>:<type>" and "if:<tenant>:<type>" as numbers, and the terms."""
     requested: dict[Key, int] = {}
     seen: dict[Key, int] = {}
     wrong: dict[Key, str] = {}
@@ -179,7 +218,7 @@ def read_limits(form: Mapping[str, Any]) -> LimitsDraft:
             (requested if what == "limit" else seen)[tenant, kind] = int(text)
         elif what == "limit":
             wrong[tenant, kind] = text[:20]
-    return LimitsDraft(requested, seen, wrong)
+    return LimitsDraft(requested, seen, wrong, terms.read(form))
 
 
 def not_a_limit(text: str) -> str:

@@ -31,6 +31,7 @@ STEPS_WITHIN = timedelta(days=90)
 PERIODS = {"7": "Last 7 days", "30": "Last 30 days", "90": "Last 90 days", "365": "Last year"}
 CSV_FIELDS = (
     "number", "at", "actor__username", "tenant__slug", "gpu_type", "old_limit", "new_limit", "used_then", "reason",
+    "terms",
 )  # fmt: skip
 """Tuples, not model objects, of which 10,000 would take a second. What is not known is an empty cell."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -58,7 +59,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "page": found,
         "asked": {name: request.GET.get(name, "") for name in ("tenant", "type", "who", "days")},
         "tenants": Tenant.objects.order_by("slug").values_list("slug", flat=True),
-        "kinds": sorted(set(changes.values_list("gpu_type", flat=True).distinct())),
+        "kinds": sorted(set(changes.exclude(gpu_type="").values_list("gpu_type", flat=True).distinct())),
         "people": sorted(
             set(changes.exclude(actor=None).values_list("actor__username", flat=True).distinct())
         ),
@@ -75,7 +76,9 @@ def export(request: HttpRequest) -> HttpResponse:
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="quota-history-{timezone.now():%Y-%m-%d}.csv"'
     lines = csv.writer(answer)
-    lines.writerow(["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason"])
+    lines.writerow(
+        ["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason", "terms"]
+    )
     first = QuotaChange.objects.filter(change_set=OuterRef("change_set")).order_by().values("change_set")
     rows = (
         _narrowed(request.GET)
@@ -83,7 +86,8 @@ def export(request: HttpRequest) -> HttpResponse:
         .values_list(*CSV_FIELDS)
     )
     for number, at, *cells in rows[:CSV_LINES].iterator(CSV_BATCH):
-        lines.writerow([number, at.isoformat(timespec="seconds"), *map(_harmless, cells)])
+        *named, terms = cells
+        lines.writerow([number, at.isoformat(timespec="seconds"), *map(_harmless, named), _listed(terms)])
     if rows[CSV_LINES : CSV_LINES + 1].exists():
         lines.writerow(
             [""] * 8 + [f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."]
@@ -97,6 +101,15 @@ def _page_of(query: QueryDict) -> int | None:
     if not asked.isdecimal() or len(asked) > 18:
         return None
     return QuotaChange.objects.filter(pk__gt=int(asked)).count() // PER_PAGE + 1
+
+
+def _listed(terms: dict[str, list[Any]]) -> str:
+    """What else changed, in one cell: "weight 1 to 2; cohort  to lab"."""
+    none = "no limit"
+    return "; ".join(
+        f"{name} {none if before is None else before} to {none if after is None else after}"
+        for name, (before, after) in terms.items()
+    )
 
 
 def _harmless(value: Any) -> Any:
@@ -142,8 +155,15 @@ def _fate(rows: list[Any], nexts: dict[int, QuotaChange], numbers: dict[uuid.UUI
     if len(found) < len(rows):
         return None
     by = {row.change_set for row in found}
-    back = all(new.new_limit == row.old_limit for row, new in zip(rows, found, strict=True))
+    back = all(_restores(new, row) for row, new in zip(rows, found, strict=True))
     return Fate("Reverted" if back and len(by) == 1 else "Superseded", max(numbers[one] for one in by))
+
+
+def _restores(new: QuotaChange, row: QuotaChange) -> bool:
+    """Whether the later change set back all that the earlier one had changed."""
+    return new.new_limit == row.old_limit and all(
+        new.terms.get(name, (None, after))[1] == before for name, (before, after) in row.terms.items()
+    )
 
 
 def _numbers(sets: set[uuid.UUID]) -> dict[uuid.UUID, int]:

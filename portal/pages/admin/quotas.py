@@ -1,10 +1,12 @@
-"""Limits: a draft over the matrix, its effects before it counts, applied all or none."""
+"""Limits and terms: a draft over the matrix, its effects before it counts, applied all or none."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -12,7 +14,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from jobs import storage
-from jobs.selectors import what_if
+from jobs.selectors import usage, what_if
 from jobs.selectors.quota_effects import QuotaEffects, quota_effects
 from jobs.services.quotas import quotas_change
 from portal.pages import meters
@@ -27,12 +29,14 @@ from portal.pages.admin.matrix import (
     read_limits,
 )
 from portal.pages.admin.shell import frame
+from portal.pages.admin.terms import LABELS, TermsDraft, problems
+from portal.pages.admin.terms import Key as TermKey
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import LimitChanged, ServiceError, TenantError
 from tenants.models import QuotaChange, Tenant
-from tenants.services.quotas import Change
+from tenants.services.quotas import WHOLE, Change
 
 REASON_MAX = 500
 
@@ -43,13 +47,26 @@ class Review:
 
     effects: QuotaEffects | None = None
     limits: Mapping[Key, str] = field(default_factory=dict)
+    terms: Mapping[TermKey, str] = field(default_factory=dict)
     reason: str = ""
     whole: tuple[str, ...] = ()
     """Sentences that belong to no field."""
 
     @property
     def refused(self) -> bool:
-        return bool(self.limits or self.reason or self.whole)
+        return bool(self.limits or self.terms or self.reason or self.whole)
+
+    @property
+    def listed(self) -> list[tuple[str, str, str]]:
+        """Of each field with a problem: its id, what it is, and the sentence."""
+        limits = [
+            (f"limit-{tenant}-{kind}", f"{tenant} {kind}", text)
+            for (tenant, kind), text in self.limits.items()
+        ]
+        return limits + [
+            ("-".join(filter(None, (name, tenant, kind))), f"{tenant} {kind} {LABELS[name][0]}", text)
+            for (tenant, kind, name), text in self.terms.items()
+        ]
 
 
 class _NotApplied(Exception):
@@ -65,13 +82,12 @@ class _NotApplied(Exception):
 def page(request: HttpRequest) -> HttpResponse:
     """GET: the matrix, or with ?revert=<set> a draft that undoes a change set. POST: review or apply a draft."""
     if request.method == "GET":
-        reason, requested = _revert(request.GET.get("revert", ""))
-        draft = LimitsDraft(requested)
+        reason, draft = _revert(request.GET.get("revert", ""))
         drawn = matrix(person(request), draft)
-        return _page(request, drawn, _review(request, draft, _changes(drawn, draft)), reason)
+        return _page(request, drawn, _review(request, draft, changes_of(drawn, draft)), reason)
     draft = read_limits(request.POST)
     drawn = matrix(person(request), draft)
-    changes = _changes(drawn, draft)
+    changes = changes_of(drawn, draft)
     reason = request.POST.get("reason", "").strip()[:REASON_MAX]
     applies = request.POST.get("action") == "apply"
     if not applies:
@@ -99,6 +115,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def _page(
     request: HttpRequest, drawn: Matrix, review: Review, reason: str, *, applies: bool = False
 ) -> HttpResponse:
+    loans = usage.all_loans()
     context = frame(request, "quotas") | {
         "matrix": drawn,
         "review": review,
@@ -106,8 +123,21 @@ def _page(
         "applies": applies,
         "overcommit": settings.LUTHIER_OVERCOMMIT_MAX,
         "stored": _stored(drawn),
+        "loans": loans,
+        "lent": _lent(loans),
     }
     return render(request, "console/quotas.html", context, status=422 if review.refused else 200)
+
+
+def _lent(loans: Iterable[usage.Loan]) -> list[dict[str, Any]]:
+    """What is lent in all, by cohort and type."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for loan in loans:
+        sums[loan.cohort, loan.slot_type] += loan.slots
+    return [
+        {"cohort": cohort, "slot_type": kind, "slots": slots}
+        for (cohort, kind), slots in sorted(sums.items())
+    ]
 
 
 def _stored(drawn: Matrix) -> list[tuple[Tenant, meters.MeterBars, int]]:
@@ -129,70 +159,71 @@ def _review(
 ) -> Review:
     """The effects of the draft, or all that is wrong with it at once. reason: None while it is not to be applied."""
     limits = {key: not_a_limit(text) for key, text in draft.wrong.items()}
+    terms = dict(problems(draft.terms))
     why = "A reason is required; tenants see it." if reason == "" else ""
     whole: tuple[str, ...] = ()
     if not changes:
-        if reason is not None and not limits:
+        if reason is not None and not (limits or terms):
             whole = ("Change at least one limit first.",)
-        return Review(None, limits, why, whole)
+        return Review(None, limits, terms, why, whole)
     found: QuotaEffects | None = None
     before = what_if.would_start({})
     # An outdated limit hides the sums from the service, so it is asked again without what was seen.
-    for asked in (changes, [replace(change, if_limit=None) for change in changes]):
+    for asked in (changes, [replace(change, if_limit=None, if_terms={}) for change in changes]):
         try:
             made = quotas_change(user=person(request), changes=asked, reason=reason or "draft", dry_run=True)
         except TenantError as error:
             refused = _refused(error, changes)
-            limits = {**refused.limits, **limits}
+            limits, terms = {**refused.limits, **limits}, {**refused.terms, **terms}
             why, whole = why or refused.reason, whole + refused.whole
             if not isinstance(error, LimitChanged):
                 break
         else:
             found = quota_effects(made, before)
             break
-    review = Review(None, limits, why, whole)
-    return review if review.limits or review.whole else replace(review, effects=found)
+    review = Review(None, limits, terms, why, whole)
+    return review if limits or terms or whole else replace(review, effects=found)
 
 
 def _refused(error: TenantError, changes: list[Change]) -> Review:
     """Every sentence of the service beside the field that it is about."""
     limits: dict[Key, str] = {}
+    terms: dict[TermKey, str] = {}
     reason, whole = "", []
     for each in error.details.get("errors") or [{"path": "", "message": error.message}]:
         text = sentence(each["message"])
         if found := CHANGE.match(each["path"]):
             change = changes[int(found[1])]
             if each["code"] == "limit_changed":
-                text = f"You saw {each['got']}, but the limit is now {each['allowed']}. Apply again to overwrite it."
-            limits[change.tenant, change.gpu_type] = text
+                what = "the limit" if each["path"].endswith(".if_limit") else "it"
+                saw, now = (each[name] or "none" for name in ("got", "allowed"))
+                text = f"You saw {saw}, but {what} is now {now}. Apply again to overwrite it."
+            name = each["path"].rpartition(".")[2]
+            if name in LABELS:
+                terms[change.tenant, change.gpu_type, name] = text
+            else:
+                limits[change.tenant, change.gpu_type] = text
         elif each["path"] == "reason":
             reason = text
         else:
             whole.append(text)
-    return Review(None, limits, reason, tuple(whole))
+    return Review(None, limits, terms, reason, tuple(whole))
 
 
-def _changes(drawn: Matrix, draft: LimitsDraft) -> list[Change]:
-    """if_limit is what the admin saw when the page was drawn, not the current value."""
-    return [
-        replace(one, if_limit=draft.seen.get((one.tenant, one.gpu_type), one.if_limit))
-        for one in changes_of(drawn)
-    ]
-
-
-def _revert(text: str) -> tuple[str, dict[Key, int]]:
-    """A draft that sets every limit of a change set back, and a reason to start from."""
+def _revert(text: str) -> tuple[str, LimitsDraft]:
+    """A draft that sets every limit and term of a change set back, and a reason to start from."""
     if not text:
-        return "", {}
+        return "", LimitsDraft()
     try:
         rows = list(QuotaChange.objects.filter(change_set=uuid.UUID(text)).select_related("tenant"))
     except ValueError:
         rows = []
     if not rows:
         raise Http404
-    return f"Revert: {rows[0].reason}"[:REASON_MAX], dict(_old_limits(rows))
-
-
-def _old_limits(rows: list[QuotaChange]) -> Iterator[tuple[Key, int]]:
-    for row in rows:
-        yield (row.tenant.slug, row.gpu_type), row.old_limit
+    limits = {(row.tenant.slug, row.gpu_type): row.old_limit for row in rows if row.gpu_type != WHOLE}
+    terms = {
+        (row.tenant.slug, row.gpu_type, name): before
+        for row in rows
+        for name, (before, _) in row.terms.items()
+    }
+    return f"Revert: {rows[0].reason}"[:REASON_MAX], LimitsDraft(limits, terms=TermsDraft(terms))

@@ -143,14 +143,14 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert len(client.get(f"{HISTORY}?days=30").context["sets"]) == 4
     lines = client.get(f"{HISTORY}.csv?who=admin&days=30").content.decode().splitlines()
     assert [line.split(",")[2:] for line in lines[1:]] == [
-        ["admin", "nlp-research", "cpu", "8", "4", "0", "'=cmd()"],
-        ["admin", "vision-lab", "cpu", "8", "5", "7", "'=cmd()"],
-        ["admin", "nlp-research", "cpu", "8", "6", "0", "both"],
-        ["admin", "vision-lab", "cpu", "8", "6", "7", "both"],
+        ["admin", "nlp-research", "cpu", "8", "4", "0", "'=cmd()", ""],
+        ["admin", "vision-lab", "cpu", "8", "5", "7", "'=cmd()", ""],
+        ["admin", "nlp-research", "cpu", "8", "6", "0", "both", ""],
+        ["admin", "vision-lab", "cpu", "8", "6", "7", "both", ""],
     ]
     assert "7 of 6</td>" in page
     old = client.get(f"{HISTORY}.csv?type=a100").content.decode().splitlines()[1]
-    assert old.endswith(",eve,vision-lab,a100,0,1,,old")  # from before this was kept
+    assert old.endswith(",eve,vision-lab,a100,0,1,,old,")  # from before this was kept
 
 
 def test_the_export_of_a_long_history_is_bounded_and_says_so(
