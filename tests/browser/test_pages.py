@@ -265,6 +265,41 @@ def test_a_quota_draft_shows_its_effect_before_it_counts(
     page.close()
 
 
+def test_a_cohort_is_drafted_below_the_tenants_names_applied_and_undone(
+    contexts: Callable[[str, str, int], BrowserContext], showcase: Platform, picture: Callable[..., None]
+) -> None:
+    page = contexts("admin", "light", 1440).new_page()
+    page.goto(f"{showcase.url}/admin-console/quotas")
+    for tenant in ("robotics", "vision-lab"):
+        field = page.locator(f"#cohort-{tenant}")
+        field.locator("xpath=ancestor::details/summary").click()
+        field.fill("No such name")
+        field.press("Tab")
+    page.locator("#about-cohort-robotics .bad").wait_for()
+    expect(page.locator("#cohort-robotics")).to_have_attribute("aria-invalid", "true")
+    picture(page, "admin-quotas-terms-wrong", full_page=True)
+    for tenant in ("robotics", "vision-lab"):
+        page.locator(f"#cohort-{tenant}").fill("research")
+        page.locator(f"#cohort-{tenant}").press("Tab")
+    page.get_by_text("2 changes, not applied").wait_for()
+    page.get_by_label("Reason").fill("One grant")
+    page.get_by_role("button", name="Apply changes").click()
+    page.wait_for_url("**/quota-history")
+    page.goto(f"{showcase.url}/admin-console/quotas")
+    page.locator("#cohort-robotics").locator("xpath=ancestor::details/summary").click()
+    page.locator("#weight-vision-lab-a100").locator("xpath=ancestor::details/summary").click()
+    assert in_both_themes(page, picture, "admin-quotas-terms-1440", full_page=True) == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert in_both_themes(page, picture, "admin-quotas-terms-390", full_page=True) == []
+    assert too_wide(page) == []
+    page.goto(f"{showcase.url}/admin-console/quota-history")
+    page.get_by_role("link", name="Revert the change").first.click()
+    page.get_by_text("2 changes, not applied").wait_for()
+    page.get_by_role("button", name="Apply changes").click()
+    page.wait_for_url("**/quota-history")
+    page.close()
+
+
 def test_finding_a_tenant_keeps_the_draft_and_the_address(
     contexts: Callable[[str, str, int], BrowserContext], showcase: Platform
 ) -> None:

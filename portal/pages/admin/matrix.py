@@ -38,6 +38,8 @@ class Cell:
     shown: str
     """The content of its field: the limit, or the text that is not a number."""
     terms: tuple[TermField, ...] = ()
+    borrowed: int = 0
+    lent: int = 0
 
     @property
     def key(self) -> Key:
@@ -49,7 +51,8 @@ class Cell:
 
     @property
     def over(self) -> int:
-        return max(0, self.used - self.limit)
+        """Slots in use above the limit that no other tenant lends."""
+        return max(0, self.used - self.limit - self.borrowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,9 @@ def _cell(key: Key, use: usage.QuotaStatus, draft: LimitsDraft, scale: int) -> C
     )
     shown = draft.wrong.get(key, str(limit))
     of_type = terms.fields(*key, {name: getattr(use, name) for name in TERMS}, draft.terms)
-    return Cell(key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown, of_type)
+    return Cell(
+        key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown, of_type, use.borrowed, use.lent
+    )
 
 
 def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:

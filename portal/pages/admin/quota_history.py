@@ -20,6 +20,7 @@ from django.views.decorators.http import require_GET
 
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
+from portal.pages.admin.terms import described
 from portal.pages.charts import steps
 from portal.pages.guard import admins_only, person
 from tenants.models import QuotaChange, Tenant
@@ -141,6 +142,7 @@ def _described(sets: Sequence[list[QuotaChange]]) -> list[dict[str, Any]]:
     return [
         {
             "rows": rows,
+            "terms": {row.pk: described(row.terms) for row in rows},
             "number": numbers[rows[0].change_set],
             "fate": _fate(whole[rows[0].change_set], nexts, numbers),
         }

@@ -133,6 +133,15 @@ def _term(name: str, text: str) -> Term:
     return int(text)
 
 
+def described(changes: Mapping[str, tuple[Term, Term]]) -> list[tuple[str, str, str]]:
+    """Of each term that a change set changed: what it is called, and what it was and became."""
+    found = []
+    for name, (before, after) in changes.items():
+        label, empty = LABELS[name]
+        found.append((label, _text(name, before) or empty, _text(name, after) or empty))
+    return found
+
+
 def problems(draft: TermsDraft) -> Iterator[tuple[Key, str]]:
     """A sentence for each text that is no such term."""
     for key, text in draft.wrong.items():

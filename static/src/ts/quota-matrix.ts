@@ -59,8 +59,9 @@ async function review(table: HTMLElement): Promise<void> {
   const page = await fetchPage("/admin-console/quotas", { body, signal });
   if (!page || signal.aborted) return;
   morphParts(form, page);
-  for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before]")) {
-    if (field.closest("td")?.querySelector(".bad")) field.setAttribute("aria-invalid", "true");
+  for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before], .term input[id]")) {
+    const about = document.getElementById(field.getAttribute("aria-describedby") ?? "");
+    if (about?.querySelector(".bad")) field.setAttribute("aria-invalid", "true");
     else field.removeAttribute("aria-invalid");
   }
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jobs.models import ClusterNode, JobEvent
@@ -93,7 +95,9 @@ def test_a_draft_of_everything_is_applied_as_one_set_and_undone_by_one(
     }
     assert client.post(PAGE, back | {"action": "apply", "reason": "Undo"}).status_code == 302
     assert terms(lab) == before
-    (first, *_) = client.get("/admin-console/quota-history").context["sets"][::-1]
+    history = client.get("/admin-console/quota-history")
+    assert "Longest time limit: none needed" in " ".join(re.sub(r"<[^>]*>", " ", markup(history)).split())
+    (first, *_) = history.context["sets"][::-1]
     assert first["fate"].word == "Reverted"
 
 
@@ -158,6 +162,9 @@ def test_the_page_shows_who_lends_to_whom_and_each_tenant_its_own_part(
     (loan,) = answer.context["loans"]
     assert (loan.lender, loan.borrower, loan.slots) == ("nlp-research", "vision-lab", 3)
     assert "Lent in all" in markup(answer)
+    assert "3 borrowed" in markup(answer)
+    assert "3 lent" in markup(answer)
+    assert "3 over" not in markup(answer), "it is borrowed"
     client = signed_in(alice)
     assert "3 borrowed from cohort research" in markup(client.get("/t/vision-lab/usage"))
     assert "3 borrowed" in markup(client.get("/t/vision-lab/"))
