@@ -22,6 +22,7 @@ from jobs.serialization import ReadSerializer, TimestampField
 from jobs.spec.definition import PRIORITIES
 from jobs.states import EventCode, Intent, State, display_phase
 from tenants import access
+from tenants.services.quotas import TERMS
 
 STATES = [state.value for state in State]
 INTENTS = [intent.value for intent in Intent]
@@ -344,11 +345,11 @@ class QuotaSerializer(ReadSerializer):
     gang_limit = serializers.IntegerField(
         allow_null=True, help_text="the most that one job holds; null: no limit"
     )
-    etag = serializers.CharField(help_text="of the limit alone: use changes by the second")
+    etag = serializers.CharField(help_text="of the limit and the terms: use changes by the second")
 
     @staticmethod
     def get_etag(use: QuotaStatus, context: object) -> str:
-        return quota_etag(use.limit)
+        return quota_etag(use.limit, {name: getattr(use, name) for name in TERMS})
 
 
 def _throughput(job: Job, now: datetime) -> Throughput | None:

@@ -23,6 +23,7 @@ from jobs.selectors.snapshot import quota_uses
 from jobs.selectors.usage_sql import FIRST_WAIT, LOSSES, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Tenant, User
+from tenants.services.quotas import TERMS
 
 
 class By(StrEnum):
@@ -329,5 +330,7 @@ FROM (
 """
 
 
-def quota_etag(limit: int) -> str:
-    return f'"limit-{limit}"'
+def quota_etag(limit: int, terms: Mapping[str, Any]) -> str:
+    """The version of a quota: its limit, and of its terms those that are not as they are without a quota."""
+    special = [f";{name}-{terms[name]}" for name, usual in TERMS.items() if terms[name] != usual]
+    return f'"limit-{limit}{"".join(special)}"'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from jobs.selectors import usage, what_if
 from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.quota_effects import quota_effects
 from jobs.selectors.serializers import QuotaSerializer
+from jobs.selectors.usage import quota_etag
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
@@ -30,7 +30,6 @@ from portal.api.operations import Call, operation
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
 from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, TERMS, Applied, Change
 
-LIMIT_ETAG = re.compile(r'"limit-(\d{1,9})"', re.ASCII)
 USUAL_USAGE = timedelta(days=30)
 MAX_USAGE_SPAN = timedelta(days=400)
 
@@ -48,7 +47,7 @@ QUOTA_EXAMPLE = {
     "weight": 1,
     "user_limit": 4,
     "gang_limit": None,
-    "etag": '"limit-16"',
+    "etag": '"limit-16;borrowing_limit-8;user_limit-4"',
 }
 
 
@@ -94,7 +93,8 @@ def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
     A limit below the current use stops no job by itself; it prevents new starts. In a cohort, what a tenant uses above
     its limit is borrowed, and its jobs are stopped when a lender's own jobs wait for it.
     """
-    change = Change(t, gpu_type, call.data["limit"], _limit_seen(call, gpu_type), _terms(call.data))
+    limit, terms = _seen(call, gpu_type)
+    change = Change(t, gpu_type, call.data["limit"], limit, _terms(call.data), terms)
     try:
         quotas_change(user=call.user, changes=[change], reason=call.data["reason"])
     except FieldsInvalid as error:
@@ -102,7 +102,7 @@ def quota_set(call: Call, t: str, gpu_type: str) -> dict[str, Any]:
     except Overcommitted as error:
         raise Overcommitted(errors=_of_one(error)) from error
     except LimitChanged:
-        raise VersionChanged(etag=_etag_now(call, gpu_type)) from None
+        raise VersionChanged(etag=quota_etag(*_now(call, gpu_type))) from None
     for use in usage.quotas_of(call.found):
         if use.gpu_type == gpu_type:
             return QuotaSerializer.render(use)
@@ -114,19 +114,20 @@ def _of_one(error: TenantError) -> list[dict[str, Any]]:
     return [each | {"path": each["path"].removeprefix("changes[0].")} for each in error.details["errors"]]
 
 
-def _limit_seen(call: Call, gpu_type: str) -> int | None:
-    """The limit that If-Match names; it is compared again while the row is locked."""
+def _seen(call: Call, gpu_type: str) -> tuple[int | None, Mapping[str, int | None]]:
+    """The limit and the terms that If-Match names; they are compared again while the row is locked."""
     if call.if_match is None:
-        return None
-    now = _etag_now(call, gpu_type)
-    if now not in call.if_match or (limit := LIMIT_ETAG.fullmatch(now)) is None:
-        raise VersionChanged(etag=now)
-    return int(limit[1])
+        return None, {}
+    now = _now(call, gpu_type)
+    if (etag := quota_etag(*now)) not in call.if_match:
+        raise VersionChanged(etag=etag)
+    return now
 
 
-def _etag_now(call: Call, gpu_type: str) -> str:
-    limits = dict(call.found.quotas.values_list("gpu_type", "limit"))
-    return usage.quota_etag(limits.get(gpu_type, 0))
+def _now(call: Call, gpu_type: str) -> tuple[int, Mapping[str, int | None]]:
+    stored = call.found.quotas.filter(gpu_type=gpu_type).values("limit", *TERMS).first()
+    terms = {name: value for name, value in (stored or TERMS).items() if name in TERMS}
+    return (stored["limit"] if stored else 0), terms
 
 
 class QuotaChangeSerializer(ReadSerializer):

@@ -289,6 +289,7 @@ def test_a_cohort_is_drafted_below_the_tenants_names_applied_and_undone(
     page.locator("#cohort-robotics").locator("xpath=ancestor::details/summary").click()
     page.locator("#weight-vision-lab-a100").locator("xpath=ancestor::details/summary").click()
     assert in_both_themes(page, picture, "admin-quotas-terms-1440", full_page=True) == []
+    page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 390, "height": 844})
     assert in_both_themes(page, picture, "admin-quotas-terms-390", full_page=True) == []
     assert too_wide(page) == []

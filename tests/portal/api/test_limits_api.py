@@ -44,6 +44,18 @@ def test_limits_are_set_with_the_quota_and_leave_a_line_of_history(admin: Api, a
     assert (row["user_limit"], row["gang_limit"]) == (4, None), "what is not sent stays"
 
 
+def test_a_term_that_was_changed_meanwhile_is_not_overwritten(admin: Api, alice: Api) -> None:
+    def etag() -> str:
+        return str(alice.get("/tenants/vision-lab/quotas").json()["items"][0]["etag"])
+
+    seen = etag()
+    assert seen == '"limit-8"'
+    assert admin.put(QUOTA, {"limit": 8, "reason": "r", "user_limit": 4}, If_Match=seen).status_code == 200
+    again = admin.put(QUOTA, {"limit": 8, "reason": "r", "user_limit": 2}, If_Match=seen)
+    assert (again.status_code, again["ETag"]) == (412, '"limit-8;user_limit-4"')
+    assert admin.put(QUOTA, {"limit": 8, "reason": "r", "user_limit": 2}, If_Match=etag()).status_code == 200
+
+
 def test_limits_of_the_tenant_are_set_with_the_etag_that_was_read_and_audited(admin: Api) -> None:
     etag = admin.get("/tenants/vision-lab").json()["etag"]
     sent = {"user_jobs_limit": 3, "max_time_s": 3600, "reason": "Fair use"}
