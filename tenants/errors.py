@@ -84,6 +84,18 @@ class LastAdmin(TenantError):
     code = "last_admin"
 
 
+class IdentityUnknown(TenantError):
+    """No user here is linked to your account at the identity provider. Ask a platform admin to link it."""
+
+    code = "not_allowed"  # details: subject
+
+
+class AccountClosed(TenantError):
+    """Your account here is disabled. Ask a platform admin."""
+
+    code = "not_allowed"  # details: username
+
+
 class TooManyPasswords(TenantError):
     """Too many wrong passwords. Try again in a minute."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from axes.handlers.proxy import AxesProxyHandler
 from axes.models import AccessAttempt
 from django.conf import settings
+from django.contrib.auth import login
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
 from django.db.models import Sum
@@ -25,7 +26,7 @@ from portal.pages import welcome
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
 from tenants import access, audit
-from tenants.backends import OneTimeBackend
+from tenants.backends import OneTimeBackend, PeopleBackend
 from tenants.models import User
 
 MISTYPED = 3
@@ -44,6 +45,7 @@ _under_way: Counter[str | None] = Counter()
 
 
 ONE_TIME = f"{OneTimeBackend.__module__}.{OneTimeBackend.__qualname__}"
+PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
 
 
 class SignIn(AuthenticationForm):
@@ -64,7 +66,7 @@ class Login(LoginView):
         """Sign in. The response is held back by the event loop, so that no thread waits."""
         with _checking(self.request) as admitted:
             if not admitted:
-                return _wait_page(self.request, wait_s=1)
+                return wait_page(self.request, wait_s=1)
             delay_s = delay_of(self.request.POST.get("username", ""))
             response = super().post(*args, **kwargs)
         response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
@@ -74,9 +76,7 @@ class Login(LoginView):
         user: Any = form.get_user()
         if user.backend == ONE_TIME:
             return welcome.begin(self.request, user)
-        response: HttpResponse = super().form_valid(form)
-        audit.record(actor=user, action="login.success", target=user.get_username())
-        return response
+        return enter(self.request, user, to=self.get_success_url())
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """A failure that was counted is recorded, so that a crowd of guesses above the budget fills no table."""
@@ -96,6 +96,7 @@ class Login(LoginView):
         """ended: a session was here; tries_left: before the wait, once they are few."""
         context = super().get_context_data(**kwargs)
         context["invited"] = "invited" in self.request.POST
+        context["sso_name"] = settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None
         context["ended"] = settings.SESSION_COOKIE_NAME in self.request.COOKIES
         name = self.request.POST.get("username", "")
         if name and settings.AXES_ENABLED:
@@ -105,6 +106,16 @@ class Login(LoginView):
             context["tries_left"] = left if left <= WARNED else None
             context["wait_s"] = settings.AXES_COOLOFF_TIME.total_seconds()
         return context
+
+
+def enter(request: HttpRequest, user: User, *, to: str, by: str = "") -> HttpResponse:
+    """Begin the user's session. by: what they have shown instead of a password, for the audit log."""
+    request.session.set_expiry(None)  # of a single sign-on that was begun before
+    login(request, user, backend=PEOPLE)
+    audit.record(
+        actor=user, action="login.success", target=user.get_username(), details={"by": by} if by else {}
+    )
+    return HttpResponseRedirect(to)
 
 
 @contextlib.contextmanager
@@ -147,10 +158,10 @@ class Logout(LogoutView):
 def locked_out(request: HttpRequest, answer: object, credentials: dict[str, Any] | None) -> HttpResponse:
     """What axes answers after too many wrong passwords: how long the wait still is."""
     until = _open_again(request, credentials)
-    return _wait_page(request, wait_s=max(1, ceil((until - timezone.now()).total_seconds())), until=until)
+    return wait_page(request, wait_s=max(1, ceil((until - timezone.now()).total_seconds())), until=until)
 
 
-def _wait_page(request: HttpRequest, *, wait_s: int, until: datetime | None = None) -> HttpResponse:
+def wait_page(request: HttpRequest, *, wait_s: int, until: datetime | None = None) -> HttpResponse:
     until = until or timezone.now() + timedelta(seconds=wait_s)
     response = error_page(request, 429, wait_s=wait_s, until=until)
     response["Retry-After"] = str(wait_s)

@@ -16,6 +16,7 @@ from portal.pages import (
     overview,
     queue,
     secrets,
+    single_sign_on,
     tokens,
     usage,
     welcome,
@@ -39,6 +40,8 @@ _ADMIN = "admin-console/"
 
 urlpatterns = [
     path("login", auth.Login.as_view(), name="login"),
+    path("login/sso", single_sign_on.begin, name="sso"),
+    path("login/sso/callback", single_sign_on.callback, name="sso-callback"),
     path("logout", auth.Logout.as_view(), name="logout"),
     path("welcome", welcome.page, name="welcome"),
     path("welcome/password", welcome.password, name="welcome-password"),
@@ -101,6 +104,7 @@ urlpatterns = [
     path(f"{_ADMIN}new-user", users.new, name="admin-user-new"),
     path(f"{_ADMIN}users/<str:username>", users.detail, name="admin-user"),
     path(f"{_ADMIN}users/<str:username>/edit", users.edit, name="admin-user-edit"),
+    path(f"{_ADMIN}users/<str:username>/identity", users.identity, name="admin-user-identity"),
     path(f"{_ADMIN}users/<str:username>/sessions", users.end_sessions, name="admin-user-sessions"),
     path(f"{_ADMIN}users/<str:username>/<slug:verb>", users.act, name="admin-user-act"),
     path(f"{_ADMIN}audit", audit_log.of_all, name="admin-audit"),

@@ -8,6 +8,7 @@ from portal.settings.email import email_settings
 from portal.settings.embedded import layout
 from portal.settings.env import BASE_DIR, read_environment
 from portal.settings.secret import secret_key, secrets_keys
+from portal.settings.single_sign_on import providers
 from portal.settings.values import database_from_url
 
 ENV = read_environment()
@@ -87,6 +88,8 @@ INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "portal.allauth_apps.Account",
+    "portal.allauth_apps.SocialAccount",
     "axes",
     "channels",
     "drf_spectacular",
@@ -204,6 +207,18 @@ AXES_ENABLED = True
 AXES_VERBOSE = False
 AXES_ENABLE_ADMIN = False
 AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
+
+# Single sign-on: django-allauth speaks OpenID Connect, portal.pages.single_sign_on decides whose account it is.
+LUTHIER_OIDC_ISSUER = ENV.luthier_oidc_issuer
+LUTHIER_OIDC_NAME = ENV.luthier_oidc_name
+LUTHIER_OIDC_LINK_BY_EMAIL = ENV.luthier_oidc_link_by_email
+LUTHIER_OIDC_CREATE_USERS = ENV.luthier_oidc_create_users
+SOCIALACCOUNT_PROVIDERS = providers(ENV)
+SOCIALACCOUNT_ADAPTER = "portal.single_sign_on.Adapter"
+SOCIALACCOUNT_REQUESTS_TIMEOUT = 5  # seconds
+SOCIALACCOUNT_STORE_TOKENS = False
+MIGRATION_MODULES = {app: f"portal.allauth_tables.migrations.{app}" for app in ("account", "socialaccount")}
+ACCOUNT_EMAIL_VERIFICATION = "none"  # an admin gives users their addresses
 
 # --- REST ---------------------------------------------------------------------------------------
 KNOX_TOKEN_MODEL = "tenants.Token"  # noqa: S105

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from portal.settings import values
+from portal.settings import single_sign_on, values
 
 PREFIX = "LUTHIER_"
 READ_ELSEWHERE = re.compile("LUTHIER_(URL|TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
@@ -68,6 +68,19 @@ class Environment:
     luthier_trusted_proxies: Annotated[tuple[values.Network, ...], values.networks] = ()
     # mailto:… or https://…, for /.well-known/security.txt; none = it does not exist
     luthier_security_contact: Annotated[str | None, values.contact] = None
+    # the OpenID provider by which people sign in, as its discovery document names it; none = passwords only
+    luthier_oidc_issuer: Annotated[str | None, values.oidc_issuer] = None
+    luthier_oidc_client_id: Annotated[str | None, str] = None
+    luthier_oidc_client_secret: Annotated[str | None, str] = None
+    luthier_oidc_client_secret_file: Annotated[Path | None, values.file] = None
+    # what the login page calls it
+    luthier_oidc_name: Annotated[str, values.label] = "single sign-on"
+    # apart by spaces; what the provider needs for the claims
+    luthier_oidc_scopes: Annotated[tuple[str, ...], values.oidc_scopes] = ("openid", "profile", "email")
+    # an identity whose e-mail address the provider has verified signs in as the user who has this address
+    luthier_oidc_link_by_email: Annotated[bool, values.yes_or_no] = False
+    # an identity that is not linked gets a user of its own
+    luthier_oidc_create_users: Annotated[bool, values.yes_or_no] = False
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
@@ -160,6 +173,7 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
         for name in values.required_settings(environment.luthier_cluster)
         if not os.environ.get(name)
     ]
+    problems += single_sign_on.missing(os.environ)
     if problems:
         refuse(problems)
     return environment

@@ -158,6 +158,34 @@ def contact(text: str) -> str:
     return text
 
 
+def oidc_issuer(text: str) -> str:
+    """The address of an OpenID provider, to the character as its discovery document and its tokens have it."""
+    parts = _split(text)
+    loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and loopback)):
+        raise ValueError(
+            "must start with https:// and name a host; http:// is for this machine's loopback only"
+        )
+    if parts.query or parts.fragment or parts.username or "/.well-known/" in text:
+        raise ValueError("must be the issuer alone: no user, no query, no /.well-known/openid-configuration")
+    return text
+
+
+def oidc_scopes(text: str) -> tuple[str, ...]:
+    """Scopes apart from each other by spaces."""
+    scopes = tuple(text.split())
+    if "openid" not in scopes or not all(re.fullmatch(r"[\x21\x23-\x5b\x5d-\x7e]+", each) for each in scopes):
+        raise ValueError("must be scopes apart by spaces, with openid among them")
+    return scopes
+
+
+def label(text: str) -> str:
+    """A short text for a page."""
+    if len(text) > 60 or not text.isprintable():
+        raise ValueError("must have at most 60 printable characters")
+    return text
+
+
 def networks(text: str) -> tuple[Network, ...]:
     """Addresses or networks apart from each other by commas: 10.0.0.5, 10.1.0.0/16, fd00::/8."""
     found = []

@@ -79,7 +79,9 @@ ACTION_LABELS = {
     "user.create": "Created a user",
     "user.disable": "Disabled a user",
     "user.enable": "Enabled a user",
+    "user.link": "Linked an identity to a user",
     "user.reset": "Reset a password",
+    "user.unlink": "Unlinked an identity from a user",
 }
 """What the audit log's actions are called."""
 

@@ -119,12 +119,12 @@ def user_change(
 
     Raises AdminOnly, NotFound, FieldsInvalid, VersionChanged or LastAdmin.
     """
-    changed = _locked(user, username)
+    changed = locked_user(user, username)
     if if_match is not None and version(changed) not in if_match:
         raise VersionChanged(etag=version(changed))
     _check({name: value for name, value in changes.items() if name in LENGTHS})
     if changes.get("is_superuser") is False:
-        _keep_an_admin(changed)
+        keep_an_admin(changed)
     before = {name: getattr(changed, name) for name in changes}
     different = {name: value for name, value in changes.items() if before[name] != value}
     if different:
@@ -143,7 +143,7 @@ def user_reset(*, user: access.Person, username: str) -> Invited:
 
     Raises AdminOnly or NotFound.
     """
-    changed = _locked(user, username)
+    changed = locked_user(user, username)
     secret = one_time.issue(changed)
     ended = changed.sessions.all().delete()[0]
     audit.record(actor=user, action="user.reset", target=username, details={"sessions": ended})
@@ -153,9 +153,9 @@ def user_reset(*, user: access.Person, username: str) -> Invited:
 @transaction.atomic
 def user_disable(*, user: access.Person, username: str) -> User:
     """Keep a user out: sessions end, API tokens are revoked, jobs stay. Raises AdminOnly, NotFound or LastAdmin."""
-    changed = _locked(user, username)
+    changed = locked_user(user, username)
     if changed.is_active:
-        _keep_an_admin(changed)
+        keep_an_admin(changed)
         User.objects.filter(pk=changed.pk).update(is_active=False)
         OneTimePassword.objects.filter(user=changed).delete()
         details = {
@@ -169,7 +169,7 @@ def user_disable(*, user: access.Person, username: str) -> User:
 @transaction.atomic
 def user_enable(*, user: access.Person, username: str) -> User:
     """Let a disabled user in again, with their password; they make new tokens. Raises AdminOnly or NotFound."""
-    changed = _locked(user, username)
+    changed = locked_user(user, username)
     if not changed.is_active:
         User.objects.filter(pk=changed.pk).update(is_active=True)
         audit.record(actor=user, action="user.enable", target=username)
@@ -203,7 +203,7 @@ def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -
     return Invited(found, secret)
 
 
-def _locked(user: access.Person, username: str) -> User:
+def locked_user(user: access.Person, username: str) -> User:
     """The user, while the rows of all platform admins are held: two of them cannot demote each other at once."""
     access.require_admin(user)
     rows = User.objects.select_for_update(no_key=True).filter(is_service_account=False)
@@ -214,7 +214,7 @@ def _locked(user: access.Person, username: str) -> User:
     return found
 
 
-def _keep_an_admin(leaves: User) -> None:
+def keep_an_admin(leaves: User) -> None:
     """A user who was only invited does not count: they may never come."""
     if not leaves.is_platform_admin:
         return

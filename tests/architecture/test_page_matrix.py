@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
 from django.db import transaction
 from django.http import HttpResponse
-from django.test import Client
+from django.test import Client, override_settings
 from guardian.models import UserObjectPermission
 
 from jobs.models import Job, Runtime
+from portal.settings.env import Environment
+from portal.settings.single_sign_on import providers
 from tenants.models import AuditEntry, Membership, Quota, Secret, Tenant, Token, User
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
@@ -29,7 +32,10 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(scope="module")
 def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
     """One world for all cells: every knock undoes what it changed."""
-    with django_db_blocker.unblock(), transaction.atomic():
+    issuer = "http://127.0.0.1:9"  # of single sign-on: its routes exist, and it does not respond
+    known = providers(Environment(luthier_oidc_issuer=issuer, luthier_oidc_client_id="luthier"))
+    single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=issuer, SOCIALACCOUNT_PROVIDERS=known)
+    with django_db_blocker.unblock(), transaction.atomic(), single_sign_on:
         yield build()
         transaction.set_rollback(True)
 
@@ -135,6 +141,7 @@ def _changeable_rows() -> list[Any]:
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),
+        sorted(SocialAccount.objects.values_list("user", "uid")),
         sorted(Secret.objects.values_list("pk", "name")),
         sorted(Quota.objects.values_list("pk", "limit")),
         sorted(Tenant.objects.values_list("pk", "name", "state")),

@@ -11,7 +11,7 @@ from django.core.management import call_command
 
 import manage
 from portal.health.diagnosis import variables
-from portal.settings import values
+from portal.settings import single_sign_on, values
 from portal.settings.embedded import layout
 from portal.settings.env import Environment, ineffective_variables, read_environment
 from portal.settings.values import database_from_url
@@ -33,6 +33,11 @@ WRONG = {
     "EMAIL_URL": "imap://mail",
     "LUTHIER_PUBLIC_URL": "localhost:8000",
     "LUTHIER_INGEST_URL": "ws://",
+    "LUTHIER_OIDC_ISSUER": "http://login.example.org",
+    "LUTHIER_OIDC_NAME": "x" * 61,
+    "LUTHIER_OIDC_SCOPES": "profile email",
+    "LUTHIER_OIDC_LINK_BY_EMAIL": "perhaps",
+    "LUTHIER_OIDC_CREATE_USERS": "perhaps",
     "LUTHIER_CLUSTER": "slurm",
     "LUTHIER_SCHEDULER_POLICY": "round_robin",
     "LUTHIER_LEASE_S": "soon",
@@ -69,7 +74,8 @@ def start(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_start_names_every_wrong_variable_at_once_and_ends_with_78() -> None:
-    ended = start(**WRONG)
+    rest_of_provider = {"LUTHIER_OIDC_CLIENT_ID": "x", "LUTHIER_OIDC_CLIENT_SECRET": "x"}
+    ended = start(**WRONG, **rest_of_provider)
     assert ended.returncode == os.EX_CONFIG
     lines = [line.strip() for line in ended.stderr.splitlines()[1:]]
     assert {line.split(":")[0] for line in lines} == set(WRONG)
@@ -129,6 +135,22 @@ def test_one_wrong_variable_is_refused_by_name(
         read_environment()
     assert end.value.code == os.EX_CONFIG
     assert f"  {name}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"LUTHIER_OIDC_ISSUER"}, ["LUTHIER_OIDC_CLIENT_ID", "LUTHIER_OIDC_CLIENT_SECRET"]),
+        ({"LUTHIER_OIDC_CLIENT_SECRET_FILE"}, ["LUTHIER_OIDC_ISSUER", "LUTHIER_OIDC_CLIENT_ID"]),
+        ({"LUTHIER_OIDC_ISSUER", "LUTHIER_OIDC_CLIENT_ID", "LUTHIER_OIDC_CLIENT_SECRET"}, []),
+        (set(), []),
+    ],
+)
+def test_a_provider_that_is_set_in_part_is_refused_with_what_is_missing(
+    given: set[str], missing: list[str]
+) -> None:
+    found = single_sign_on.missing(dict.fromkeys(given, "x"))
+    assert [each.partition(":")[0] for each in found] == missing
 
 
 @pytest.mark.parametrize("name", ["SECRET_KEY", "LUTHIER_SECRETS_KEYS"])
@@ -290,7 +312,7 @@ def test_a_worker_loads_nothing_that_only_pages_need() -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=env, check=True, capture_output=True, text=True
     ).stdout.split()
     assert "jobs.models" in loaded
-    unwanted = {"pydantic", "requests", "pygments", "django.contrib.admin", "cryptography"}
+    unwanted = {"pydantic", "requests", "pygments", "django.contrib.admin", "cryptography", "jwt"}
     assert unwanted & set(loaded) == set()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -20,6 +21,7 @@ from portal.pages.form_responses import act_and_redirect, sentence
 from portal.pages.guard import admins_only, person
 from tenants.errors import NotFound, ServiceError
 from tenants.models import Token, User
+from tenants.services.identities import identity_link, identity_of, identity_unlink
 from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import (
     Invited,
@@ -119,6 +121,32 @@ def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
 
 @require_POST
 @admins_only
+def identity(request: HttpRequest, username: str) -> HttpResponse:
+    """Link an identity at the provider of single sign-on to the user, or with unlink=yes none."""
+    who, shown, to = person(request), _get(request, username), f"{BASE}/{username}"
+    if settings.LUTHIER_OIDC_ISSUER is None:
+        raise Http404
+    if request.POST.get("unlink") == "yes":
+        unlinked = f"No identity signs in as {username} any more. Sessions ended."
+        return act_and_redirect(
+            request, lambda: identity_unlink(user=who, username=username), to=to, done=unlinked
+        )
+    subject = request.POST.get("subject", "")
+
+    def work() -> Outcome:
+        identity_link(user=who, username=username, subject=subject)
+        return {}
+
+    try:
+        once(request, work)
+    except ServiceError as error:
+        return _page(request, shown, problems=_by_field(error, "subject"), subject=subject)
+    say(request, "Identity linked.")
+    return HttpResponseRedirect(to)
+
+
+@require_POST
+@admins_only
 def end_sessions(request: HttpRequest, username: str) -> HttpResponse:
     """End one session (the field `session`), or all of the user; with tokens=yes revoke the API tokens, too."""
     who, owner, back = person(request), _get(request, username), f"{BASE}/{username}"
@@ -162,6 +190,9 @@ def _page(request: HttpRequest, shown: User, *, invited: Any = None, **more: Any
         "token_count": Token.objects.filter(user=shown).count(),
         "values": values | more.get("values", {}),
         "problems": more.get("problems", {}),
+        "sso_name": settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None,
+        "subject": more.get("subject"),
+        "linked": identity_of(shown) if settings.LUTHIER_OIDC_ISSUER else None,
         "invited": invited and invited | {"expires_at": parse_datetime(invited["expires_at"])},
     }
     return render(request, "console/user.html", context, status=422 if context["problems"] else 200)

@@ -1,0 +1,121 @@
+"""Signing in by an OpenID provider: there, and back to a session or to the login page with the reason.
+
+The start is a link, not a form: the pages' policy lets forms lead to this site only. It changes nothing but this
+browser's session, and has a budget per address, because each start stores one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_GET
+
+from portal import budgets
+from portal.pages.auth import enter, wait_page
+from tenants import audit
+from tenants.errors import AccountClosed, IdentityUnknown
+from tenants.services.identities import user_of
+
+if TYPE_CHECKING:
+    from portal.single_sign_on import Refused
+
+logger = logging.getLogger(__name__)
+
+TRIES_A_MINUTE = 30
+"""Starts and returns of one address together."""
+STATE_S = 600
+"""How long a person may take at the provider."""
+TEXTS = {
+    "provider_unreachable": "{name} does not respond. Try again, or sign in with your password.",
+    "provider_slow": "{name} responds slowly, and too many sign-ins wait for it. Try again in a minute.",
+    "canceled": "Signing in with {name} was canceled.",
+    "state_lost": "This sign-in is too old or was started in another browser. Start again.",
+    "clocks_differ": "The clock of this server and that of {name} differ by more than a minute. Ask a platform admin.",
+    "refused": "{name} did not confirm who you are. Try again, or ask a platform admin.",
+}
+
+
+@require_GET
+@never_cache
+def begin(request: HttpRequest) -> HttpResponseBase:
+    """To the provider."""
+    _require_provider()
+    to = _safe(request, request.GET.get("next", ""))
+    if request.user.is_authenticated:
+        return HttpResponseRedirect(to or settings.LOGIN_REDIRECT_URL)
+    if not _within_budget(request):
+        return wait_page(request, wait_s=budgets.WINDOW_S)
+    from portal import single_sign_on  # with it come libraries that other pages do not need
+
+    request.session.set_expiry(STATE_S)
+    try:
+        return single_sign_on.begin(request, to)
+    except single_sign_on.Refused as refusal:
+        return _refused(request, refusal, to)
+
+
+@require_GET
+@never_cache
+@sensitive_variables()
+def callback(request: HttpRequest) -> HttpResponse:
+    """Back from the provider."""
+    _require_provider()
+    if not _within_budget(request):
+        return wait_page(request, wait_s=budgets.WINDOW_S)
+    from portal import single_sign_on
+
+    try:
+        identity, to = single_sign_on.finish(request)
+        user = user_of(identity)
+    except single_sign_on.Refused as refusal:
+        return _refused(request, refusal)
+    except IdentityUnknown as unknown:
+        subject = unknown.details["subject"]
+        _record_failure("", "unknown identity", subject)
+        return _to_login(request, f"{unknown.message} It is known there as {subject}.")
+    except AccountClosed as closed:
+        _record_failure(closed.details["username"], "disabled", identity.subject)
+        return _to_login(request, closed.message)
+    # Nothing of the session before goes on: neither its key, nor its expiry, nor whose it was.
+    request.session.flush()
+    return enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by="single sign-on")
+
+
+def _require_provider() -> None:
+    if settings.LUTHIER_OIDC_ISSUER is None:
+        raise Http404
+
+
+def _within_budget(request: HttpRequest) -> bool:
+    return budgets.within(f"sso:{budgets.budget_address(request)}", TRIES_A_MINUTE)
+
+
+def _refused(request: HttpRequest, refusal: Refused, to: str = "") -> HttpResponse:
+    logger.warning("single sign-on failed", extra={"reason": refusal.reason, "error": str(refusal)})
+    name = settings.LUTHIER_OIDC_NAME
+    return _to_login(request, TEXTS[refusal.reason].format(name=name[:1].upper() + name[1:]), to)
+
+
+def _to_login(request: HttpRequest, text: str, to: str = "") -> HttpResponse:
+    """A redirect, so that neither code nor state stays in the address."""
+    messages.error(request, text)
+    return HttpResponseRedirect(f"/login?{urlencode({'next': to})}" if to else "/login")
+
+
+def _record_failure(username: str, reason: str, subject: str) -> None:
+    details = {"by": "single sign-on", "reason": reason, "subject": subject}
+    audit.record(actor=None, action="login.failure", target=username, details=details)
+
+
+def _safe(request: HttpRequest, url: str) -> str:
+    """The address if it is one of this site's, else ""."""
+    hosts, secure = {request.get_host()}, request.is_secure()
+    return url if url_has_allowed_host_and_scheme(url, allowed_hosts=hosts, require_https=secure) else ""

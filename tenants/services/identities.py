@@ -1,0 +1,186 @@
+"""Identities at an OpenID provider, and whose accounts they are: linked by an admin, or by rules that are set.
+
+Nothing that a provider claims links an identity to an account by itself. The rules are LUTHIER_OIDC_LINK_BY_EMAIL, by
+an address that the provider has verified, and LUTHIER_OIDC_CREATE_USERS, to an account that is made for it
+(docs/adr/0071-single-sign-on.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+
+from tenants import access, audit, checks
+from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, problem
+from tenants.models import User
+from tenants.services.users import LENGTHS, keep_an_admin, locked_user, user_get
+
+PROVIDER = "openid_connect"
+"""Of the rows. Who an identity is depends on its issuer as well, so another provider's same subject is another one."""
+SUBJECT_CHARS = 255
+NAMES_TRIED = 99
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A person as the provider knows them. email: "" unless the provider has verified it."""
+
+    issuer: str
+    subject: str
+    email: str = ""
+    username: str = ""
+    first_name: str = ""
+    last_name: str = ""
+
+    @property
+    def uid(self) -> str:
+        """The key of its row."""
+        return hashlib.sha256(f"{self.issuer}\0{self.subject}".encode()).hexdigest()
+
+    @classmethod
+    def from_claims(cls, claims: Mapping[str, Any]) -> Identity:
+        """From verified claims. Only `true` counts as verified: a text "false" would be true as well."""
+        email = _text(claims, "email", LENGTHS["email"]) if claims.get("email_verified") is True else ""
+        try:
+            validate_email(email)
+        except ValidationError:
+            email = ""
+        name = _text(claims, "preferred_username", LENGTHS["username"]) or email.partition("@")[0]
+        return cls(
+            issuer=claims["iss"],
+            subject=str(claims["sub"]),
+            email=email,
+            username=re.sub(r"[^\w.@+-]+", "-", name).strip("-"),
+            first_name=_text(claims, "given_name", LENGTHS["first_name"]),
+            last_name=_text(claims, "family_name", LENGTHS["last_name"]),
+        )
+
+
+def user_of(identity: Identity) -> User:
+    """The user who this is, linked or made now if the rules say so.
+
+    Raises IdentityUnknown, or AccountClosed for a disabled user.
+    """
+    try:
+        with transaction.atomic():
+            user = _linked(identity) or _linked_by_email(identity) or _created(identity)
+    except IntegrityError:  # the same person came twice at once
+        user = _linked(identity)
+    if user is None:
+        raise IdentityUnknown(subject=identity.subject)
+    if not user.is_active or user.is_service_account:
+        raise AccountClosed(username=user.get_username())
+    return user
+
+
+def identity_of(user: User) -> str | None:
+    """The subject that is linked to the user at the present provider; None without one."""
+    return _rows(user).values_list("extra_data__subject", flat=True).first()
+
+
+@transaction.atomic
+def identity_link(*, user: access.Person, username: str, subject: str) -> User:
+    """Let the identity with this subject sign in as the user, instead of the one linked before.
+
+    Raises AdminOnly, NotFound or FieldsInvalid.
+    """
+    changed = locked_user(user, username)
+    subject = subject.strip()
+    checks.refuse(checks.text("subject", subject, SUBJECT_CHARS))
+    identity = Identity(_issuer(), subject)
+    other = _linked(identity)
+    if other is not None and other.pk != changed.pk:
+        wrong = problem("subject", "in_use", f"is linked to {other.get_username()}: unlink it there first")
+        raise FieldsInvalid(errors=[wrong])
+    if other is None:
+        _rows(changed).delete()
+        _link(changed, identity)
+        audit.record(
+            actor=user, action="user.link", target=username, details={"subject": subject, "by": "admin"}
+        )
+    return user_get(user=user, username=username)
+
+
+@transaction.atomic
+def identity_unlink(*, user: access.Person, username: str) -> User:
+    """Let no identity sign in as the user any more; sessions end. Raises AdminOnly, NotFound or LastAdmin."""
+    changed = locked_user(user, username)
+    subject = identity_of(changed)
+    if subject is not None:
+        if not changed.has_usable_password():
+            keep_an_admin(changed)
+        _rows(changed).delete()
+        details = {"subject": subject, "sessions": changed.sessions.all().delete()[0]}
+        audit.record(actor=user, action="user.unlink", target=username, details=details)
+    return user_get(user=user, username=username)
+
+
+def _linked(identity: Identity) -> User | None:
+    row = SocialAccount.objects.select_related("user").filter(provider=PROVIDER, uid=identity.uid).first()
+    return row and row.user
+
+
+def _linked_by_email(identity: Identity) -> User | None:
+    """The one user with this verified address, unless another identity is theirs already.
+
+    Not a platform admin: who controls addresses at the provider would control the installation.
+    """
+    if not settings.LUTHIER_OIDC_LINK_BY_EMAIL or not identity.email:
+        return None
+    found = list(User.objects.select_for_update(no_key=True).filter(email__iexact=identity.email)[:2])
+    if len(found) != 1 or found[0].is_superuser or found[0].is_service_account or _rows(found[0]).exists():
+        return None
+    (user,) = found
+    if user.is_active:
+        _link(user, identity)
+        details = {"subject": identity.subject, "by": "verified e-mail address"}
+        audit.record(actor=user, action="user.link", target=user.get_username(), details=details)
+    return user
+
+
+def _created(identity: Identity) -> User | None:
+    """A user of their own, never one that exists, whatever name or address the provider claims."""
+    if not settings.LUTHIER_OIDC_CREATE_USERS or not identity.username:
+        return None
+    base = identity.username[: LENGTHS["username"] - 3]
+    names = [base, *(f"{base}-{n}" for n in range(2, NAMES_TRIED))]
+    name = next((name for name in names if not User.objects.filter(username__iexact=name).exists()), None)
+    if name is None:
+        return None
+    made = User(
+        username=name, email=identity.email, first_name=identity.first_name, last_name=identity.last_name
+    )
+    made.set_unusable_password()
+    made.save()
+    _link(made, identity)
+    details = {"subject": identity.subject, "by": "single sign-on"}
+    audit.record(actor=made, action="user.create", target=name, details=details)
+    return made
+
+
+def _link(user: User, identity: Identity) -> None:
+    stored = {"issuer": identity.issuer, "subject": identity.subject}
+    SocialAccount.objects.create(user=user, provider=PROVIDER, uid=identity.uid, extra_data=stored)
+
+
+def _rows(user: User) -> Any:
+    return SocialAccount.objects.filter(user=user, provider=PROVIDER, extra_data__issuer=_issuer())
+
+
+def _issuer() -> str:
+    return str(settings.LUTHIER_OIDC_ISSUER)
+
+
+def _text(claims: Mapping[str, Any], name: str, longest: int) -> str:
+    """A claim as a text for a row; "" for anything else."""
+    value = claims.get(name)
+    return value.strip()[:longest] if isinstance(value, str) and value.isprintable() else ""

@@ -1,0 +1,410 @@
+"""Signing in by a real OpenID provider: who gets in as whom, who does not, and what a provider may do wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import jwt
+import pytest
+from allauth.socialaccount.models import SocialAccount
+from cryptography.hazmat.primitives.asymmetric import rsa
+from django.conf import LazySettings
+from django.contrib.messages import get_messages
+from django.core.cache import cache
+from django.http import HttpResponse
+from django.test import Client
+
+from portal import single_sign_on
+from portal.pages import single_sign_on as pages
+from tenants.errors import FieldsInvalid, LastAdmin
+from tenants.models import AuditEntry, Session, User
+from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
+from tests import factories
+from tests.identity_provider.process import CLIENT_SECRET, ERIN, IdentityProvider
+from tests.markup import markup
+
+pytestmark = pytest.mark.django_db
+FOREIGN_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[IdentityProvider]:
+    with IdentityProvider("http://testserver") as started:
+        yield started
+
+
+@pytest.fixture
+def provider(process: IdentityProvider, settings: LazySettings) -> IdentityProvider:
+    process.set(account="erin", claims=ERIN, skew_s=0)
+    for name, value in process.settings().items():
+        setattr(settings, name, value)
+    cache.clear()  # budgets
+    return process
+
+
+@pytest.fixture
+def erin(provider: IdentityProvider, admin: User) -> User:
+    """A user whom an admin has linked to the provider's erin."""
+    user = factories.user("erin")
+    return identity_link(user=admin, username=user.get_username(), subject="erin")
+
+
+def said(response: HttpResponse) -> str:
+    """The message on the page to which a refusal leads."""
+    assert response.status_code == 302, response.content
+    assert response["Location"].startswith("/login")
+    return " ".join(map(str, get_messages(response.wsgi_request)))
+
+
+def signed_in(client: Client) -> str | None:
+    user_id = client.session.get("_auth_user_id")
+    return User.objects.get(pk=user_id).get_username() if user_id else None
+
+
+def test_a_linked_person_signs_in_by_code_pkce_state_and_nonce(
+    provider: IdentityProvider, erin: User
+) -> None:
+    client = Client(headers={"User-Agent": "Mozilla/5.0 (X11; Linux) Firefox/140"}, REMOTE_ADDR="10.0.0.7")
+    asked = parse_qs(urlsplit(client.get("/login/sso")["Location"]).query)
+    assert asked["code_challenge_method"] == ["S256"]
+    assert {"state", "nonce", "code_challenge"} <= set(asked)
+    before = client.session.session_key
+    arrived = provider.sign_in(client, next="/help")
+    assert (arrived.status_code, arrived["Location"]) == (302, "/help")
+    assert signed_in(client) == "erin"
+    session = Session.objects.get(pk=client.session.session_key)
+    assert session.pk != before
+    assert (session.user, session.address) == (erin, "10.0.0.7")
+    assert "Firefox" in session.agent
+    assert (session.expire_date - session.started_at).days >= 13
+    entry = AuditEntry.objects.get(action="login.success")
+    assert (entry.actor, entry.address, entry.details) == (erin, "10.0.0.7", {"by": "single sign-on"})
+    assert SocialAccount.objects.get().extra_data == {"issuer": provider.issuer, "subject": "erin"}
+
+
+def test_the_login_page_offers_it_beside_the_password(provider: IdentityProvider, alice: User) -> None:
+    page = markup(Client().get("/login", {"next": "/help?q=a&b=c"}))
+    assert "Sign in with Example ID" in page
+    assert 'href="/login/sso?next=%2Fhelp%3Fq%3Da%26b%3Dc"' in page
+    done = Client().post("/login", {"username": "alice", "password": factories.PASSWORD})
+    assert (done.status_code, done["Location"]) == (302, "/")
+
+
+def test_without_a_provider_there_is_no_such_page() -> None:
+    assert Client().get("/login/sso").status_code == 404
+    assert Client().get("/login/sso/callback").status_code == 404
+    assert "/login/sso" not in markup(Client().get("/login"))
+
+
+@pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example/x", "javascript:alert(1)"])
+def test_it_leads_to_no_other_site(provider: IdentityProvider, erin: User, target: str) -> None:
+    assert provider.sign_in(Client(), next=target)["Location"] == "/"
+
+
+def test_a_password_login_after_a_sign_on_that_was_begun_lasts_as_long_as_any(
+    provider: IdentityProvider, alice: User
+) -> None:
+    client = Client()
+    client.get("/login/sso")
+    client.post("/login", {"username": "alice", "password": factories.PASSWORD})
+    session = Session.objects.get(pk=client.session.session_key)
+    assert (session.expire_date - session.started_at).days >= 13
+
+
+class TestWhoseAccount:
+    def test_an_identity_that_is_not_linked_gets_in_nowhere(self, provider: IdentityProvider) -> None:
+        factories.user("erin")  # has this very name and address
+        client = Client()
+        text = said(provider.sign_in(client))
+        assert "Ask a platform admin to link it" in text
+        assert signed_in(client) is None
+        assert not SocialAccount.objects.exists()
+        entry = AuditEntry.objects.get()
+        assert (entry.action, entry.target, entry.details["reason"]) == (
+            "login.failure",
+            "",
+            "unknown identity",
+        )
+
+    def test_a_disabled_user_stays_out(self, provider: IdentityProvider, erin: User) -> None:
+        User.objects.update(is_active=False)
+        client = Client()
+        assert "disabled" in said(provider.sign_in(client))
+        assert signed_in(client) is None
+        assert AuditEntry.objects.get(action="login.failure").target == "erin"
+
+    def test_a_service_account_stays_out_even_if_a_row_says_otherwise(
+        self, provider: IdentityProvider
+    ) -> None:
+        account = factories.user("lab.robot", is_service_account=True)
+        uid = Identity(provider.issuer, "erin").uid
+        SocialAccount.objects.create(user=account, provider="openid_connect", uid=uid)
+        client = Client()
+        assert said(provider.sign_in(client))
+        assert signed_in(client) is None
+
+    @pytest.mark.parametrize("verified", [False, "true", "false", 1, None])
+    def test_an_address_that_is_not_verified_links_nothing(
+        self, provider: IdentityProvider, settings: LazySettings, verified: Any
+    ) -> None:
+        settings.LUTHIER_OIDC_LINK_BY_EMAIL = True
+        factories.user("erin")
+        provider.set(claims=ERIN | {"email_verified": verified})
+        client = Client()
+        assert "link" in said(provider.sign_in(client))
+        assert signed_in(client) is None
+
+    def test_a_verified_address_links_where_the_rule_is_set(
+        self, provider: IdentityProvider, settings: LazySettings
+    ) -> None:
+        settings.LUTHIER_OIDC_LINK_BY_EMAIL = True
+        user = factories.user("another-name")
+        User.objects.filter(pk=user.pk).update(email="Erin@Example.org")
+        client = Client()
+        provider.sign_in(client)
+        assert signed_in(client) == "another-name"
+        assert identity_of(user) == "erin"
+        entry = AuditEntry.objects.get(action="user.link")
+        assert entry.details == {"subject": "erin", "by": "verified e-mail address"}
+
+    @pytest.mark.parametrize("case", ["two", "admin", "linked", "disabled", "service"])
+    def test_a_verified_address_does_not_link(
+        self, provider: IdentityProvider, settings: LazySettings, admin: User, case: str
+    ) -> None:
+        """Not one of two users, no platform admin, no user with an identity, none who may not sign in."""
+        settings.LUTHIER_OIDC_LINK_BY_EMAIL = True
+        user = factories.user(
+            "erin",
+            is_superuser=case == "admin",
+            is_active=case != "disabled",
+            is_service_account=case == "service",
+        )
+        if case == "two":
+            User.objects.filter(pk=factories.user("erin2").pk).update(email="erin@example.org")
+        if case == "linked":
+            identity_link(user=admin, username="erin", subject="another")
+        client = Client()
+        assert said(provider.sign_in(client))
+        assert signed_in(client) is None
+        assert identity_of(user) == ("another" if case == "linked" else None)
+
+    def test_a_new_user_never_takes_the_account_of_another(
+        self, provider: IdentityProvider, settings: LazySettings, admin: User
+    ) -> None:
+        settings.LUTHIER_OIDC_CREATE_USERS = True
+        provider.set(claims=ERIN | {"preferred_username": "ADMIN", "email_verified": False})
+        client = Client()
+        provider.sign_in(client)
+        made = User.objects.get(username="ADMIN-2")
+        assert signed_in(client) == "ADMIN-2"
+        assert (made.is_superuser, made.has_usable_password(), made.email) == (False, False, "")
+        again = Client()
+        provider.set(claims={})
+        provider.sign_in(again)
+        assert signed_in(again) == "ADMIN-2"
+
+    def test_the_same_subject_of_another_issuer_is_another_person(self, erin: User) -> None:
+        with pytest.raises(Exception, match="No user here is linked"):
+            user_of(Identity("https://other.example", "erin"))
+
+
+class TestAdmins:
+    def test_an_identity_belongs_to_one_user(
+        self, provider: IdentityProvider, erin: User, admin: User
+    ) -> None:
+        factories.user("bob")
+        with pytest.raises(FieldsInvalid):
+            identity_link(user=admin, username="bob", subject="erin")
+        identity_link(user=admin, username="erin", subject="other")
+        assert identity_of(erin) == "other"
+        assert SocialAccount.objects.count() == 1
+
+    def test_unlinking_ends_the_sessions_and_keeps_out(
+        self, provider: IdentityProvider, erin: User, admin: User
+    ) -> None:
+        client = Client()
+        provider.sign_in(client)
+        identity_unlink(user=admin, username="erin")
+        assert client.get("/me").status_code == 302
+        assert "link" in said(provider.sign_in(client))
+
+    def test_the_last_admin_keeps_the_only_way_in(self, provider: IdentityProvider, admin: User) -> None:
+        identity_link(user=admin, username="admin", subject="boss")
+        with pytest.raises(LastAdmin):
+            identity_unlink(user=admin, username="admin")
+
+    def test_the_console_links_and_unlinks(
+        self, provider: IdentityProvider, admin: User, signed_in: Any
+    ) -> None:
+        factories.user("bob")
+        client = signed_in(admin)
+        page = "/admin-console/users/bob"
+        assert "Single sign-on" in markup(client.get(page))
+        client.post(f"{page}/identity", {"subject": "bob-at-provider"})
+        assert "bob-at-provider" in markup(client.get(page))
+        refused = client.post(f"{page}/identity", {"subject": " "})
+        assert refused.status_code == 422
+        client.post(f"{page}/identity", {"unlink": "yes"})
+        assert "bob-at-provider" not in markup(client.get(page))
+        actions = [each.action for each in AuditEntry.objects.order_by("pk")]
+        assert actions == ["user.link", "user.unlink"]
+
+
+class TestWrongProviders:
+    def test_keys_may_rotate_at_any_time(self, provider: IdentityProvider, erin: User) -> None:
+        for _ in range(2):
+            provider.set(rotate=True)
+            client = Client()
+            provider.sign_in(client)
+            assert signed_in(client) == "erin"
+
+    @pytest.mark.parametrize(
+        "forged",
+        ["unsigned", "shared secret", "foreign key", "unknown key", "audience", "issuer", "azp", "empty"],
+    )
+    def test_a_token_that_the_provider_did_not_make_for_us_is_refused(
+        self, provider: IdentityProvider, erin: User, monkeypatch: pytest.MonkeyPatch, forged: str
+    ) -> None:
+        """As a proxy between the two machines would have to make it."""
+        exchange = single_sign_on.Protocol.get_access_token_data
+
+        def forging(self: Any, *args: Any, **more: Any) -> Any:
+            data = exchange(self, *args, **more)
+            return data | {"id_token": forge(data["id_token"], forged)}
+
+        monkeypatch.setattr(single_sign_on.Protocol, "get_access_token_data", forging)
+        client = Client()
+        assert "did not confirm who you are" in said(provider.sign_in(client))
+        assert signed_in(client) is None
+
+    def test_userinfo_about_another_person_is_refused(
+        self, provider: IdentityProvider, erin: User, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(single_sign_on.Protocol, "_fetch_user_info", lambda self, token: {"sub": "bob"})
+        client = Client()
+        assert "did not confirm who you are" in said(provider.sign_in(client))
+        assert signed_in(client) is None
+
+    @pytest.mark.parametrize(("skew_s", "works"), [(-50, True), (50, True), (90, False), (-700, False)])
+    def test_clocks_may_differ_by_a_minute(
+        self, provider: IdentityProvider, erin: User, skew_s: int, works: bool
+    ) -> None:
+        provider.set(skew_s=skew_s)
+        client = Client()
+        response = provider.sign_in(client)
+        assert (signed_in(client) == "erin") is works
+        if not works:
+            assert "differ by more than a minute" in said(response)
+
+    def test_a_person_who_cancels_returns_to_the_login(self, provider: IdentityProvider) -> None:
+        provider.set(account=None)
+        assert "was canceled" in said(provider.sign_in(Client()))
+
+    def test_a_return_counts_once_and_only_in_the_browser_that_started(
+        self, provider: IdentityProvider, erin: User
+    ) -> None:
+        client = Client()
+        back = urlsplit(provider.authorize(client.get("/login/sso")["Location"]))
+        address = f"{back.path}?{back.query}"
+        assert "another browser" in said(Client().get(address))
+        assert client.get(address)["Location"] == "/"
+        client.logout()
+        assert "another browser" in said(client.get(address))
+        assert "another browser" in said(client.get("/login/sso/callback"))
+
+    def test_a_nonce_of_another_login_is_refused(
+        self, provider: IdentityProvider, erin: User, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = Client()
+        address = client.get("/login/sso")["Location"]
+        nonce = parse_qs(urlsplit(address).query)["nonce"][0]
+        back = urlsplit(provider.authorize(address.replace(nonce, "stolen")))
+        assert "did not confirm" in said(client.get(f"{back.path}?{back.query}"))
+        assert signed_in(client) is None
+
+    def test_an_issuer_that_names_itself_otherwise_is_refused(
+        self, provider: IdentityProvider, settings: LazySettings
+    ) -> None:
+        settings.LUTHIER_OIDC_ISSUER = "https://login.example.org"
+        assert "did not confirm" in said(Client().get("/login/sso"))
+
+
+class TestAProviderThatIsDown:
+    @pytest.fixture
+    def down(self, provider: IdentityProvider, settings: LazySettings) -> None:
+        apps = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"]
+        apps[0]["settings"]["server_url"] = "http://127.0.0.1:9"
+
+    def test_the_login_page_says_so_and_passwords_work(self, down: None, alice: User) -> None:
+        client = Client()
+        assert client.get("/login").status_code == 200
+        refused = client.get("/login/sso", {"next": "/help"})
+        assert refused["Location"] == "/login?next=%2Fhelp"
+        page = markup(client.get(refused["Location"]))
+        assert "Example ID does not respond. Try again, or sign in with your password." in page
+        done = client.post("/login", {"username": "alice", "password": factories.PASSWORD, "next": "/help"})
+        assert done["Location"] == "/help"
+
+    def test_it_may_go_down_while_a_person_is_there(
+        self, provider: IdentityProvider, settings: LazySettings, erin: User
+    ) -> None:
+        client = Client()
+        back = urlsplit(provider.authorize(client.get("/login/sso")["Location"]))
+        apps = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"]
+        apps[0]["settings"]["server_url"] = "http://127.0.0.1:9"
+        assert "does not respond" in said(client.get(f"{back.path}?{back.query}"))
+
+    def test_one_that_hangs_takes_few_threads(
+        self,
+        provider: IdentityProvider,
+    ) -> None:
+        taken = [single_sign_on._free.acquire() for _ in range(single_sign_on.AT_ONCE)]
+        try:
+            assert "responds slowly" in said(Client().get("/login/sso"))
+        finally:
+            for _ in taken:
+                single_sign_on._free.release()
+        assert "does not" not in Client().get("/login/sso")["Location"]
+
+
+def test_an_address_has_a_budget(provider: IdentityProvider) -> None:
+    statuses = [Client().get("/login/sso/callback").status_code for _ in range(pages.TRIES_A_MINUTE + 1)]
+    assert statuses == [302] * pages.TRIES_A_MINUTE + [429]
+    assert Client().get("/login/sso").status_code == 429
+    assert Client(REMOTE_ADDR="10.0.0.8").get("/login/sso").status_code == 302
+
+
+def test_neither_log_nor_page_repeats_code_token_or_secret(
+    provider: IdentityProvider, erin: User, caplog: pytest.LogCaptureFixture, settings: LazySettings
+) -> None:
+    client = Client()
+    back = urlsplit(provider.authorize(client.get("/login/sso")["Location"]))
+    code = parse_qs(back.query)["code"][0]
+    settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"][0]["secret"] = "the-wrong-secret"
+    text = said(client.get(f"{back.path}?{back.query}"))
+    assert "did not confirm" in text
+    everything = text + " ".join(str(record.__dict__) for record in caplog.records)
+    assert "the provider did not exchange the code" in everything
+    assert code not in everything
+    assert "the-wrong-secret" not in everything
+
+
+def forge(token: str, how: str) -> str:
+    """The claims of a token in another one."""
+    header = jwt.get_unverified_header(token)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    if how == "unsigned":
+        return jwt.encode(claims, None, algorithm="none", headers={"kid": header["kid"]})
+    if how == "shared secret":
+        return jwt.encode(claims, CLIENT_SECRET, algorithm="HS256", headers={"kid": header["kid"]})
+    if how == "empty":
+        return ""
+    kid = "unknown" if how == "unknown key" else header["kid"]
+    changed = {
+        "audience": {"aud": "other"},
+        "issuer": {"iss": "https://other.example"},
+        "azp": {"azp": "other"},
+    }
+    return jwt.encode(claims | changed.get(how, {}), FOREIGN_KEY, algorithm="RS256", headers={"kid": kid})
