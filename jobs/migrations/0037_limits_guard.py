@@ -53,5 +53,5 @@ DROP = "DROP TRIGGER limits_guard ON jobs_attempt; DROP FUNCTION jobs_limits_gua
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0035_shares"), ("tenants", "0018_user_and_job_limits")]
+    dependencies = [("jobs", "0036_read_without_specs"), ("tenants", "0018_user_and_job_limits")]
     operations = [migrations.RunSQL(GUARD, DROP)]
