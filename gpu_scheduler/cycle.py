@@ -41,9 +41,10 @@ class _Cycle:
             for check in self._policy.checks_for(slot_type)
             for field in check.reads
         }
-        if self._draft.ledger.limits_users:
-            read.add("user")
-        self._shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
+        shape = attrgetter(*SHAPE, *sorted(read))
+        self._shape: Callable[[Gang], Hashable] = shape
+        if limited := self._draft.ledger.limits_users:
+            self._shape = lambda gang: (shape(gang), gang.user if gang.tenant in limited else "")
         self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:

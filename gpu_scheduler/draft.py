@@ -119,7 +119,7 @@ class Draft:
 
         False if there is no such limit, or a reservation already.
         """
-        if not self.ledger.limits_users:
+        if gang.tenant not in self.ledger.limits_users:
             return False
         made = self.ledger.reserve_of_user(gang.tenant, gang.user, slot_type, slots, job=gang.job)
         if made:

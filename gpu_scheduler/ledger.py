@@ -125,7 +125,7 @@ class Ledger:
     """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
 
     with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort. limits_users:
-    whether any tenant limits its users; what they use is read from running then.
+    the tenants that limit their users; what those use is read from running.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Ledger:
                 in_cohorts.append(quota)
         self.lends = bool(in_cohorts)
         self._form_cohorts(in_cohorts)
-        self.limits_users = bool(self._users or self._user_jobs)
+        self.limits_users = frozenset({tenant for tenant, _ in self._users} | self._user_jobs.keys())
         for run in running if self.limits_users else ():
             self._count_user(run.tenant, run.gang.user, run.slot_type, run.slots * len(run.nodes))
 
@@ -207,14 +207,14 @@ class Ledger:
         return found
 
     def _count_user(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
-        users = self.users(tenant, slot_type)
-        users.used[user] += slots
-        users.live[user] += 1
+        if tenant in self.limits_users:
+            users = self.users(tenant, slot_type)
+            users.used[user] += slots
+            users.live[user] += 1
 
     def take(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
         """Count one more live job of this user that holds this many slots."""
-        if self.limits_users:
-            self._count_user(tenant, user, slot_type, slots)
+        self._count_user(tenant, user, slot_type, slots)
         account = self.account(tenant, slot_type)
         account.take(slots)
         self.jobs(tenant).used += 1

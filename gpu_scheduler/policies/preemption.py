@@ -95,10 +95,12 @@ class Preemption:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
         before included; 0 if no stop would let it start: then none is ordered. O(n log n) in its type's runs."""
         supply = finding.supply
-        if not finding.check.queues or supply.pool is None or not self._user_allows(gang, supply):
+        if not finding.check.queues or supply.pool is None:
             return 0
         urgent = gang.priority >= PREEMPTS
         if not urgent and not self._may_reclaim(gang, finding):
+            return 0
+        if not self._user_allows(gang, supply):
             return 0
         slot_type = supply.slot_type
         rooms = self._rooms.get(slot_type)
