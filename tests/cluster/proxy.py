@@ -1,10 +1,11 @@
-"""A port in front of another one, which a test can close or make hang."""
+"""A port in front of another one, which a test can close, make hang or make slow."""
 
 from __future__ import annotations
 
 import select
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Proxy:
         self._stopped = threading.Event()
         self._flows = threading.Event()
         self._flows.set()
+        self._delay_s = 0.0
         self.port = port
         self.accept()
 
@@ -44,6 +46,11 @@ class Proxy:
 
     def flow(self) -> None:
         self._flows.set()
+        self._delay_s = 0.0
+
+    def slow(self, delay_s: float) -> None:
+        """Forward everything, each piece this much later, until `flow`."""
+        self._delay_s = delay_s
 
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
@@ -73,4 +80,5 @@ class Proxy:
                     content = source.recv(65536)
                     if not content:
                         return
+                    time.sleep(self._delay_s)
                     (far if source is near else near).sendall(content)

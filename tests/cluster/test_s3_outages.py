@@ -18,8 +18,10 @@ from botocore.config import Config
 from django.db import connection
 
 from jobs import blobs
+from jobs.blobs import health
 from jobs.blobs import s3 as s3_store
 from jobs.models import Blob, Checkpoint, Job, ResultFile
+from jobs.selectors.snapshot import database_now
 from jobs.states import State
 from portal import asgi_handler
 from tenants.models import Token
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.cluster
 
 THREADS = 6
 CROWD = 2 * THREADS
-WEIGHTS = 10_000_001
+WEIGHTS, FEW = 10_000_001, 500_001
 WAITS = """
 import os, pathlib, time
 while not pathlib.Path(os.environ["JOB_STATE_DIR"], "go").exists():
@@ -169,6 +171,28 @@ def test_a_call_ends_although_the_store_hangs_before_or_amid_its_response(
         blobs.check()
     proxy.flow()
     assert blobs.is_sound(stored)
+
+
+def test_a_slow_store_takes_the_checkpoint_of_a_halt_and_is_named_as_slow(
+    proxy: Proxy, server: AgentServer, rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the job's reason says while its checkpoint waits: see tests/jobs/lifecycle/test_storing.py."""
+    monkeypatch.setattr(health, "SLOW_S", 0.5)
+    job = make_job({"train.py": HALTS + SAVER.format(size=FEW)})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: learner.row.phase == "PROCESSING", "it runs")
+    proxy.slow(0.3)
+    found = health.examine({}, database_now())
+    assert (found["away"], found["problem"].startswith("a request took ")) == (False, True)
+    Job.objects.filter(pk=job.pk).update(intent="HALT", intent_gen=2)
+    assert learner.wait() == (0, 0)
+    assert learner.row.halted
+    assert saved(job).state == Checkpoint.State.COMMITTED
+    proxy.flow()
+    assert blobs.is_sound(Blob.objects.get(size=FEW))
+    connection.close()
 
 
 @pytest.mark.django_db
