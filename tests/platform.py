@@ -260,7 +260,11 @@ class Platform:
             raise
 
     def __enter__(self) -> Platform:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.stop()

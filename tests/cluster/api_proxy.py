@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,22 +98,12 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection of a client, with one of its own to the API server."""
+    """One connection of a client. Each request has one of its own to the API server, which may have closed an older."""
 
     proxy: ApiProxy
     target: tuple[str, int, ssl.SSLContext]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def setup(self) -> None:
-        super().setup()
-        host, port, trusted = self.target
-        self.upstream = HTTPSConnection(host, port, context=trusted, timeout=UPSTREAM_S)
-
-    def finish(self) -> None:
-        self.upstream.close()
-        with suppress(OSError):
-            super().finish()
 
     def log_message(self, *_: object) -> None:
         """The proxy's counts say enough."""
@@ -137,17 +127,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, json.dumps(COMPACTED).encode() + b"\n", {})
             return
         headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
+        host, port, trusted = self.target
+        upstream = HTTPSConnection(host, port, context=trusted, timeout=UPSTREAM_S)
         try:
-            self.upstream.request(self.command, self.path, body, headers)
-            response = self.upstream.getresponse()
+            upstream.request(self.command, self.path, body, headers)
+            response = upstream.getresponse()
             if is_watch and response.status == 200:
                 self._stream(response)
                 return
             content = response.read()
         except (OSError, HTTPException):  # the API server is away: so is its proxy
             self.close_connection = True
-            self.upstream.close()
             return
+        finally:
+            upstream.close()
         is_list = self.command == "GET" and response.status == 200 and b'List"' in content[:64]
         if is_list and behavior.replays:
             content = self.proxy.kept(self.path, content)

@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
 import psutil
 import pytest
 
+from tests.cluster.api_proxy import ApiProxy
 from tests.cluster.pods import platform_on_pods
 from tests.platform import Platform
 from tools.kube import binaries, fake, nodes
@@ -72,9 +73,19 @@ def real_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def platform(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def api_proxy(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProxy]:
+    """Between the platform and the API server of the real nodes."""
+    with closing(ApiProxy(real_cluster.service_account(), tmp_path_factory.mktemp("proxy"))) as between:
+        yield between
+
+
+@pytest.fixture(scope="session")
+def platform(
+    real_cluster: Cluster, api_proxy: ApiProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
     """A whole platform with its two tenants, whose learners are pods on the real nodes. Started once per run."""
-    with platform_on_pods(real_cluster, tmp_path_factory.mktemp("pods") / "data") as started:
+    data = tmp_path_factory.mktemp("pods") / "data"
+    with platform_on_pods(real_cluster, data, api_proxy.kubeconfig) as started:
         yield started
 
 

@@ -21,15 +21,18 @@ TENANTS = ("vision-lab", "nlp-research")
 
 
 @contextmanager
-def platform_on_pods(cluster: Cluster, data: Path, **options: Any) -> Iterator[Platform]:
+def platform_on_pods(
+    cluster: Cluster, data: Path, kubeconfig: Path | None = None, **options: Any
+) -> Iterator[Platform]:
     """It runs as the service account that tenant_provision has let in, on nodes that enforce NetworkPolicy. Learners
-    reach its web server, which listens on loopback only, through a port at the nodes' gateway."""
+    reach its web server, which listens on loopback only, through a port at the nodes' gateway. kubeconfig: of another
+    way to the API server."""
     assert cluster.network is not None
     name, gateway = f"test-{uuid4().hex[:8]}", cluster.network.gateway
     platform = Platform(
         data,
         LUTHIER_CLUSTER="kubernetes",
-        KUBECONFIG=str(cluster.service_account()),
+        KUBECONFIG=str(kubeconfig or cluster.service_account()),
         KUBE_INSTALLATION=name,
         KUBE_AGENT_IMAGE=AGENT,
         KUBE_RUNTIME_IMAGE=RUNTIME,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,7 +17,6 @@ from tools.kube.client import Api, ApiError
 from tools.kube.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
-API_AWAY_S = 60
 HOG = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 2**22)); time.sleep(0.02)\n"
 TRAINS = {"program": TRAINER, "command": "python3 main.py 4000 0.1"}
 
@@ -107,23 +105,6 @@ def test_a_drained_node_gives_the_job_back_from_its_checkpoint(
         assert resumed(alice, training)
     finally:
         admin.patch(f"{nodes.NODES}/{node}", {"spec": {"unschedulable": None}})
-
-
-def test_jobs_train_on_while_the_api_server_is_stopped(
-    alice: Client, training: str, platform: Platform, real_cluster: Cluster
-) -> None:
-    before = alice.job(training)["progress"]["step"]
-    real_cluster.stop_api()
-    try:
-        time.sleep(API_AWAY_S)  # the outage itself
-        during = alice.job(training)
-    finally:
-        real_cluster.start_api()
-    assert during["state"] == "PROCESSING"
-    assert during["progress"]["step"] > before
-    wait_for(platform.is_ready, within_s=60, what="readiness")
-    job = alice.job(training)
-    assert (job["state"], job["attempt"]) == ("PROCESSING", 1)
 
 
 def test_a_namespace_deleted_by_hand_ends_its_jobs_with_the_remedy_and_is_gone(
