@@ -29,7 +29,6 @@ from tools.kube.s3 import S3Server
 
 NAMESPACE = "luthier"
 KUSTOMIZATION = Path("deploy") / "kubernetes"
-ADMIN_PASSWORD = f"admin-{secrets.token_hex(12)}"
 CLAIM = "data-sets"
 METRICS_TOKEN = secrets.token_hex(32)
 
@@ -50,7 +49,6 @@ class Installation:
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "KUBECONFIG": str(self.cluster.kubeconfig),
         }
-        env |= {"ADMIN_PASSWORD": ADMIN_PASSWORD}
         done = subprocess.run(
             ["bash", "-euc", script],
             cwd=self.folder,
