@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.kubernetes import reports
+from tests.cluster.conftest import new_folder
 from tools.kube import binaries, nodes
 from tools.kube.__main__ import main
 from tools.kube.client import Api, ApiError, Object
@@ -134,18 +135,18 @@ def test_killing_a_node_that_is_not_there_names_those_that_are(
     assert capsys.readouterr().err == "No real node node-9 is running. There are: node-1, node-2.\n"
 
 
-def test_nothing_is_left_of_nodes_whose_cluster_is_stopped(tmp_path: Path) -> None:
+def test_nothing_is_left_of_nodes_whose_cluster_is_stopped() -> None:
     if why := nodes.missing():
         pytest.skip(why)
-    before = links()
-    cluster = Cluster(tmp_path / "c", binaries.build(), tied=True, real_nodes=1)
+    before, folder = links(), new_folder("left")
+    cluster = Cluster(folder, binaries.build(), tied=True, real_nodes=1)
     cluster.start()
     assert len(links()) > len(before)
-    assert any(root.exists() for root in nodes._folders(nodes.cgroup_of(tmp_path / "c")))
+    assert any(root.exists() for root in nodes._folders(nodes.cgroup_of(folder)))
     cluster.stop()
     assert links() == before
-    assert not any(root.exists() for root in nodes._folders(nodes.cgroup_of(tmp_path / "c")))
-    assert list(tmp_path.iterdir()) == []
+    assert not any(root.exists() for root in nodes._folders(nodes.cgroup_of(folder)))
+    assert not folder.exists()
 
 
 def links() -> set[str]:
