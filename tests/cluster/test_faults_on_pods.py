@@ -18,7 +18,7 @@ from tools.kube.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 HOG = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 2**22)); time.sleep(0.02)\n"
-TRAINS = {"program": TRAINER, "command": "python3 main.py 4000 0.1"}
+TRAINS = {"program": TRAINER, "command": "python3 main.py 100000 0.02"}
 
 
 @pytest.fixture

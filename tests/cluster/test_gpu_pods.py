@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.cluster.conftest import AddNodes
@@ -83,6 +85,10 @@ def test_gpus_are_free_again_when_their_pod_is_deleted(api: Api, pods: str, add_
     api.wait_for(pods, "second", is_running)
 
 
+@pytest.mark.skipif(
+    "LUTHIER_LONG" not in os.environ,
+    reason="a minute of waiting for Kubernetes' own controller: only by make test-long",
+)
 @pytest.mark.timeout(240)  # the controller manager looks for such pods every 20 s and waits 40 s more
 def test_the_pods_of_a_deleted_node_are_removed(api: Api, pods: str, add_nodes: AddNodes) -> None:
     kept, lost = add_nodes(fake.node(model=A100), fake.node())

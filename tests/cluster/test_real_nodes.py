@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from gpu_scheduler.clusters.kubernetes import reports
 from tests.cluster.conftest import new_folder
 from tools.kube import binaries, nodes
 from tools.kube.__main__ import main
-from tools.kube.client import Api, ApiError, Object
+from tools.kube.client import Api, Object
 from tools.kube.cluster import Cluster
 from tools.kube.images import AGENT
 
@@ -107,25 +106,6 @@ def test_a_gpu_that_fails_can_no_longer_be_requested(api: Api, real_cluster: Clu
     gpus(2)
     node.unhealthy_gpus.write_text("")
     gpus(4)
-
-
-def test_a_node_that_is_killed_comes_back_without_its_containers(api: Api, real_cluster: Cluster) -> None:
-    run(api, "lost", SERVES, "node-2")
-    api.wait_for(PODS, "lost", lambda pod: pod is not None and pod["status"].get("phase") == "Running")
-    [node] = [each for each in real_cluster.nodes if each.name == "node-2"]
-    assert main(["--folder", str(real_cluster.layout.folder), "kill-node", node.name]) == 0
-    assert nodes._pids_below(node.cgroup) == set()
-
-    def is_lost(found: Object | None) -> bool:
-        conditions = found["status"]["conditions"] if found else []
-        return any(each["type"] == "Ready" and each["status"] != "True" for each in conditions)
-
-    api.wait_for(nodes.NODES, "node-2", is_lost, timeout_s=120)
-    real_cluster.start_node(node)
-    api.wait_for(nodes.NODES, "node-2", lambda found: not is_lost(found), timeout_s=120)
-    with suppress(ApiError):  # evicted meanwhile
-        api.delete(f"{PODS}/lost")
-    api.wait_for(PODS, "lost", lambda pod: pod is None)
 
 
 def test_killing_a_node_that_is_not_there_names_those_that_are(
