@@ -1,5 +1,6 @@
 """The checks of `manage.py doctor`: those of /readyz, and what only a person on the machine can fix."""
 
+import json
 import os
 import stat
 import sys
@@ -39,6 +40,7 @@ def examine() -> list[HealthCheck]:
         secrets_keys(),
         broker(),
         web(),
+        single_sign_on(),
     ]
 
 
@@ -144,6 +146,31 @@ def web() -> HealthCheck:
         return HealthCheck(
             "web", "no response", f"{url} is not responding: {first_line(error)}", "Start `manage.py up`."
         )
+
+
+def single_sign_on() -> HealthCheck:
+    """Whether the provider's discovery document can be read and is that of the issuer."""
+    name, issuer = "single sign-on", settings.LUTHIER_OIDC_ISSUER
+    if issuer is None:
+        return HealthCheck(name, "off: people sign in with passwords")
+    address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    try:
+        with urlopen(address, timeout=ASK_S) as answer:  # noqa: S310 (http or https by settings)
+            document = json.load(answer)
+    except (OSError, ValueError) as error:
+        remedy = "Passwords work meanwhile. Correct LUTHIER_OIDC_ISSUER, or ask who runs the provider."
+        return HealthCheck(name, "", f"{address}: {first_line(error)}", remedy)
+    named = document.get("issuer") if isinstance(document, dict) else None
+    if named != issuer:
+        return HealthCheck(
+            name,
+            "",
+            f"{address} names another issuer: {str(named)[:200]}",
+            "Set LUTHIER_OIDC_ISSUER to it, to the character, if it is the right provider.",
+        )
+    pkce = "S256" in document.get("code_challenge_methods_supported", ())
+    warnings = () if pkce else ("the provider does not say that it supports PKCE with S256",)
+    return HealthCheck(name, issuer, warnings=warnings)
 
 
 def running_url() -> str:

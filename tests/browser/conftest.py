@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.examples.programs import share
-from tests.platform import Client, Platform, running
+from tests.identity_provider.process import IdentityProvider
+from tests.platform import Client, Platform
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a loop in the test's thread
 expect.set_options(
@@ -23,11 +24,27 @@ PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHI
 
 
 @pytest.fixture(scope="session")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, IdentityProvider]]:
     data = tmp_path_factory.mktemp("up")
     share(data)
-    with running(data, nodes="node-a:cpu:4,node-b:cpu:4") as started:
-        yield started
+    platform = Platform(data, nodes="node-a:cpu:4,node-b:cpu:4")
+    with IdentityProvider(platform.url) as provider:
+        platform.env |= provider.environment()
+        try:
+            yield platform.start(), provider
+        finally:
+            platform.stop()
+
+
+@pytest.fixture(scope="session")
+def platform(installation: tuple[Platform, IdentityProvider]) -> Platform:
+    return installation[0]
+
+
+@pytest.fixture(scope="session")
+def identity_provider(installation: tuple[Platform, IdentityProvider]) -> IdentityProvider:
+    """By which people sign in at the platform, beside their passwords."""
+    return installation[1]
 
 
 @pytest.fixture(scope="session")

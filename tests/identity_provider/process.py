@@ -17,6 +17,7 @@ from portal.settings.env import Environment
 from portal.settings.single_sign_on import providers
 
 ROOT = Path(__file__).resolve().parents[2]
+NAME = "Example ID"
 CLIENT_ID = "luthier"
 CLIENT_SECRET = "only-for-tests-" + "x" * 40
 ERIN = {"email": "erin@example.org", "email_verified": True, "preferred_username": "erin"}
@@ -56,8 +57,17 @@ class IdentityProvider:
         """account: who signs in next, None for someone who cancels; claims; skew_s: of its clock; rotate: its keys."""
         requests.post(f"{self.issuer}/control", json=state, timeout=10).raise_for_status()
 
+    def environment(self) -> dict[str, str]:
+        """The variables of an installation that uses it."""
+        return {
+            "LUTHIER_OIDC_ISSUER": self.issuer,
+            "LUTHIER_OIDC_CLIENT_ID": CLIENT_ID,
+            "LUTHIER_OIDC_CLIENT_SECRET": CLIENT_SECRET,
+            "LUTHIER_OIDC_NAME": NAME,
+        }
+
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Of an installation that uses it."""
+        """The same as settings, for a test without a platform."""
         environment = Environment(
             luthier_oidc_issuer=self.issuer,
             luthier_oidc_client_id=CLIENT_ID,
@@ -66,7 +76,7 @@ class IdentityProvider:
         return {
             "LUTHIER_PUBLIC_URL": self.public_url,
             "LUTHIER_OIDC_ISSUER": self.issuer,
-            "LUTHIER_OIDC_NAME": "Example ID",
+            "LUTHIER_OIDC_NAME": NAME,
             "SOCIALACCOUNT_PROVIDERS": providers(environment),
         } | more
 

@@ -17,6 +17,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from portal import single_sign_on
+from portal.health import diagnosis
 from portal.pages import single_sign_on as pages
 from tenants.errors import FieldsInvalid, LastAdmin
 from tenants.models import AuditEntry, Session, User
@@ -367,6 +368,21 @@ class TestAProviderThatIsDown:
             for _ in taken:
                 single_sign_on._free.release()
         assert "does not" not in Client().get("/login/sso")["Location"]
+
+
+def test_the_doctor_reads_the_provider_and_names_the_setting(
+    provider: IdentityProvider, settings: LazySettings
+) -> None:
+    found = diagnosis.single_sign_on()
+    assert (found.reason, found.warnings, found.found) == ("", (), provider.issuer)
+    settings.LUTHIER_OIDC_ISSUER = f"{provider.issuer}/"
+    found = diagnosis.single_sign_on()
+    assert found.reason.endswith(f"names another issuer: {provider.issuer}")
+    assert "LUTHIER_OIDC_ISSUER" in found.remedy
+    settings.LUTHIER_OIDC_ISSUER = "http://127.0.0.1:9"
+    assert "127.0.0.1:9" in diagnosis.single_sign_on().reason
+    settings.LUTHIER_OIDC_ISSUER = None
+    assert diagnosis.single_sign_on().reason == ""
 
 
 def test_an_address_has_a_budget(provider: IdentityProvider) -> None:

@@ -1,0 +1,49 @@
+"""Signing in by an OpenID provider, as a person does: sent away, linked by an admin, and in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_users import Picture, fresh, invite, shown  # noqa: F401  # fresh is a fixture
+from tests.identity_provider.process import ERIN, IdentityProvider
+from tests.platform import Platform
+
+pytestmark = pytest.mark.browser
+Open = Callable[..., Page]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+def test_a_person_is_linked_by_an_admin_and_signs_in(
+    open_as: Open,
+    fresh: Callable[..., Page],  # noqa: F811
+    platform: Platform,
+    identity_provider: IdentityProvider,
+    picture: Picture,
+    width: int,
+    theme: str,
+) -> None:
+    name = f"sso-{theme}"
+    identity_provider.set(account=f"subject-{theme}", claims=ERIN)
+    page = fresh(width=width, theme=theme)
+    page.goto(f"{platform.url}/help")
+    shown(page, picture, f"sso-login-{width}-{theme}")
+    page.get_by_role("link", name="Sign in with Example ID").click()
+    expect(page.get_by_role("alert")).to_contain_text(f"It is known there as subject-{theme}.")
+    shown(page, picture, f"sso-unknown-{width}-{theme}")
+
+    admin = open_as("admin", "/admin-console/new-user", width=width, theme=theme)
+    invite(admin, name, picture)
+    admin.goto(f"{platform.url}/admin-console/users/{name}")
+    admin.get_by_label("Subject at Example ID").fill(f"subject-{theme}")
+    admin.get_by_role("button", name="Link", exact=True).click()
+    expect(admin.get_by_text(f"Linked to subject-{theme}")).to_be_visible()
+    shown(admin, picture, f"sso-linked-{width}-{theme}", full_page=True)
+
+    page.goto(f"{platform.url}/help")
+    page.get_by_role("link", name="Sign in with Example ID").click()
+    page.wait_for_url("**/help")
+    page.goto(f"{platform.url}/me")
+    expect(page.get_by_role("main").get_by_text(name, exact=True)).to_be_visible()
