@@ -168,8 +168,7 @@ class Protocol(OpenIDConnectOAuth2Adapter):
                 raise TokenInvalid("userinfo is about another person than the ID token")
             claims = info | claims
         identity = Identity.from_claims(claims)
-        stored = {"issuer": identity.issuer, "subject": identity.subject}  # and no more of what is known
-        account = SocialAccount(provider=PROVIDER, uid=identity.uid, extra_data=stored)
+        account = SocialAccount(provider=PROVIDER, uid=identity.uid, extra_data=identity.stored)
         login = SocialLogin(account=account, provider=self.get_provider())
         login.identity, login.nonce = identity, claims.get("nonce")  # for Adapter
         return login

@@ -132,6 +132,8 @@ class Membership(models.Model):
     role = models.CharField(max_length=12, choices=role_choices)
     created_at = models.DateTimeField(db_default=Now())
     accepted_at = models.DateTimeField(null=True)  # by the member; until then others do not see their address
+    # at the identity provider, that gives it and takes it back at a sign-in; "": it was made or changed by hand
+    group = models.CharField(max_length=200, blank=True, default="", db_default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "tenant"], name="membership_once")]
@@ -140,6 +142,17 @@ class Membership(models.Model):
     def shown_email(self) -> str:
         """The address as other members see it."""
         return self.user.email if self.accepted_at else ""
+
+
+class GroupMapping(models.Model):
+    """The role in a tenant of who is in a group at the identity provider; see tenants.services.groups."""
+
+    group = models.CharField(max_length=200)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="group_mappings")
+    role = models.CharField(max_length=12, choices=role_choices)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["group", "tenant"], name="group_mapping_once")]
 
 
 class Quota(models.Model):

@@ -141,6 +141,7 @@ def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             "username": user.get_username(),
             "name": user.get_full_name() or row.shown_email,
             "role": row.role,
+            "group": row.group,
             "only_manager": row.role == Role.MANAGER and not managers - {row.pk},
             "seen_at": user.last_login,
             "running": running.get(user.pk, 0),

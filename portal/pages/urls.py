@@ -22,6 +22,7 @@ from portal.pages import (
     welcome,
 )
 from portal.pages.admin import (
+    groups,
     images,
     quota_history,
     quotas,
@@ -100,6 +101,7 @@ urlpatterns = [
     path(f"{_ADMIN}quota-history.csv", quota_history.export, name="admin-quota-history-export"),
     path(f"{_ADMIN}runtimes", runtimes.page, name="admin-runtimes"),
     path(f"{_ADMIN}runtimes/<slug:slug>", runtimes.act, name="admin-runtime"),
+    path(f"{_ADMIN}groups", groups.page, name="admin-groups"),
     path(f"{_ADMIN}users", users.listing, name="admin-users"),
     path(f"{_ADMIN}new-user", users.new, name="admin-user-new"),
     path(f"{_ADMIN}users/<str:username>", users.detail, name="admin-user"),

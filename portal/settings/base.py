@@ -211,6 +211,7 @@ AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
 # Single sign-on: django-allauth speaks OpenID Connect, portal.pages.single_sign_on decides whose account it is.
 LUTHIER_OIDC_ISSUER = ENV.luthier_oidc_issuer
 LUTHIER_OIDC_NAME = ENV.luthier_oidc_name
+LUTHIER_OIDC_GROUPS_CLAIM = ENV.luthier_oidc_groups_claim
 LUTHIER_OIDC_LINK_BY_EMAIL = ENV.luthier_oidc_link_by_email
 LUTHIER_OIDC_CREATE_USERS = ENV.luthier_oidc_create_users
 SOCIALACCOUNT_PROVIDERS = providers(ENV)

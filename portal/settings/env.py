@@ -77,6 +77,8 @@ class Environment:
     luthier_oidc_name: Annotated[str, values.label] = "single sign-on"
     # apart by spaces; what the provider needs for the claims
     luthier_oidc_scopes: Annotated[tuple[str, ...], values.oidc_scopes] = ("openid", "profile", "email")
+    # the claim with the groups of a person, which a mapping turns into roles
+    luthier_oidc_groups_claim: Annotated[str, values.label] = "groups"
     # an identity whose e-mail address the provider has verified signs in as the user who has this address
     luthier_oidc_link_by_email: Annotated[bool, values.yes_or_no] = False
     # an identity that is not linked gets a user of its own

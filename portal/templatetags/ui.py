@@ -27,6 +27,7 @@ LEAST_HOURS = 0.01
 ACTION_LABELS = {
     "checkpoint.download": "Downloaded a checkpoint",
     "code.download": "Downloaded code",
+    "groups.change": "Changed the mapping of groups",
     "images.change": "Changed allowed images",
     "job.cancel": "Canceled a job",
     "job.delete": "Deleted a job",

@@ -22,6 +22,7 @@ from django.db import IntegrityError, transaction
 from tenants import access, audit, checks
 from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, problem
 from tenants.models import User
+from tenants.services.groups import GROUP_CHARS, apply_groups
 from tenants.services.users import LENGTHS, keep_an_admin, locked_user, user_get
 
 PROVIDER = "openid_connect"
@@ -40,6 +41,12 @@ class Identity:
     username: str = ""
     first_name: str = ""
     last_name: str = ""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """What its row keeps: who it is, and the groups of the last sign-in, for the preview of a mapping."""
+        return {"issuer": self.issuer, "subject": self.subject, "groups": list(self.groups)}
 
     @property
     def uid(self) -> str:
@@ -62,6 +69,7 @@ class Identity:
             username=re.sub(r"[^\w.@+-]+", "-", name).strip("-"),
             first_name=_text(claims, "given_name", LENGTHS["first_name"]),
             last_name=_text(claims, "family_name", LENGTHS["last_name"]),
+            groups=_groups(claims.get(settings.LUTHIER_OIDC_GROUPS_CLAIM)),
         )
 
 
@@ -79,6 +87,8 @@ def user_of(identity: Identity) -> User:
         raise IdentityUnknown(subject=identity.subject)
     if not user.is_active or user.is_service_account:
         raise AccountClosed(username=user.get_username())
+    SocialAccount.objects.filter(provider=PROVIDER, uid=identity.uid).update(extra_data=identity.stored)
+    apply_groups(user, identity.groups)
     return user
 
 
@@ -102,7 +112,7 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
         wrong = problem("subject", "in_use", f"is linked to {other.get_username()}: unlink it there first")
         raise FieldsInvalid(errors=[wrong])
     if other is None:
-        _rows(changed).delete()
+        _forget(changed)
         _link(changed, identity)
         audit.record(
             actor=user, action="user.link", target=username, details={"subject": subject, "by": "admin"}
@@ -112,13 +122,16 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
 
 @transaction.atomic
 def identity_unlink(*, user: access.Person, username: str) -> User:
-    """Let no identity sign in as the user any more; sessions end. Raises AdminOnly, NotFound or LastAdmin."""
+    """Let no identity sign in as the user any more; sessions end, and memberships that groups gave.
+
+    Raises AdminOnly, NotFound or LastAdmin.
+    """
     changed = locked_user(user, username)
     subject = identity_of(changed)
     if subject is not None:
         if not changed.has_usable_password():
             keep_an_admin(changed)
-        _rows(changed).delete()
+        _forget(changed)
         details = {"subject": subject, "sessions": changed.sessions.all().delete()[0]}
         audit.record(actor=user, action="user.unlink", target=username, details=details)
     return user_get(user=user, username=username)
@@ -168,8 +181,13 @@ def _created(identity: Identity) -> User | None:
 
 
 def _link(user: User, identity: Identity) -> None:
-    stored = {"issuer": identity.issuer, "subject": identity.subject}
-    SocialAccount.objects.create(user=user, provider=PROVIDER, uid=identity.uid, extra_data=stored)
+    SocialAccount.objects.create(user=user, provider=PROVIDER, uid=identity.uid, extra_data=identity.stored)
+
+
+def _forget(user: User) -> None:
+    """Unlink what is linked; what its groups gave goes with it."""
+    _rows(user).delete()
+    apply_groups(user, ())
 
 
 def _rows(user: User) -> Any:
@@ -178,6 +196,12 @@ def _rows(user: User) -> Any:
 
 def _issuer() -> str:
     return str(settings.LUTHIER_OIDC_ISSUER)
+
+
+def _groups(claim: Any) -> tuple[str, ...]:
+    """Names of groups in a claim that is a list, or one name; anything else is none."""
+    names = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    return tuple(sorted({name for name in names if isinstance(name, str) and 0 < len(name) <= GROUP_CHARS}))
 
 
 def _text(claims: Mapping[str, Any], name: str, longest: int) -> str:

@@ -64,8 +64,8 @@ def member_change(
     if before == role:
         return membership
     _keep_a_manager(membership)
-    membership.role = role
-    membership.save(update_fields=["role"])
+    membership.role, membership.group = role, ""
+    membership.save(update_fields=["role", "group"])
     _record(user, tenant, "member.change", username, {"from": before, "to": role.value})
     return membership
 

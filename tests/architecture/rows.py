@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portal.live.protocol import Topic
+from tenants.services.groups import version
 from tests.architecture.world import LEARNERS, TABS, Who
 
 IN = 0
@@ -352,6 +353,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{CONSOLE}new-user": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, username="erin2")),
     f"{CONSOLE}users/<str:username>": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}users/<str:username>/edit": (form(CONSOLE_ONLY, is_superuser="on"),),
+    f"{CONSOLE}groups": (
+        Page(CONSOLE_ONLY),
+        form(CONSOLE_ONLY, text="vision-lab viewer everyone", etag=version([]), save="yes"),
+    ),
     f"{CONSOLE}users/<str:username>/identity": (form(CONSOLE_ONLY, subject="owner-there"),),
     f"{CONSOLE}users/<str:username>/sessions": (form(CONSOLE_ONLY, {"username": "owner"}, tokens="yes"),),
     f"{CONSOLE}users/<str:username>/<slug:verb>": (form(CONSOLE_ONLY, {"verb": "disable_verb"}),),

@@ -16,7 +16,7 @@ from guardian.models import UserObjectPermission
 from jobs.models import Job, Runtime
 from portal.settings.env import Environment
 from portal.settings.single_sign_on import providers
-from tenants.models import AuditEntry, Membership, Quota, Secret, Tenant, Token, User
+from tenants.models import AuditEntry, GroupMapping, Membership, Quota, Secret, Tenant, Token, User
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
 from tests.architecture.rows import IN, Page
@@ -141,6 +141,7 @@ def _changeable_rows() -> list[Any]:
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),
+        sorted(GroupMapping.objects.values_list("group", "tenant", "role")),
         sorted(SocialAccount.objects.values_list("user", "uid")),
         sorted(Secret.objects.values_list("pk", "name")),
         sorted(Quota.objects.values_list("pk", "limit")),

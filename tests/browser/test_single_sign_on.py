@@ -26,7 +26,7 @@ def test_a_person_is_linked_by_an_admin_and_signs_in(
     theme: str,
 ) -> None:
     name = f"sso-{theme}"
-    identity_provider.set(account=f"subject-{theme}", claims=ERIN)
+    identity_provider.set(account=f"subject-{theme}", claims=ERIN | {"groups": [f"group-{theme}"]})
     page = fresh(width=width, theme=theme)
     page.goto(f"{platform.url}/help")
     shown(page, picture, f"sso-login-{width}-{theme}")
@@ -45,5 +45,16 @@ def test_a_person_is_linked_by_an_admin_and_signs_in(
     page.goto(f"{platform.url}/help")
     page.get_by_role("link", name="Sign in with Example ID").click()
     page.wait_for_url("**/help")
+
+    admin.goto(f"{platform.url}/admin-console/users")
+    admin.get_by_role("link", name="Groups").click()
+    tenant = platform.users["alice"]["tenant"]
+    admin.get_by_label("Tenant, role and group").fill(f"{tenant} boss group-{theme}")
+    admin.get_by_role("button", name="Preview").click()
+    expect(admin.get_by_text("line 1: the role must be one of")).to_be_visible()
+    admin.get_by_label("Tenant, role and group").fill(f"{tenant} viewer group-{theme}")
+    admin.get_by_role("button", name="Preview").click()
+    expect(admin.get_by_text(f"becomes viewer in {tenant}")).to_be_visible()
+    shown(admin, picture, f"sso-groups-{width}-{theme}", full_page=True)
     page.goto(f"{platform.url}/me")
     expect(page.get_by_role("main").get_by_text(name, exact=True)).to_be_visible()

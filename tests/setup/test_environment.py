@@ -36,6 +36,7 @@ WRONG = {
     "LUTHIER_OIDC_ISSUER": "http://login.example.org",
     "LUTHIER_OIDC_NAME": "x" * 61,
     "LUTHIER_OIDC_SCOPES": "profile email",
+    "LUTHIER_OIDC_GROUPS_CLAIM": "x" * 61,
     "LUTHIER_OIDC_LINK_BY_EMAIL": "perhaps",
     "LUTHIER_OIDC_CREATE_USERS": "perhaps",
     "LUTHIER_CLUSTER": "slurm",

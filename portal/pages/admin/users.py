@@ -49,6 +49,7 @@ def listing(request: HttpRequest) -> HttpResponse:
     page = Paginator(users(user=request.user, q=q), PER_PAGE).get_page(request.GET.get("page"))
     rows = [{"user": each, "state": state_of(each)} for each in page]
     context = frame(request, "users") | {"page": page, "rows": rows, "q": q}
+    context["sso"] = settings.LUTHIER_OIDC_ISSUER is not None
     return render(request, "console/users.html", context)
 
 

@@ -20,7 +20,8 @@ from portal import single_sign_on
 from portal.health import diagnosis
 from portal.pages import single_sign_on as pages
 from tenants.errors import FieldsInvalid, LastAdmin
-from tenants.models import AuditEntry, Session, User
+from tenants.models import AuditEntry, Session, Tenant, User
+from tenants.services import groups
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
 from tests import factories
 from tests.identity_provider.process import CLIENT_SECRET, ERIN, IdentityProvider
@@ -82,7 +83,8 @@ def test_a_linked_person_signs_in_by_code_pkce_state_and_nonce(
     assert (session.expire_date - session.started_at).days >= 13
     entry = AuditEntry.objects.get(action="login.success")
     assert (entry.actor, entry.address, entry.details) == (erin, "10.0.0.7", {"by": "single sign-on"})
-    assert SocialAccount.objects.get().extra_data == {"issuer": provider.issuer, "subject": "erin"}
+    stored = {"issuer": provider.issuer, "subject": "erin", "groups": []}
+    assert SocialAccount.objects.get().extra_data == stored
 
 
 def test_the_login_page_offers_it_beside_the_password(provider: IdentityProvider, alice: User) -> None:
@@ -112,6 +114,17 @@ def test_a_password_login_after_a_sign_on_that_was_begun_lasts_as_long_as_any(
     client.post("/login", {"username": "alice", "password": factories.PASSWORD})
     session = Session.objects.get(pk=client.session.session_key)
     assert (session.expire_date - session.started_at).days >= 13
+
+
+def test_the_groups_of_the_provider_become_memberships(
+    provider: IdentityProvider, erin: User, lab: Tenant, admin: User
+) -> None:
+    wanted = groups.read_rules("vision-lab viewer ml users")
+    groups.rules_set(user=admin, wanted=wanted, if_match=groups.version([]))
+    for names, roles in ((["staff", "ml users"], ["viewer"]), (["staff"], [])):
+        provider.set(claims=ERIN | {"groups": names})
+        provider.sign_in(Client())
+        assert list(erin.memberships.values_list("role", flat=True)) == roles
 
 
 class TestWhoseAccount:

@@ -1,0 +1,57 @@
+"""The mapping of the identity provider's groups to roles in tenants: edited as lines, previewed, then saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.http import require_http_methods
+
+from portal.pages.admin.shell import frame
+from portal.pages.form_once import Outcome, once, say
+from portal.pages.form_responses import sentence
+from portal.pages.guard import admins_only, person
+from tenants.errors import ServiceError
+from tenants.services import groups as services
+
+PAGE = "/admin-console/groups"
+
+
+@require_http_methods(["GET", "POST"])
+@admins_only
+def page(request: HttpRequest) -> HttpResponse:
+    """GET shows it; POST previews it, and with save=yes saves what was previewed."""
+    if settings.LUTHIER_OIDC_ISSUER is None:
+        raise Http404
+    stored = services.rules(user=request.user)
+    shown: dict[str, Any] = {
+        "text": "\n".join(rule.line for rule in stored),
+        "etag": services.version(stored),
+        "provider": settings.LUTHIER_OIDC_NAME,
+        "claim": settings.LUTHIER_OIDC_GROUPS_CLAIM,
+    }
+    if request.method == "POST":
+        shown |= {name: request.POST.get(name, "") for name in ("text", "etag")}
+        try:
+            wanted = services.read_rules(shown["text"])
+            if request.POST.get("save") == "yes":
+                return _save(request, wanted, shown["etag"])
+            shown["effects"] = services.effects(user=request.user, wanted=wanted)
+            shown["previewed"] = True
+        except ServiceError as error:
+            wrong = error.details.get("errors") or [{"message": error.message}]
+            shown["problem"] = " ".join(sentence(each["message"]) for each in wrong)
+    context = frame(request, "users") | shown
+    return render(request, "console/groups.html", context, status=422 if "problem" in shown else 200)
+
+
+def _save(request: HttpRequest, wanted: list[services.Rule], etag: str) -> HttpResponse:
+    def work() -> Outcome:
+        services.rules_set(user=person(request), wanted=wanted, if_match=etag)
+        return {}
+
+    once(request, work)
+    say(request, "Mapping saved. Memberships follow when people sign in.")
+    return HttpResponseRedirect(PAGE)

@@ -1,0 +1,176 @@
+"""Groups at the identity provider give roles in tenants, by a mapping that platform admins edit.
+
+It is applied when a person signs in. A membership that a group gives is marked with the group and withdrawn when the
+group no longer gives it; memberships that were made or changed by hand stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
+from django.db import transaction
+
+from tenants import access, audit, checks
+from tenants.errors import VersionChanged, problem
+from tenants.models import GroupMapping, Membership, Tenant, Token, User
+from tenants.roles import RANK, Role
+
+GROUP_CHARS = 200
+LINES_MAX = 500
+
+
+@dataclass(frozen=True, order=True)
+class Rule:
+    """Who is in the group has the role in the tenant."""
+
+    tenant: str  # its slug
+    role: Role
+    group: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.tenant} {self.role} {self.group}"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a sign-in changes of one membership. None: there is none."""
+
+    username: str
+    tenant: str
+    before: str | None
+    after: str | None
+
+
+def rules(*, user: access.Person) -> list[Rule]:
+    """The mapping. Raises AdminOnly."""
+    access.require_admin(user)
+    return _stored()
+
+
+def version(found: Iterable[Rule]) -> str:
+    """What changes with the mapping, for If-Match."""
+    lines = "\n".join(rule.line for rule in sorted(found))
+    return f'"{hashlib.sha256(lines.encode()).hexdigest()[:16]}"'
+
+
+def read_rules(text: str) -> list[Rule]:
+    """Rules of lines such as "vision-lab researcher ml-users": tenant, role, and the group to the end of the line.
+
+    Raises FieldsInvalid (path: mapping) with all that is wrong.
+    """
+    slugs = set(Tenant.objects.values_list("slug", flat=True))
+    found: dict[tuple[str, str], Rule] = {}
+    wrong = []
+    lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if len(lines) > LINES_MAX:
+        wrong.append(problem("mapping", "too_long", f"must have at most {LINES_MAX} lines"))
+    for n, line in lines[:LINES_MAX]:
+        slug, role, group = [*line.split(maxsplit=2), "", ""][:3]
+        faults = []
+        if slug not in slugs:
+            faults.append(f"there is no tenant {slug[:40]}")
+        if role not in set(Role):
+            faults.append(f"the role must be one of {', '.join(Role)}")
+        if not group or len(group) > GROUP_CHARS or not group.isprintable():
+            faults.append(f"a group of 1 to {GROUP_CHARS} printable characters must follow the role")
+        if (slug, group) in found:
+            faults.append("the group has a role in this tenant already")
+        if faults:
+            wrong.append(problem("mapping", "invalid", f"line {n}: {'; '.join(faults)}", line))
+        else:
+            found[slug, group] = Rule(slug, Role(role), group)
+    checks.refuse(*wrong)
+    return sorted(found.values())
+
+
+def effects(*, user: access.Person, wanted: list[Rule]) -> list[Effect]:
+    """What the next sign-in of each person would change, by the groups of the last one. Raises AdminOnly."""
+    access.require_admin(user)
+    accounts = SocialAccount.objects.select_related("user").filter(
+        extra_data__issuer=str(settings.LUTHIER_OIDC_ISSUER), user__is_active=True
+    )
+    found = []
+    for account in accounts.order_by("user__username"):
+        groups = account.extra_data.get("groups", [])
+        changes = _changes(account.user, _given(wanted, groups))
+        name = account.user.get_username()
+        found += [
+            Effect(name, slug, row.role if row else None, rule.role if rule else None)
+            for slug, row, rule in changes
+        ]
+    return found
+
+
+@transaction.atomic
+def rules_set(*, user: access.Person, wanted: list[Rule], if_match: str) -> None:
+    """Replace the mapping; memberships follow at the next sign-in of each person.
+
+    Raises AdminOnly or VersionChanged.
+    """
+    access.require_admin(user)
+    held = {each.slug: each for each in Tenant.objects.select_for_update(no_key=True).order_by("pk")}
+    before = _stored()
+    if if_match != version(before):
+        raise VersionChanged(etag=version(before))
+    added, removed = sorted(set(wanted) - set(before)), sorted(set(before) - set(wanted))
+    if not added and not removed:
+        return
+    GroupMapping.objects.all().delete()
+    GroupMapping.objects.bulk_create(
+        GroupMapping(group=rule.group, tenant=held[rule.tenant], role=rule.role) for rule in wanted
+    )
+    details = {"added": [rule.line for rule in added], "removed": [rule.line for rule in removed]}
+    audit.record(actor=user, action="groups.change", details=details)
+
+
+@transaction.atomic
+def apply_groups(user: User, groups: Iterable[str]) -> None:
+    """Give and withdraw memberships by the groups that the provider states now; without any, all are withdrawn."""
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two sign-ins of a person come one by one
+    for slug, row, rule in list(_changes(user, _given(_stored(), groups))):
+        tenant = Tenant.objects.get(slug=slug)
+        if rule is None and row is not None:
+            Token.objects.filter(user=user, tenant=tenant).delete()
+            row.delete()
+            _record(user, tenant, "member.remove", {"role": row.role, "group": row.group})
+        elif rule is not None and row is None:
+            Membership.objects.create(user=user, tenant=tenant, role=rule.role, group=rule.group)
+            _record(user, tenant, "member.add", {"role": rule.role.value, "group": rule.group})
+        elif rule is not None and row is not None:
+            details = {"from": row.role, "to": rule.role.value, "group": rule.group}
+            Membership.objects.filter(pk=row.pk).update(role=rule.role, group=rule.group)
+            _record(user, tenant, "member.change", details)
+
+
+def _stored() -> list[Rule]:
+    rows = GroupMapping.objects.select_related("tenant")
+    return sorted(Rule(row.tenant.slug, Role(row.role), row.group) for row in rows)
+
+
+def _given(wanted: Iterable[Rule], groups: Iterable[str]) -> dict[str, Rule]:
+    """By tenant, the rule that gives most to who is in these groups."""
+    mine, given = set(groups), {}
+    for rule in sorted(wanted, key=lambda rule: (RANK[rule.role], rule.group)):
+        if rule.group in mine:
+            given[rule.tenant] = rule
+    return given
+
+
+def _changes(user: User, given: dict[str, Rule]) -> Iterator[tuple[str, Membership | None, Rule | None]]:
+    """By tenant, the membership that is there and the rule that gives another role, or none."""
+    there = {row.tenant.slug: row for row in Membership.objects.select_related("tenant").filter(user=user)}
+    for slug in sorted(given.keys() | there.keys()):
+        row, rule = there.get(slug), given.get(slug)
+        if row is not None and (not row.group or (rule and rule.role == row.role)):
+            continue  # made by hand, or as it should be
+        yield slug, row, rule
+
+
+def _record(user: User, tenant: Tenant, action: str, details: dict[str, Any]) -> None:
+    audit.record(actor=user, action=action, tenant_id=tenant.pk, target=user.get_username(), details=details)
