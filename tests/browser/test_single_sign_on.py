@@ -58,3 +58,14 @@ def test_a_person_is_linked_by_an_admin_and_signs_in(
     shown(admin, picture, f"sso-groups-{width}-{theme}", full_page=True)
     page.goto(f"{platform.url}/me")
     expect(page.get_by_role("main").get_by_text(name, exact=True)).to_be_visible()
+
+    admin.goto(f"{platform.url}/admin-console/users/{name}")
+    admin.get_by_role("button", name="Sign out everywhere").first.click()
+    admin.get_by_role("dialog").get_by_role("button", name="Sign out everywhere").click()
+    dialog = page.get_by_role("dialog", name="Your session has ended")
+    expect(dialog).to_be_visible()
+    with page.context.expect_page() as opened:
+        dialog.get_by_role("link", name="Sign in with Example ID").click()
+    opened.value.wait_for_url(f"{platform.url}/")
+    page.evaluate("window.dispatchEvent(new Event('focus'))")  # a browser without a window sends none
+    expect(dialog).to_be_hidden()

@@ -39,15 +39,25 @@ function newDialog(): HTMLDialogElement {
     void submit(event.target as HTMLFormElement);
   });
   document.body.append(made);
+  window.addEventListener("focus", () => void returned());
   return made;
+}
+
+/** Back from another tab: go on if the same person has signed in there. */
+async function returned(): Promise<void> {
+  if (!dialog?.open || (await signedIn()) !== owner()) return;
+  dialog.close();
+  resume();
 }
 
 /** Show the form as the server renders it, with its message about what was wrong. */
 async function show(answer: Response): Promise<void> {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const form = page.querySelector('form[action="/login"]');
+  const provider = page.querySelector<HTMLAnchorElement>('a[href^="/login/sso"]');
+  if (provider) provider.target = "_blank"; // what is typed on the page behind the dialog stays
   const words = page.querySelector("[role=alert]") ?? (form ? null : page.querySelector("main p"));
-  dialog?.querySelector("div")?.replaceChildren(...[words, form].filter((part) => part !== null).map((part) => document.importNode(part, true)));
+  dialog?.querySelector("div")?.replaceChildren(...[words, provider, form].filter((part) => part !== null).map((part) => document.importNode(part, true)));
   const name = dialog?.querySelector<HTMLInputElement>("[name=username]");
   if (name && !name.value) name.value = owner();
 }
