@@ -54,9 +54,11 @@ def main() -> int:
             env = {"LUTHIER_LONG": "1"} if long else {}
             if shutil.which("pgbouncer") is None:
                 install_package("pgbouncer")
+            browser = find_browser() or install_browser()
+            chromium = {"CHROMIUM": browser} if browser else {}
             failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
-            failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env)
-            failed += browser_suite(extra, reports, env)
+            failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env | chromium)
+            failed += browser_suite(extra, reports, env | chromium)
         print(closing_line(reports, time.monotonic() - started), flush=True)
     return closing_code(failed)
 
@@ -96,14 +98,13 @@ def script_suite(reports: Path) -> list[str]:
 
 
 def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
-    browser = find_browser() or install_browser()
-    if not browser:
+    if "CHROMIUM" not in env:
         print(
             "\nSuite: browser, not run: no Chromium here. Install it, or name one with CHROMIUM=...",
             flush=True,
         )
         return []
-    return suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, {**env, "CHROMIUM": browser})
+    return suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, env)
 
 
 def find_browser() -> str | None:
