@@ -61,6 +61,7 @@ COLLECTED = {
     "jobs.Worker": "an hour after its last look (periodic.tidy)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
     "tenants.AuditSeal": "kept: the chain of what was recorded, which outlives the entries",
+    "tenants.GroupMapping": KEPT,
     "tenants.Membership": KEPT,
     "tenants.Quota": KEPT,
     "tenants.QuotaChange": KEPT,

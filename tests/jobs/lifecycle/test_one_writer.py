@@ -21,6 +21,7 @@ OTHER_ROWS = {
     "portal/demo.py": {"user.save()"},
     "portal/pages/me.py": {"form.save()"},
     "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
+    "tenants/services/identities.py": {"made.save()"},
     "tenants/services/secrets.py": {"row.save()"},
     "tenants/services/users.py": {"found.save()", "made.save()"},
 }
