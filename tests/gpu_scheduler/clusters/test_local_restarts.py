@@ -224,7 +224,8 @@ def test_after_a_restart_of_the_machine_a_gang_is_lost_with_its_node(daemon: Nod
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
     daemon.kill()
-    for pid in pids(daemon, "launcher") + pids(daemon, "shipper"):
+    # The shipper first: one that outlives its launcher may note that it was lost.
+    for pid in pids(daemon, "shipper") + pids(daemon, "launcher"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     file = daemon.data / "nodes" / ".gangs" / "job-x-1.json"
