@@ -210,14 +210,15 @@ def test_a_shipper_that_cannot_deliver_before_the_daemon_goes_delivers_to_the_ne
 ) -> None:
     daemon.cluster.launch(replace(launch("job-x-1", "runs"), grace_s=1))
     running(daemon)
-    wait_for(lambda: pids(daemon, "shipper"))
+    lives = daemon.learner("job-x-1") / "state" / "shipper_lives"
+    wait_for(lambda: lives.exists() and lives.read_text().split())
     os.kill(pids(daemon, "shipper")[0], signal.SIGSTOP)
     daemon.terminate()
     assert daemon.processes() == []
     daemon.start()
     (learner,) = ended(daemon)
     assert (learner.reason, learner.exit_code) == ("platform_stopped", 143)
-    assert len((daemon.learner("job-x-1") / "state" / "shipper_lives").read_text().split()) == 2
+    assert len(lives.read_text().split()) == 2
 
 
 def test_after_a_restart_of_the_machine_a_gang_is_lost_with_its_node(daemon: NodeDaemon) -> None:
