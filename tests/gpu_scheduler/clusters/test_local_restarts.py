@@ -57,9 +57,9 @@ def test_a_shipper_that_the_server_does_not_understand_is_started_again(daemon: 
     """75: the server speaks another version. The next one is of the installed code."""
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)
-    wait_for(lambda: pids(daemon, "shipper"))
-    launchers, (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
     fault, lives = daemon.learner("job-x-1") / "fault", daemon.learner("job-x-1") / "state" / "shipper_lives"
+    wait_for(lambda: lives.exists() and lives.read_text().split())
+    launchers, (shipper,) = pids(daemon, "launcher"), pids(daemon, "shipper")
     fault.write_text("75")
     os.kill(shipper, signal.SIGKILL)
     wait_for(lambda: len(lives.read_text().split()) >= 3)
