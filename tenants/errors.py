@@ -96,6 +96,12 @@ class AccountClosed(TenantError):
     code = "not_allowed"  # details: username
 
 
+class UserDisabled(TenantError):
+    """The link keeps the identity of a disabled user out. Enable the user first."""
+
+    code = "user_disabled"
+
+
 class TooManyPasswords(TenantError):
     """Too many wrong passwords. Try again in a minute."""
 

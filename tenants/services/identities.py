@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from tenants import access, audit, checks
-from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, problem
+from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, UserDisabled, problem
 from tenants.models import User
 from tenants.services.groups import GROUP_CHARS, apply_groups
 from tenants.services.users import LENGTHS, keep_an_admin, locked_user, user_get
@@ -61,12 +63,12 @@ class Identity:
             validate_email(email)
         except ValidationError:
             email = ""
-        name = _text(claims, "preferred_username", LENGTHS["username"]) or email.partition("@")[0]
+        name = _text(claims, "preferred_username", LENGTHS["username"])
         return cls(
             issuer=claims["iss"],
             subject=str(claims["sub"]),
             email=email,
-            username=re.sub(r"[^\w.@+-]+", "-", name).strip("-"),
+            username=_username(name) or _username(email.partition("@")[0]),
             first_name=_text(claims, "given_name", LENGTHS["first_name"]),
             last_name=_text(claims, "family_name", LENGTHS["last_name"]),
             groups=_groups(claims.get(settings.LUTHIER_OIDC_GROUPS_CLAIM)),
@@ -101,7 +103,7 @@ def identity_of(user: User) -> str | None:
 def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     """Let the identity with this subject sign in as the user, instead of the one linked before.
 
-    Raises AdminOnly, NotFound or FieldsInvalid.
+    Raises AdminOnly, NotFound, FieldsInvalid, or UserDisabled where one is linked.
     """
     changed = locked_user(user, username)
     subject = subject.strip()
@@ -112,7 +114,8 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
         wrong = problem("subject", "in_use", f"is linked to {other.get_username()}: unlink it there first")
         raise FieldsInvalid(errors=[wrong])
     if other is None:
-        _forget(changed)
+        if identity_of(changed) is not None:
+            _forget(changed)
         _link(changed, identity)
         audit.record(
             actor=user, action="user.link", target=username, details={"subject": subject, "by": "admin"}
@@ -124,7 +127,7 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
 def identity_unlink(*, user: access.Person, username: str) -> User:
     """Let no identity sign in as the user any more; sessions end, and memberships that groups gave.
 
-    Raises AdminOnly, NotFound or LastAdmin.
+    Raises AdminOnly, NotFound, UserDisabled or LastAdmin.
     """
     changed = locked_user(user, username)
     subject = identity_of(changed)
@@ -145,14 +148,17 @@ def _linked(identity: Identity) -> User | None:
 def _linked_by_email(identity: Identity) -> User | None:
     """The one user with this verified address, unless another identity is theirs already.
 
-    Not a platform admin: who controls addresses at the provider would control the installation.
+    Not a platform admin: who controls addresses at the provider would control the installation. The database also
+    takes letters such as a dotless i for ASCII ones, so the address is compared here once more.
     """
-    if not settings.LUTHIER_OIDC_LINK_BY_EMAIL or not identity.email:
+    if not settings.LUTHIER_OIDC_LINK_BY_EMAIL or not identity.email.isascii():
         return None
-    found = list(User.objects.select_for_update(no_key=True).filter(email__iexact=identity.email)[:2])
-    if len(found) != 1 or found[0].is_superuser or found[0].is_service_account or _rows(found[0]).exists():
+    found = list(_with_address(identity).select_for_update(no_key=True)[:2])
+    if len(found) != 1 or found[0].email.lower() != identity.email.lower():
         return None
     (user,) = found
+    if user.is_superuser or user.is_service_account or _rows(user).exists():
+        return None
     if user.is_active:
         _link(user, identity)
         details = {"subject": identity.subject, "by": "verified e-mail address"}
@@ -161,9 +167,15 @@ def _linked_by_email(identity: Identity) -> User | None:
 
 
 def _created(identity: Identity) -> User | None:
-    """A user of their own, never one that exists, whatever name or address the provider claims."""
+    """A user of their own, never one that exists, whatever name or address the provider claims.
+
+    Raises AccountClosed if a disabled user has the verified address: a second account would let them back in.
+    """
     if not settings.LUTHIER_OIDC_CREATE_USERS or not identity.username:
         return None
+    closed = _with_address(identity).filter(is_active=False).first()
+    if closed is not None:
+        raise AccountClosed(username=closed.get_username())
     base = identity.username[: LENGTHS["username"] - 3]
     names = [base, *(f"{base}-{n}" for n in range(2, NAMES_TRIED))]
     name = next((name for name in names if not User.objects.filter(username__iexact=name).exists()), None)
@@ -184,8 +196,15 @@ def _link(user: User, identity: Identity) -> None:
     SocialAccount.objects.create(user=user, provider=PROVIDER, uid=identity.uid, extra_data=identity.stored)
 
 
+def _with_address(identity: Identity) -> QuerySet[User]:
+    """Who may have the verified address, by the database's idea of upper case; empty without one."""
+    return User.objects.filter(email__iexact=identity.email).exclude(email="")
+
+
 def _forget(user: User) -> None:
-    """Unlink what is linked; what its groups gave goes with it."""
+    """Unlink what is linked; what its groups gave goes with it. Raises UserDisabled."""
+    if not user.is_active:
+        raise UserDisabled
     _rows(user).delete()
     apply_groups(user, ())
 
@@ -202,6 +221,11 @@ def _groups(claim: Any) -> tuple[str, ...]:
     """Names of groups in a claim that is a list, or one name; anything else is none."""
     names = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return tuple(sorted({name for name in names if isinstance(name, str) and 0 < len(name) <= GROUP_CHARS}))
+
+
+def _username(claimed: str) -> str:
+    """A name that a user may have, as login forms read it (NFKC) and addresses of pages hold it (not "..")."""
+    return re.sub(r"[^\w.@+-]+", "-", unicodedata.normalize("NFKC", claimed)).strip("-.")
 
 
 def _text(claims: Mapping[str, Any], name: str, longest: int) -> str:

@@ -19,7 +19,7 @@ from django.test import Client
 from portal import single_sign_on
 from portal.health import diagnosis
 from portal.pages import single_sign_on as pages
-from tenants.errors import FieldsInvalid, LastAdmin
+from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, LastAdmin, UserDisabled
 from tenants.models import AuditEntry, Session, Tenant, User
 from tenants.services import groups
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
@@ -183,6 +183,20 @@ class TestWhoseAccount:
         entry = AuditEntry.objects.get(action="user.link")
         assert entry.details == {"subject": "erin", "by": "verified e-mail address"}
 
+    @pytest.mark.parametrize("lookalike", ["er\u0131n@example.org", "erin@example.\u0131org"])
+    def test_an_address_that_only_looks_alike_does_not_link(
+        self, provider: IdentityProvider, settings: LazySettings, lookalike: str
+    ) -> None:
+        """The database takes a dotless i for an i, as in CVE-2019-19844."""
+        settings.LUTHIER_OIDC_LINK_BY_EMAIL = True
+        User.objects.filter(pk=factories.user("erin").pk).update(email=lookalike.replace("\u0131", "i"))
+        with pytest.raises(IdentityUnknown):
+            user_of(Identity(provider.issuer, "erin", email=lookalike))
+        User.objects.update(email=lookalike)
+        with pytest.raises(IdentityUnknown):
+            user_of(Identity(provider.issuer, "erin", email=lookalike.replace("\u0131", "i")))
+        assert not SocialAccount.objects.exists()
+
     @pytest.mark.parametrize("case", ["two", "admin", "linked", "disabled", "service"])
     def test_a_verified_address_does_not_link(
         self, provider: IdentityProvider, settings: LazySettings, admin: User, case: str
@@ -218,6 +232,40 @@ class TestWhoseAccount:
         provider.set(claims={})
         provider.sign_in(again)
         assert signed_in(again) == "ADMIN-2"
+
+    @pytest.mark.parametrize("by_email", [False, True])
+    @pytest.mark.parametrize("superuser", [False, True])
+    def test_a_disabled_user_gets_no_second_account(
+        self, provider: IdentityProvider, settings: LazySettings, by_email: bool, superuser: bool
+    ) -> None:
+        settings.LUTHIER_OIDC_CREATE_USERS = True
+        settings.LUTHIER_OIDC_LINK_BY_EMAIL = by_email
+        factories.user("old-name", is_active=False, is_superuser=superuser)
+        User.objects.update(email="Erin@example.org")
+        with pytest.raises(AccountClosed) as refused:
+            user_of(Identity(provider.issuer, "erin", email="erin@example.org", username="erin"))
+        assert refused.value.details["username"] == "old-name"
+        assert User.objects.count() == 1
+
+    def test_the_link_of_a_disabled_user_stays(
+        self, provider: IdentityProvider, erin: User, admin: User
+    ) -> None:
+        """Without it the identity would be an unknown one, which gets a new user where the rule is set."""
+        User.objects.filter(pk=erin.pk).update(is_active=False)
+        with pytest.raises(UserDisabled):
+            identity_unlink(user=admin, username="erin")
+        with pytest.raises(UserDisabled):
+            identity_link(user=admin, username="erin", subject="another")
+        assert identity_of(erin) == "erin"
+
+    @pytest.mark.parametrize(
+        ("claimed", "name"),
+        [("..", "erin"), (".", "erin"), ("-", "erin"), ("\uff41dmin", "admin"), ("a/../b", "a-..-b")],
+    )
+    def test_a_new_users_name_is_one_that_forms_and_pages_can_hold(self, claimed: str, name: str) -> None:
+        claims = {"iss": "https://id.example", "sub": "erin", "preferred_username": claimed}
+        verified = {"email": "erin@example.org", "email_verified": True}
+        assert Identity.from_claims(claims | verified).username == name
 
     def test_the_same_subject_of_another_issuer_is_another_person(self, erin: User) -> None:
         with pytest.raises(Exception, match="No user here is linked"):
