@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from allauth.socialaccount.models import SocialAccount
-from django.conf import settings
 from django.db import transaction
 
 from tenants import access, audit, checks
 from tenants.errors import VersionChanged, problem
 from tenants.models import GroupMapping, Membership, Tenant, Token, User
 from tenants.roles import RANK, Role
+from tenants.services.users import links
 
 GROUP_CHARS = 200
 LINES_MAX = 500
@@ -92,9 +91,7 @@ def read_rules(text: str) -> list[Rule]:
 def effects(*, user: access.Person, wanted: list[Rule]) -> list[Effect]:
     """What the next sign-in of each person would change, by the groups of the last one. Raises AdminOnly."""
     access.require_admin(user)
-    accounts = SocialAccount.objects.select_related("user").filter(
-        extra_data__issuer=str(settings.LUTHIER_OIDC_ISSUER), user__is_active=True
-    )
+    accounts = links().select_related("user").filter(user__is_active=True)
     found = []
     for account in accounts.order_by("user__username"):
         groups = account.extra_data.get("groups", [])

@@ -25,7 +25,7 @@ from tenants import access, audit, checks
 from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, UserDisabled, problem
 from tenants.models import User
 from tenants.services.groups import GROUP_CHARS, apply_groups
-from tenants.services.users import LENGTHS, keep_an_admin, locked_user, user_get
+from tenants.services.users import LENGTHS, keep_an_admin, links, locked_user, user_get
 
 PROVIDER = "openid_connect"
 """Of the rows. Who an identity is depends on its issuer as well, so another provider's same subject is another one."""
@@ -96,30 +96,29 @@ def user_of(identity: Identity) -> User:
 
 def identity_of(user: User) -> str | None:
     """The subject that is linked to the user at the present provider; None without one."""
-    return _rows(user).values_list("extra_data__subject", flat=True).first()
+    return links().filter(user=user).values_list("extra_data__subject", flat=True).first()
 
 
 @transaction.atomic
 def identity_link(*, user: access.Person, username: str, subject: str) -> User:
-    """Let the identity with this subject sign in as the user, instead of the one linked before.
+    """Let the identity with this subject sign in as the user, instead of the one linked before, whose sessions end.
 
     Raises AdminOnly, NotFound, FieldsInvalid, or UserDisabled where one is linked.
     """
     changed = locked_user(user, username)
     subject = subject.strip()
     checks.refuse(checks.text("subject", subject, SUBJECT_CHARS))
-    identity = Identity(_issuer(), subject)
+    identity = Identity(str(settings.LUTHIER_OIDC_ISSUER), subject)
     other = _linked(identity)
     if other is not None and other.pk != changed.pk:
         wrong = problem("subject", "in_use", f"is linked to {other.get_username()}: unlink it there first")
         raise FieldsInvalid(errors=[wrong])
     if other is None:
+        details: dict[str, Any] = {"subject": subject, "by": "admin"}
         if identity_of(changed) is not None:
-            _forget(changed)
+            details["sessions"] = _forget(changed)
         _link(changed, identity)
-        audit.record(
-            actor=user, action="user.link", target=username, details={"subject": subject, "by": "admin"}
-        )
+        audit.record(actor=user, action="user.link", target=username, details=details)
     return user_get(user=user, username=username)
 
 
@@ -134,8 +133,7 @@ def identity_unlink(*, user: access.Person, username: str) -> User:
     if subject is not None:
         if not changed.has_usable_password():
             keep_an_admin(changed)
-        _forget(changed)
-        details = {"subject": subject, "sessions": changed.sessions.all().delete()[0]}
+        details = {"subject": subject, "sessions": _forget(changed)}
         audit.record(actor=user, action="user.unlink", target=username, details=details)
     return user_get(user=user, username=username)
 
@@ -157,7 +155,7 @@ def _linked_by_email(identity: Identity) -> User | None:
     if len(found) != 1 or found[0].email.lower() != identity.email.lower():
         return None
     (user,) = found
-    if user.is_superuser or user.is_service_account or _rows(user).exists():
+    if user.is_superuser or user.is_service_account or links().filter(user=user).exists():
         return None
     if user.is_active:
         _link(user, identity)
@@ -201,20 +199,14 @@ def _with_address(identity: Identity) -> QuerySet[User]:
     return User.objects.filter(email__iexact=identity.email).exclude(email="")
 
 
-def _forget(user: User) -> None:
-    """Unlink what is linked; what its groups gave goes with it. Raises UserDisabled."""
+def _forget(user: User) -> int:
+    """Unlink what is linked; what its groups gave goes with it. How many sessions ended. Raises UserDisabled."""
     if not user.is_active:
         raise UserDisabled
-    _rows(user).delete()
+    links().filter(user=user).delete()
     apply_groups(user, ())
-
-
-def _rows(user: User) -> Any:
-    return SocialAccount.objects.filter(user=user, provider=PROVIDER, extra_data__issuer=_issuer())
-
-
-def _issuer() -> str:
-    return str(settings.LUTHIER_OIDC_ISSUER)
+    ended: int = user.sessions.all().delete()[0]
+    return ended
 
 
 def _groups(claim: Any) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
 from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -64,13 +66,13 @@ def user_get(*, user: access.Person, username: str) -> User:
 
 
 def state_of(user: User) -> str:
-    """active; disabled; invited: has not set a password yet; expired: nor can, for want of a new invitation."""
+    """active; disabled; invited: has not come in yet; expired: nor can, for want of a new invitation."""
     if not user.is_active:
         return "disabled"
     if user.has_usable_password():
         return "active"
     given: OneTimePassword | None = getattr(user, "one_time_password", None)
-    if given is None:
+    if given is None or (user.last_login is not None and links().filter(user=user).exists()):
         return "active"  # signs in by other means
     return "invited" if given.used_at is None and given.expires_at > timezone.now() else "expired"
 
@@ -214,12 +216,21 @@ def locked_user(user: access.Person, username: str) -> User:
     return found
 
 
+def links() -> QuerySet[SocialAccount]:
+    """The identities that are linked at the present provider: only these can sign in."""
+    return SocialAccount.objects.filter(extra_data__issuer=str(settings.LUTHIER_OIDC_ISSUER))
+
+
 def keep_an_admin(leaves: User) -> None:
-    """A user who was only invited does not count: they may never come."""
+    """Another one has to be there with a password, or with an identity that has signed in.
+
+    Who was only invited or linked does not count: they may never come. Raises LastAdmin.
+    """
     if not leaves.is_platform_admin:
         return
     others = User.objects.filter(is_active=True, is_superuser=True).exclude(pk=leaves.pk)
-    if not others.filter(~NO_PASSWORD | Q(last_login__isnull=False)).exists():
+    by_provider = Q(last_login__isnull=False, pk__in=links().values("user"))
+    if not others.filter(~NO_PASSWORD | by_provider).exists():
         raise LastAdmin
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,13 +16,14 @@ from django.contrib.messages import get_messages
 from django.core.cache import cache
 from django.http import HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from portal import single_sign_on
 from portal.health import diagnosis
 from portal.pages import single_sign_on as pages
 from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, LastAdmin, UserDisabled
 from tenants.models import AuditEntry, Session, Tenant, User
-from tenants.services import groups
+from tenants.services import groups, users
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
 from tests import factories
 from tests.identity_provider.process import CLIENT_SECRET, ERIN, IdentityProvider
@@ -291,6 +293,45 @@ class TestAdmins:
         identity_unlink(user=admin, username="erin")
         assert client.get("/me").status_code == 302
         assert "link" in said(provider.sign_in(client))
+
+    def test_another_identity_ends_the_sessions_of_the_one_before(
+        self, provider: IdentityProvider, erin: User, admin: User
+    ) -> None:
+        client = Client()
+        provider.sign_in(client)
+        identity_link(user=admin, username="erin", subject="another")
+        assert client.get("/me").status_code == 302
+        entry = AuditEntry.objects.filter(action="user.link").latest("pk")
+        assert entry.details == {"subject": "another", "by": "admin", "sessions": 1}
+
+    def test_who_came_by_the_provider_is_no_longer_invited(
+        self, provider: IdentityProvider, admin: User
+    ) -> None:
+        users.user_create(user=admin, username="erin")
+        identity_link(user=admin, username="erin", subject="erin")
+        assert users.state_of(users.user_get(user=admin, username="erin")) == "invited"
+        provider.sign_in(Client())
+        assert users.state_of(users.user_get(user=admin, username="erin")) == "active"
+
+    @pytest.mark.parametrize(
+        "leave",
+        [
+            identity_unlink,
+            users.user_disable,
+            partial(users.user_change, changes={"is_superuser": False}),
+        ],
+    )
+    def test_two_admins_without_passwords_do_not_both_lose_the_way_in(
+        self, provider: IdentityProvider, admin: User, leave: Any
+    ) -> None:
+        """An earlier login counts only with the link by which the next one comes."""
+        identity_link(user=admin, username="admin", subject="boss")
+        factories.user("second", is_superuser=True)
+        identity_link(user=admin, username="second", subject="second")
+        User.objects.update(last_login=timezone.now())
+        identity_unlink(user=admin, username="admin")
+        with pytest.raises(LastAdmin):
+            leave(user=admin, username="second")
 
     def test_the_last_admin_keeps_the_only_way_in(self, provider: IdentityProvider, admin: User) -> None:
         identity_link(user=admin, username="admin", subject="boss")
