@@ -26,7 +26,7 @@ from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOA
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from requests import RequestException
+from requests import JSONDecodeError, RequestException
 
 from tenants.services.identities import PROVIDER, Identity
 
@@ -39,6 +39,9 @@ SKEW_S = 60
 """By how much the clocks of the two machines may differ."""
 AT_ONCE = 8
 """Requests of one web process that wait for the provider: one that hangs takes no more threads."""
+
+ODD = (KeyError, ValueError, AttributeError, TypeError, OverflowError, RecursionError)
+"""What JSON that is valid, but not what the protocol says, leads to in django-allauth and here."""
 
 _free = BoundedSemaphore(AT_ONCE)
 
@@ -106,7 +109,7 @@ def _guarded(request: HttpRequest, go: Any) -> HttpResponseBase:
     try:
         with context.request_context(request):
             response: HttpResponseBase = go()
-    except (RequestException, OAuth2Error, KeyError, ValueError) as error:
+    except (RequestException, OAuth2Error, *ODD) as error:
         raise _refusal(error) from error
     finally:
         _free.release()
@@ -117,12 +120,16 @@ def _guarded(request: HttpRequest, go: Any) -> HttpResponseBase:
 
 def _refusal(error: BaseException) -> Refused:
     """What to say. An answer of the provider may hold a token or a code, so its text goes nowhere."""
+    if isinstance(error, JSONDecodeError):
+        return Refused("an answer of the provider is not JSON")
     if isinstance(error, RequestException):
         return Unreachable(type(error).__name__)
     if isinstance(error.__cause__, jwt.ImmatureSignatureError | jwt.ExpiredSignatureError):
         return ClocksDiffer(type(error.__cause__).__name__)
     if isinstance(error, TokenInvalid):
         return Refused(str(error))
+    if isinstance(error, ODD):
+        return Refused(f"an answer of the provider is not as the protocol says: {type(error).__name__}")
     return Refused("the provider did not exchange the code for a token")
 
 
@@ -166,7 +173,10 @@ class Protocol(OpenIDConnectOAuth2Adapter):
             info = self._fetch_user_info(token.token)
             if info.get("sub") != claims["sub"]:
                 raise TokenInvalid("userinfo is about another person than the ID token")
-            claims = info | claims
+            # Of two documents, one might say whose address it is and the other that it is verified.
+            pair = ("email", "email_verified")
+            of = claims if all(name in claims for name in pair) else info
+            claims = info | claims | {name: of.get(name) for name in pair}
         identity = Identity.from_claims(claims)
         account = SocialAccount(provider=PROVIDER, uid=identity.uid, extra_data=identity.stored)
         login = SocialLogin(account=account, provider=self.get_provider())

@@ -168,7 +168,8 @@ def single_sign_on() -> HealthCheck:
             f"{address} names another issuer: {str(named)[:200]}",
             "Set LUTHIER_OIDC_ISSUER to it, to the character, if it is the right provider.",
         )
-    pkce = "S256" in document.get("code_challenge_methods_supported", ())
+    methods = document.get("code_challenge_methods_supported")
+    pkce = isinstance(methods, list) and "S256" in methods
     warnings = () if pkce else ("the provider does not say that it supports PKCE with S256",)
     return HealthCheck(name, issuer, warnings=warnings)
 

@@ -8,6 +8,7 @@ an address that the provider has verified, and LUTHIER_OIDC_CREATE_USERS, to an 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from tenants.models import User
 from tenants.services.groups import GROUP_CHARS, apply_groups
 from tenants.services.users import LENGTHS, keep_an_admin, links, locked_user, user_get
 
+logger = logging.getLogger(__name__)
+
 PROVIDER = "openid_connect"
 """Of the rows. Who an identity is depends on its issuer as well, so another provider's same subject is another one."""
 SUBJECT_CHARS = 255
@@ -35,7 +38,10 @@ NAMES_TRIED = 99
 
 @dataclass(frozen=True)
 class Identity:
-    """A person as the provider knows them. email: "" unless the provider has verified it."""
+    """A person as the provider knows them.
+
+    email: "" unless the provider has verified it. groups: None where they are too many for the provider to state.
+    """
 
     issuer: str
     subject: str
@@ -43,12 +49,12 @@ class Identity:
     username: str = ""
     first_name: str = ""
     last_name: str = ""
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = ()
 
     @property
     def stored(self) -> dict[str, Any]:
         """What its row keeps: who it is, and the groups of the last sign-in, for the preview of a mapping."""
-        return {"issuer": self.issuer, "subject": self.subject, "groups": list(self.groups)}
+        return {"issuer": self.issuer, "subject": self.subject, "groups": list(self.groups or ())}
 
     @property
     def uid(self) -> str:
@@ -57,7 +63,13 @@ class Identity:
 
     @classmethod
     def from_claims(cls, claims: Mapping[str, Any]) -> Identity:
-        """From verified claims. Only `true` counts as verified: a text "false" would be true as well."""
+        """From verified claims. Only `true` counts as verified: a text "false" would be true as well.
+
+        Raises ValueError for a subject that no row can hold.
+        """
+        subject = str(claims["sub"])
+        if not subject.isprintable() or not 0 < len(subject) <= SUBJECT_CHARS:
+            raise ValueError("the subject")
         email = _text(claims, "email", LENGTHS["email"]) if claims.get("email_verified") is True else ""
         try:
             validate_email(email)
@@ -66,12 +78,12 @@ class Identity:
         name = _text(claims, "preferred_username", LENGTHS["username"])
         return cls(
             issuer=claims["iss"],
-            subject=str(claims["sub"]),
+            subject=subject,
             email=email,
             username=_username(name) or _username(email.partition("@")[0]),
             first_name=_text(claims, "given_name", LENGTHS["first_name"]),
             last_name=_text(claims, "family_name", LENGTHS["last_name"]),
-            groups=_groups(claims.get(settings.LUTHIER_OIDC_GROUPS_CLAIM)),
+            groups=_groups(claims, settings.LUTHIER_OIDC_GROUPS_CLAIM),
         )
 
 
@@ -89,8 +101,11 @@ def user_of(identity: Identity) -> User:
         raise IdentityUnknown(subject=identity.subject)
     if not user.is_active or user.is_service_account:
         raise AccountClosed(username=user.get_username())
-    SocialAccount.objects.filter(provider=PROVIDER, uid=identity.uid).update(extra_data=identity.stored)
-    apply_groups(user, identity.groups)
+    if identity.groups is None:
+        logger.warning("groups not stated by the provider", extra={"username": user.get_username()})
+    else:
+        SocialAccount.objects.filter(provider=PROVIDER, uid=identity.uid).update(extra_data=identity.stored)
+        apply_groups(user, identity.groups)
     return user
 
 
@@ -209,10 +224,21 @@ def _forget(user: User) -> int:
     return ended
 
 
-def _groups(claim: Any) -> tuple[str, ...]:
-    """Names of groups in a claim that is a list, or one name; anything else is none."""
+def _groups(claims: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Names of groups in a claim that is a list, or one name; anything else is none.
+
+    None: there is no such claim because the person is in too many, as Entra ID says by `_claim_names` (OpenID Connect
+    Core, 5.6.2: the claim is elsewhere) or `hasgroups`.
+    """
+    claim, elsewhere = claims.get(name), claims.get("_claim_names")
+    if claim is None and (
+        (isinstance(elsewhere, dict) and name in elsewhere)
+        or (name == "groups" and claims.get("hasgroups") is True)
+    ):
+        return None
     names = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
-    return tuple(sorted({name for name in names if isinstance(name, str) and 0 < len(name) <= GROUP_CHARS}))
+    fitting = {each for each in names if isinstance(each, str) and each.isprintable()}
+    return tuple(sorted(each for each in fitting if 0 < len(each) <= GROUP_CHARS))
 
 
 def _username(claimed: str) -> str:

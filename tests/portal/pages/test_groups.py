@@ -88,6 +88,27 @@ def test_a_claim_that_does_not_name_the_group_gives_nothing(
     assert roles(erin) == {}
 
 
+@pytest.mark.parametrize("overage", [{"_claim_names": {"groups": "src1"}}, {"hasgroups": True}])
+def test_groups_that_are_too_many_to_state_change_nothing(
+    lab: Tenant, admin: User, erin: User, arrives: SignIn, overage: dict[str, Any]
+) -> None:
+    """As Entra ID says it: the groups are still there, only not in the token."""
+    mapping(admin, "vision-lab researcher ml")
+    arrives("ml")
+    user_of(Identity.from_claims({"iss": ISSUER, "sub": "erin"} | overage))
+    assert roles(erin) == {"vision-lab": ("researcher", "ml")}
+    assert groups.effects(user=admin, wanted=[]) == [
+        groups.Effect("erin", "vision-lab", "researcher", None)
+    ], "the preview still knows the groups of before"
+    user_of(Identity.from_claims({"iss": ISSUER, "sub": "erin", "groups": []} | overage))
+    assert roles(erin) == {}, "groups that are stated count"
+
+
+def test_a_name_that_no_row_can_hold_is_no_group(erin: User, arrives: SignIn) -> None:
+    arrives("a\0b", "\ud800", "ml")
+    assert erin.socialaccount_set.get().extra_data["groups"] == ["ml"]
+
+
 def test_who_is_unlinked_loses_what_groups_gave(
     lab: Tenant, admin: User, erin: User, arrives: SignIn
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import jwt
 import pytest
+import requests
 from allauth.socialaccount.models import SocialAccount
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.conf import LazySettings
@@ -30,6 +32,7 @@ from tests.identity_provider.process import CLIENT_SECRET, ERIN, IdentityProvide
 from tests.markup import markup
 
 pytestmark = pytest.mark.django_db
+WHO = {"iss": "https://id.example", "sub": "erin"}
 FOREIGN_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
@@ -347,6 +350,7 @@ class TestAdmins:
         assert "Single sign-on" in markup(client.get(page))
         client.post(f"{page}/identity", {"subject": "bob-at-provider"})
         assert "bob-at-provider" in markup(client.get(page))
+        assert "the memberships that groups gave, with their API tokens" in markup(client.get(page))
         refused = client.post(f"{page}/identity", {"subject": " "})
         assert refused.status_code == 422
         client.post(f"{page}/identity", {"unlink": "yes"})
@@ -389,6 +393,77 @@ class TestWrongProviders:
         client = Client()
         assert "did not confirm who you are" in said(provider.sign_in(client))
         assert signed_in(client) is None
+
+    @pytest.mark.parametrize(
+        ("in_token", "in_userinfo", "email"),
+        [
+            ({"email": "victim@x.org"}, {"email": "erin@x.org", "email_verified": True}, "erin@x.org"),
+            ({"email": "erin@x.org", "email_verified": True}, {"email": "victim@x.org"}, "erin@x.org"),
+            ({"email_verified": True}, {"email": "victim@x.org"}, ""),
+            ({"email": "victim@x.org", "email_verified": False}, {"email_verified": True}, ""),
+        ],
+    )
+    def test_an_address_is_verified_by_the_document_that_has_it(
+        self,
+        provider: IdentityProvider,
+        monkeypatch: pytest.MonkeyPatch,
+        in_token: Any,
+        in_userinfo: Any,
+        email: str,
+    ) -> None:
+        found = []
+        monkeypatch.setattr(single_sign_on.Protocol, "_decode_id_token", lambda *_: WHO | in_token)
+        monkeypatch.setattr(
+            single_sign_on.Protocol, "_fetch_user_info", lambda *_: {"sub": "erin"} | in_userinfo
+        )
+        from_claims = Identity.from_claims
+        monkeypatch.setattr(
+            Identity, "from_claims", lambda claims: found.append(from_claims(claims)) or found[0]
+        )
+        provider.sign_in(Client())
+        assert found[0].email == email
+
+    @pytest.mark.parametrize(
+        ("method", "answer"),
+        [
+            ("_fetch_user_info", []),
+            ("_fetch_user_info", None),
+            ("get_access_token_data", {"access_token": "x", "expires_in": 1e30}),
+        ],
+    )
+    def test_an_odd_answer_is_refused_with_a_sentence(
+        self, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch, method: str, answer: Any
+    ) -> None:
+        monkeypatch.setattr(single_sign_on.Protocol, method, lambda *_, **__: answer)
+        assert "did not confirm who you are" in said(provider.sign_in(Client()))
+
+    @pytest.mark.parametrize("subject", ["a\0b", "\ud800", "", "x" * 256])
+    def test_a_subject_that_no_row_can_hold_is_refused(self, subject: str) -> None:
+        with pytest.raises(ValueError, match="subject"):
+            Identity.from_claims(WHO | {"sub": subject})
+
+    def test_odd_documents_are_refused_with_a_sentence(
+        self, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A discovery document that is a list, keys that are null, and userinfo that is not JSON but a signed token."""
+        get = requests.Session.get
+        client = Client()
+        for path, body in ((".well-known", b"[]"), ("/jwks", b"null"), ("/me", b"eyJ.e30.x")):
+
+            def answered(self: Any, url: str, path: str = path, body: bytes = body, **more: Any) -> Any:
+                response = get(self, url, **more)
+                if path in url:
+                    response._content = body
+                return response
+
+            with monkeypatch.context() as patched:
+                patched.setattr(requests.Session, "get", answered)
+                started = client.get("/login/sso")
+                if path == ".well-known":
+                    assert "did not confirm who you are" in said(started)
+                    continue
+                back = urlsplit(provider.authorize(started["Location"]))
+                assert "did not confirm who you are" in said(client.get(f"{back.path}?{back.query}"))
 
     @pytest.mark.parametrize(("skew_s", "works"), [(-50, True), (50, True), (90, False), (-700, False)])
     def test_clocks_may_differ_by_a_minute(
@@ -473,7 +548,7 @@ class TestAProviderThatIsDown:
 
 
 def test_the_doctor_reads_the_provider_and_names_the_setting(
-    provider: IdentityProvider, settings: LazySettings
+    provider: IdentityProvider, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = diagnosis.single_sign_on()
     assert (found.reason, found.warnings, found.found) == ("", (), provider.issuer)
@@ -483,6 +558,11 @@ def test_the_doctor_reads_the_provider_and_names_the_setting(
     assert "LUTHIER_OIDC_ISSUER" in found.remedy
     settings.LUTHIER_OIDC_ISSUER = "http://127.0.0.1:9"
     assert "127.0.0.1:9" in diagnosis.single_sign_on().reason
+    for methods in ("null", "7", "{}"):
+        document = f'{{"issuer": "http://127.0.0.1:9", "code_challenge_methods_supported": {methods}}}'
+        answer = BytesIO(document.encode())
+        monkeypatch.setattr(diagnosis, "urlopen", lambda *_, answer=answer, **__: answer)
+        assert "PKCE" in diagnosis.single_sign_on().warnings[0]
     settings.LUTHIER_OIDC_ISSUER = None
     assert diagnosis.single_sign_on().reason == ""
 
