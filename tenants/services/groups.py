@@ -130,15 +130,26 @@ def rules_set(*, user: access.Person, wanted: list[Rule], if_match: str) -> None
 def apply_groups(user: User, groups: Iterable[str]) -> None:
     """Give and withdraw memberships by the groups that the provider states now; without any, all are withdrawn."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two sign-ins of a person come one by one
+    due = {slug for slug, _, _ in _changes(user, _given(_stored(), groups))}
+    # As tenants.services.members does it, so what a manager changes meanwhile is seen below and left alone.
+    held = {
+        each.slug: each
+        for each in Tenant.objects.select_for_update(no_key=True).filter(slug__in=due).order_by("pk")
+    }
     for slug, row, rule in list(_changes(user, _given(_stored(), groups))):
-        tenant = Tenant.objects.get(slug=slug)
+        tenant = held.get(slug)
+        if tenant is None:
+            continue  # due since a moment ago: at the next sign-in
         if rule is None and row is not None:
             Token.objects.filter(user=user, tenant=tenant).delete()
             row.delete()
             _record(user, tenant, "member.remove", {"role": row.role, "group": row.group})
         elif rule is not None and row is None:
-            Membership.objects.create(user=user, tenant=tenant, role=rule.role, group=rule.group)
-            _record(user, tenant, "member.add", {"role": rule.role.value, "group": rule.group})
+            given = {"role": rule.role, "group": rule.group}
+            if Membership.objects.get_or_create(user=user, tenant=tenant, defaults=given)[
+                1
+            ]:  # or by hand just now
+                _record(user, tenant, "member.add", {"role": rule.role.value, "group": rule.group})
         elif rule is not None and row is not None:
             details = {"from": row.role, "to": rule.role.value, "group": rule.group}
             Membership.objects.filter(pk=row.pk).update(role=rule.role, group=rule.group)

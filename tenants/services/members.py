@@ -47,7 +47,7 @@ def version(membership: Membership) -> str:
 def member_change(
     *, user: access.Person, tenant: Tenant, username: str, role: Role, if_match: frozenset[str] | None = None
 ) -> Membership:
-    """Give a member another role.
+    """Give a member another role, or one that a group gave, the same by hand: it stays without the group.
 
     Raises NotAllowed, NotFound, VersionChanged, OwnRoleRaised, LastManager, or FieldsInvalid for a service account as
     manager.
@@ -61,9 +61,10 @@ def member_change(
     if membership.user.is_service_account:
         checks.refuse(checks.account_role(role))
     before = membership.role
-    if before == role:
+    if before == role and not membership.group:
         return membership
-    _keep_a_manager(membership)
+    if before != role:
+        _keep_a_manager(membership)
     membership.role, membership.group = role, ""
     membership.save(update_fields=["role", "group"])
     _record(user, tenant, "member.change", username, {"from": before, "to": role.value})

@@ -14,7 +14,7 @@ from tenants.models import AuditEntry, Membership, Tenant, Token, User
 from tenants.roles import Role
 from tenants.services import groups
 from tenants.services.identities import Identity, identity_link, identity_unlink, user_of
-from tenants.services.members import member_change
+from tenants.services.members import member_add, member_change
 from tenants.tokens import token_create
 from tests import factories
 from tests.markup import markup
@@ -137,6 +137,57 @@ def test_a_role_that_a_manager_changes_is_by_hand_from_then_on(
     arrives("ml")
     arrives()
     assert roles(erin) == {"vision-lab": ("viewer", "")}
+
+
+def test_a_role_that_a_manager_confirms_stays_without_the_group(
+    lab: Tenant, dave: User, admin: User, erin: User, arrives: SignIn
+) -> None:
+    mapping(admin, "vision-lab researcher ml")
+    arrives("ml")
+    member_change(user=dave, tenant=lab, username="erin", role=Role.RESEARCHER)
+    arrives()
+    assert roles(erin) == {"vision-lab": ("researcher", "")}
+    last = AuditEntry.objects.filter(action="member.change").latest("pk")
+    assert (last.actor, last.details) == (dave, {"from": "researcher", "to": "researcher"})
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_manager_does_while_a_person_signs_in_is_left_alone(
+    lab: Tenant,
+    dave: User,
+    admin: User,
+    erin: User,
+    arrives: SignIn,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
+) -> None:
+    """The manager comes between the look at what is due and the lock; with an add, even after the lock."""
+    mapping(admin, "vision-lab researcher ml")
+    if there:
+        arrives("ml")
+        mapping(admin, "vision-lab manager ml")
+    changes, looks = groups._changes, []
+
+    def meanwhile(*args: Any) -> Any:
+        due = list(changes(*args))
+        looks.append(due)
+        if there and len(looks) == 1:
+            member_change(user=dave, tenant=lab, username="erin", role=Role.VIEWER)
+        elif not there and len(looks) == 2:
+            member_add(user=dave, tenant=lab, username="erin", role=Role.VIEWER)
+        return due
+
+    monkeypatch.setattr(groups, "_changes", meanwhile)
+    arrives("ml")
+    assert roles(erin) == {"vision-lab": ("viewer", "")}
+
+
+def test_the_dialog_says_that_a_group_brings_a_member_back(
+    lab: Tenant, dave: User, admin: User, arrives: SignIn, signed_in: Callable[[User], Client]
+) -> None:
+    mapping(admin, "vision-lab researcher ml")
+    arrives("ml")
+    assert "comes back with the next sign-in" in markup(signed_in(dave).get("/t/vision-lab/members"))
 
 
 def test_the_preview_is_what_the_next_sign_in_does(
