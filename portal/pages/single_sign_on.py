@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.contrib import messages
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
@@ -22,7 +23,7 @@ from portal import budgets
 from portal.pages.auth import enter, wait_page
 from tenants import audit
 from tenants.errors import AccountClosed, IdentityUnknown
-from tenants.services.identities import user_of
+from tenants.services.identities import Identity, user_of
 
 if TYPE_CHECKING:
     from portal.single_sign_on import Refused
@@ -55,11 +56,12 @@ def begin(request: HttpRequest) -> HttpResponseBase:
         return wait_page(request, wait_s=budgets.WINDOW_S)
     from portal import single_sign_on  # with it come libraries that other pages do not need
 
-    request.session.set_expiry(STATE_S)
     try:
-        return single_sign_on.begin(request, to)
+        away = single_sign_on.begin(request, to)
     except single_sign_on.Refused as refusal:
         return _refused(request, refusal, to)
+    request.session.set_expiry(STATE_S)
+    return away
 
 
 @require_GET
@@ -74,7 +76,7 @@ def callback(request: HttpRequest) -> HttpResponse:
 
     try:
         identity, to = single_sign_on.finish(request)
-        user = user_of(identity)
+        return _enter(request, identity, to)
     except single_sign_on.Refused as refusal:
         return _refused(request, refusal)
     except IdentityUnknown as unknown:
@@ -84,9 +86,17 @@ def callback(request: HttpRequest) -> HttpResponse:
     except AccountClosed as closed:
         _record_failure(closed.details["username"], "disabled", identity.subject)
         return _to_login(request, closed.message)
+
+
+@transaction.atomic
+def _enter(request: HttpRequest, identity: Identity, to: str) -> HttpResponse:
+    """The session is there before the user's row is let go: who unlinks the identity then ends it."""
+    user = user_of(identity)
     # Nothing of the session before goes on: neither its key, nor its expiry, nor whose it was.
     request.session.flush()
-    return enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by="single sign-on")
+    arrived = enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by="single sign-on")
+    request.session.save()
+    return arrived
 
 
 def _require_provider() -> None:

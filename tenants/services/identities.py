@@ -87,16 +87,21 @@ class Identity:
         )
 
 
+@transaction.atomic
 def user_of(identity: Identity) -> User:
     """The user who this is, linked or made now if the rules say so.
 
-    Raises IdentityUnknown, or AccountClosed for a disabled user.
+    The user is neither unlinked nor disabled until the caller's transaction ends, so a session that begins in it is
+    among those that an admin ends. Raises IdentityUnknown, or AccountClosed for a disabled user.
     """
     try:
         with transaction.atomic():
             user = _linked(identity) or _linked_by_email(identity) or _created(identity)
     except IntegrityError:  # the same person came twice at once
         user = _linked(identity)
+    if user is not None:
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        user = _linked(identity)  # an admin may have been here before the lock
     if user is None:
         raise IdentityUnknown(subject=identity.subject)
     if not user.is_active or user.is_service_account:
@@ -162,7 +167,7 @@ def _linked_by_email(identity: Identity) -> User | None:
     """The one user with this verified address, unless another identity is theirs already.
 
     Not a platform admin: who controls addresses at the provider would control the installation. The database also
-    takes letters such as a dotless i for ASCII ones, so the address is compared here once more.
+    takes letters such as a dotless i for ASCII ones, so the address is compared here once more. Raises AccountClosed.
     """
     if not settings.LUTHIER_OIDC_LINK_BY_EMAIL or not identity.email.isascii():
         return None
@@ -172,10 +177,11 @@ def _linked_by_email(identity: Identity) -> User | None:
     (user,) = found
     if user.is_superuser or user.is_service_account or links().filter(user=user).exists():
         return None
-    if user.is_active:
-        _link(user, identity)
-        details = {"subject": identity.subject, "by": "verified e-mail address"}
-        audit.record(actor=user, action="user.link", target=user.get_username(), details=details)
+    if not user.is_active:
+        raise AccountClosed(username=user.get_username())
+    _link(user, identity)
+    details = {"subject": identity.subject, "by": "verified e-mail address"}
+    audit.record(actor=user, action="user.link", target=user.get_username(), details=details)
     return user
 
 

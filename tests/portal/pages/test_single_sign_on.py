@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from django.conf import LazySettings
 from django.contrib.messages import get_messages
 from django.core.cache import cache
+from django.db import OperationalError, connection, transaction
 from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
@@ -25,7 +27,7 @@ from portal.health import diagnosis
 from portal.pages import single_sign_on as pages
 from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, LastAdmin, UserDisabled
 from tenants.models import AuditEntry, Session, Tenant, User
-from tenants.services import groups, users
+from tenants.services import groups, identities, users
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
 from tests import factories
 from tests.identity_provider.process import CLIENT_SECRET, ERIN, IdentityProvider
@@ -297,6 +299,49 @@ class TestAdmins:
         assert client.get("/me").status_code == 302
         assert "link" in said(provider.sign_in(client))
 
+    def test_an_identity_that_is_unlinked_meanwhile_stays_out(
+        self, provider: IdentityProvider, erin: User, admin: User, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the look at the link and the lock."""
+        linked = identities._linked
+        unlink = iter([identity_unlink])
+
+        def meanwhile(identity: Identity) -> User | None:
+            found = linked(identity)
+            for act in unlink:
+                act(user=admin, username="erin")
+            return found
+
+        monkeypatch.setattr(identities, "_linked", meanwhile)
+        with pytest.raises(IdentityUnknown):
+            user_of(Identity(provider.issuer, "erin"))
+
+    @pytest.mark.django_db(transaction=True)
+    def test_no_admin_comes_between_the_identity_and_its_session(
+        self, provider: IdentityProvider, erin: User, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        enter, held = pages.enter, []
+
+        def is_held() -> bool:
+            try:
+                with transaction.atomic():
+                    User.objects.select_for_update(no_key=True, nowait=True).get(pk=erin.pk)
+            except OperationalError:
+                return True
+            finally:
+                connection.close()
+            return False
+
+        def entering(request: Any, user: User, **more: Any) -> Any:
+            with ThreadPoolExecutor(1) as another_connection:
+                held.append(another_connection.submit(is_held).result())
+            return enter(request, user, **more)
+
+        monkeypatch.setattr(pages, "enter", entering)
+        provider.sign_in(Client())
+        assert held == [True]
+        assert Session.objects.get().user == erin
+
     def test_another_identity_ends_the_sessions_of_the_one_before(
         self, provider: IdentityProvider, erin: User, admin: User
     ) -> None:
@@ -522,6 +567,7 @@ class TestAProviderThatIsDown:
         assert refused["Location"] == "/login?next=%2Fhelp"
         page = markup(client.get(refused["Location"]))
         assert "Example ID does not respond. Try again, or sign in with your password." in page
+        assert "Your session ended" not in page
         done = client.post("/login", {"username": "alice", "password": factories.PASSWORD, "next": "/help"})
         assert done["Location"] == "/help"
 
