@@ -175,7 +175,7 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
         for name in values.required_settings(environment.luthier_cluster)
         if not os.environ.get(name)
     ]
-    problems += single_sign_on.missing(os.environ)
+    problems += single_sign_on.problems(os.environ)
     if problems:
         refuse(problems)
     return environment

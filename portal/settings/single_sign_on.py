@@ -13,6 +13,11 @@ ISSUER, CLIENT_ID = "LUTHIER_OIDC_ISSUER", "LUTHIER_OIDC_CLIENT_ID"
 SECRET, SECRET_FILE = "LUTHIER_OIDC_CLIENT_SECRET", "LUTHIER_OIDC_CLIENT_SECRET_FILE"  # their names
 
 
+def problems(variables: Mapping[str, str]) -> list[str]:
+    """What keeps the provider from being used: a variable that is not set, or a file without a secret."""
+    return missing(variables) or _unreadable(variables.get(SECRET_FILE))
+
+
 def missing(variables: Mapping[str, str]) -> list[str]:
     """What of the three that belong together is not set while another one is."""
     secret = SECRET if variables.get(SECRET) or not variables.get(SECRET_FILE) else SECRET_FILE
@@ -38,6 +43,14 @@ def providers(environment: Environment) -> dict[str, Any]:
         },
     }
     return {"openid_connect": {"APPS": [app]}}
+
+
+def _unreadable(path: str | None) -> list[str]:
+    try:
+        empty = bool(path) and not _read(Path(str(path)))
+    except (OSError, ValueError) as error:
+        return [f"{SECRET_FILE}: cannot be read: {path}: {type(error).__name__}"]
+    return [f"{SECRET_FILE}: is empty: {path}: write the client's secret to it"] if empty else []
 
 
 def _read(path: Path | None) -> str:

@@ -154,6 +154,25 @@ def test_a_provider_that_is_set_in_part_is_refused_with_what_is_missing(
     assert [each.partition(":")[0] for each in found] == missing
 
 
+@pytest.mark.parametrize(("content", "problem"), [(b"\n", "is empty"), (b"\xff\xfe", "cannot be read")])
+def test_a_file_without_the_secret_of_the_provider_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    problem: str,
+) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    monkeypatch.setenv("LUTHIER_OIDC_ISSUER", "https://login.example.org")
+    monkeypatch.setenv("LUTHIER_OIDC_CLIENT_ID", "x")
+    monkeypatch.setenv("LUTHIER_OIDC_CLIENT_SECRET_FILE", str(file))
+    with pytest.raises(SystemExit) as end:
+        read_environment()
+    assert end.value.code == os.EX_CONFIG
+    assert f"  LUTHIER_OIDC_CLIENT_SECRET_FILE: {problem}: {file}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["SECRET_KEY", "LUTHIER_SECRETS_KEYS"])
 def test_a_secret_is_never_repeated(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
