@@ -211,6 +211,27 @@ def test_a_quota_above_the_policy(open_as: Open, picture: Picture) -> None:
     assert not faults(page, picture, "refused-quota")
 
 
+def test_a_draft_that_the_server_does_not_review_says_so_until_one_is(
+    open_as: Open, picture: Picture
+) -> None:
+    page = open_as("admin", "/admin-console/quotas")
+    page.route("**/admin-console/quotas", lambda route: route.fulfill(status=400))
+    field = page.get_by_label(re.compile("^Limit of .* for cpu$")).first
+    field.fill("3")
+    field.press("Tab")
+    expect(page.locator("#review [role=alert]")).to_contain_text("could not be reviewed")
+    assert not faults(page, picture, "quota-not-reviewed")
+    page.unroute("**/admin-console/quotas")
+    field.fill("2")
+    with page.expect_request("**/admin-console/quotas") as posted:
+        field.press("Tab")
+    names = set(re.findall(r'name="((?:limit|if|term|was):[^"]*)"', posted.value.post_data or ""))
+    assert {name.partition(":")[0] for name in names} == {"limit", "if"}
+    assert len(names) == 2, "what was not changed is not posted"
+    expect(page.get_by_text("1 change, not applied")).to_be_visible()
+    expect(page.locator("#review [role=alert]")).to_have_count(0)
+
+
 def test_what_was_said_of_a_field_goes_as_soon_as_one_types(open_as: Open) -> None:
     page = open_as("admin", "/admin-console/quotas")
     page.get_by_label(re.compile("^Limit of .* for cpu$")).first.fill("3")

@@ -1,7 +1,10 @@
 // Keys inside the quota matrix: arrows move between tenants, + and - change by one, Esc undoes the cell.
 // What a change would do comes from the server: the draft is posted for review, and the page's parts are morphed.
+import { icon } from "./icon";
 import { KEYS, actionIn } from "./keys";
 import { fetchPage, morphParts } from "./parts";
+import { leaveOutUnchanged } from "./quota-draft";
+import { texts } from "./texts";
 
 const REVIEW_MS = 250; // after the last change
 
@@ -57,7 +60,8 @@ async function review(table: HTMLElement): Promise<void> {
   const body = new FormData(form);
   body.set("action", "review");
   const page = await fetchPage("/admin-console/quotas", { body, signal });
-  if (!page || signal.aborted) return;
+  if (signal.aborted) return;
+  if (!page) return withoutReview(form);
   morphParts(form, page);
   for (const field of table.querySelectorAll<HTMLInputElement>("input[data-before], .term input[id]")) {
     const about = document.getElementById(field.getAttribute("aria-describedby") ?? "");
@@ -66,9 +70,23 @@ async function review(table: HTMLElement): Promise<void> {
   }
 }
 
+/** In place of the review of an older draft, until the next one comes. */
+function withoutReview(form: HTMLFormElement): void {
+  const box = document.createElement("div");
+  box.className = "call red";
+  box.setAttribute("role", "alert");
+  const text = document.createElement("span");
+  text.textContent = texts.quotas.notReviewed;
+  box.append(icon("octagon-alert"), text);
+  const section = document.createElement("section");
+  section.append(box);
+  form.querySelector("#review")?.replaceChildren(section);
+}
+
 export function startMatrix(): void {
   const table = document.getElementById("matrix");
   if (!table) return;
+  table.closest("form")?.addEventListener("formdata", ({ formData }) => leaveOutUnchanged(formData));
   table.addEventListener("keydown", (event) => {
     const field = event.target;
     if (!(field instanceof HTMLInputElement) || field.dataset.before === undefined) return;

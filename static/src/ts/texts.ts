@@ -56,6 +56,9 @@ export const texts = {
     firstError: "First error",
     copyId: "Copy the job's id",
   },
+  quotas: {
+    notReviewed: "The draft could not be reviewed: the server refused it or is not responding. Nothing was applied, and everything you typed is still here. Change a field to try again.",
+  },
   api: {
     unexpected: "The server did not respond as expected",
   },

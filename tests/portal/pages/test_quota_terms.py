@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 
 import pytest
 
@@ -99,6 +100,38 @@ def test_a_draft_of_everything_is_applied_as_one_set_and_undone_by_one(
     assert "Longest time limit: none needed" in " ".join(re.sub(r"<[^>]*>", " ", markup(history)).split())
     (first, *_) = history.context["sets"][::-1]
     assert first["fate"].word == "Reverted"
+
+
+class Inputs(HTMLParser):
+    """The fields of a page as its form posts them without scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        of = dict(attrs)
+        if tag == "input" and (name := of.get("name")):
+            self.found[name] = of.get("value") or ""
+
+
+def test_forty_tenants_with_five_types_are_reviewed_and_applied_without_scripts(
+    lab: Tenant, admin: User, signed_in: SignIn
+) -> None:
+    """The form posts each field then, changed or not."""
+    for kind in ("a100", "cpu", "h100", "h200", "v100"):
+        ClusterNode.objects.create(name=f"node-{kind}", cluster="memory", slot_type=kind, slots=64)
+    for number in range(39):
+        factories.tenant(f"tenant-{number}")
+    client = signed_in(admin)
+    draft = Inputs(markup(client.get(PAGE))).found
+    assert len([name for name in draft if name.startswith("term:")]) == 40 * (5 * 5 + 4)
+    draft |= {"limit:vision-lab:cpu": "7", "reason": "Smaller"}
+    review = client.post(PAGE, draft | {"action": "review"})
+    assert "1 change, not applied" in markup(review)
+    assert client.post(PAGE, draft | {"action": "apply"}).status_code == 302
+    assert Quota.objects.get(tenant=lab, gpu_type="cpu").limit == 7
 
 
 def test_a_cohort_in_a_draft_shows_who_starts_on_borrowed_devices(
