@@ -103,8 +103,8 @@ class Draft:
     def reserve(
         self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False
     ) -> None:
-        """Reserve slots of the tenant's and its user's limits for this gang, and with on_nodes the nodes where it can
-        start soonest, or with whole_pool all of its type.
+        """Reserve slots and a live job of the tenant's and its user's limits for this gang, and with on_nodes the nodes
+        where it can start soonest, or with whole_pool all of its type.
 
         Does nothing where the tenant's account, or the pool, has a reservation already.
         """
@@ -115,7 +115,8 @@ class Draft:
             self.failed.clear()
 
     def reserve_of_user(self, gang: Gang, slot_type: str, slots: int) -> bool:
-        """Reserve slots of its user's own limit alone for this gang; other users' jobs can still have the tenant's.
+        """Reserve slots and a live job of its user's own limits alone for this gang; other users' jobs can still have
+        the tenant's.
 
         False if there is no such limit, or a reservation already.
         """

@@ -100,7 +100,8 @@ class UserLimits:
     """What each user of one tenant can have and has: slots of one type, and live jobs of any. None: no limit.
 
     used: slots by user; live: jobs by user, shared by the tenant's types. reserved: by user, the slots that the user's
-    later jobs leave to a job, and that job.
+    later jobs leave to a job, and that job. reserved_for: by user, the jobs that one live job is reserved for, the
+    first first, shared as live is.
     """
 
     slots: int | None = None
@@ -108,11 +109,17 @@ class UserLimits:
     used: Counter[str] = field(default_factory=Counter)
     live: Counter[str] = field(default_factory=Counter)
     reserved: dict[str, tuple[int, str]] = field(default_factory=dict)
+    reserved_for: dict[str, list[str]] = field(default_factory=dict)
 
     def reserved_ahead_of(self, job: str, user: str) -> int:
         """Slots of the user's limit that are kept for another job."""
         slots, holder = self.reserved.get(user, (0, job))
         return 0 if holder == job else slots
+
+    def jobs_ahead_of(self, job: str, user: str) -> list[str]:
+        """The user's jobs that have one live job each reserved before this one."""
+        jobs = self.reserved_for.get(user, [])
+        return jobs[: jobs.index(job)] if job in jobs else jobs
 
     def allow(self, user: str, *, slots: int, jobs: int) -> bool:
         """Whether the user can have so many more."""
@@ -145,6 +152,7 @@ class Ledger:
         }
         self._users: dict[tuple[str, str], UserLimits] = {}
         self._live: dict[str, Counter[str]] = {}
+        self._reserved_for: dict[str, dict[str, list[str]]] = {}
         self._user_jobs = {
             state.tenant: state.user_jobs_limit for state in tenants if state.user_jobs_limit is not None
         }
@@ -202,8 +210,11 @@ class Ledger:
         key = (tenant, slot_type)
         found = self._users.get(key)
         if found is None:
-            live = self._live.setdefault(tenant, Counter())
-            found = self._users[key] = UserLimits(jobs=self._user_jobs.get(tenant), live=live)
+            found = self._users[key] = UserLimits(
+                jobs=self._user_jobs.get(tenant),
+                live=self._live.setdefault(tenant, Counter()),
+                reserved_for=self._reserved_for.setdefault(tenant, {}),
+            )
         return found
 
     def _count_user(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
@@ -236,13 +247,18 @@ class Ledger:
         return True
 
     def reserve_of_user(self, tenant: str, user: str, slot_type: str, slots: int, *, job: str) -> bool:
-        """Reserve slots of the user's own limit for this job, against the user's later ones. False if there is no such
-        limit, or a reservation already."""
+        """Reserve slots and one live job of the user's own limits for this job, against the user's later ones.
+
+        False if there are no such limits, or a reservation already: the first job per user and type wins.
+        """
         users = self.users(tenant, slot_type)
-        if users.slots is None or user in users.reserved:
+        if (users.slots is None and users.jobs is None) or user in users.reserved:
             return False
         users.reserved[user] = slots, job
         self.with_reservation.add(job)
+        reserved_for = users.reserved_for.setdefault(user, [])
+        if job not in reserved_for:
+            reserved_for.append(job)
         return True
 
     def claim(self, tenant: str, slot_type: str, slots: int) -> None:

@@ -105,7 +105,7 @@ class UserRoom(Check):
 
 
 class UserJobs(Check):
-    """The user runs fewer jobs than one user can run at once."""
+    """The user's running jobs, and one for each that is reserved for ahead, are fewer than one user can run at once."""
 
     code = WaitReason.USER_JOBS
     key = "user_jobs"
@@ -114,26 +114,34 @@ class UserJobs(Check):
     label = "too many jobs of the user at once"
     scope = Scope.TENANT
     own = True
-    private = frozenset({"user_jobs_limit", "user_jobs_used", "holder"})
+    private = frozenset({"user_jobs_limit", "user_jobs_used", "user_jobs_reserved", "holder"})
     redacted = "Waiting for another job of its owner to end."
 
     def applies(self, supply: Supply) -> bool:
         return supply.users.jobs is not None
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        limit = supply.users.jobs
-        fails = limit is not None and supply.users.live[gang.user] >= limit
-        return Finding(self, gang, supply, self.scope) if fails else None
+        users, user = supply.users, gang.user
+        if users.jobs is None:
+            return None
+        taken = users.live[user] + len(users.jobs_ahead_of(gang.job, user))
+        return Finding(self, gang, supply, self.scope) if taken >= users.jobs else None
 
     def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
         return {"user_jobs_limit": supply.users.jobs, "user_jobs_used": supply.users.live[gang.user]}
 
     def shortage_numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
-        """holder: the user whose jobs run."""
-        return {"holder": gang.user}
+        """holder: the user whose jobs run, or the user's job that the next place is reserved for."""
+        ahead = supply.users.jobs_ahead_of(gang.job, gang.user)
+        return {"holder": ahead[0] if ahead else gang.user, "user_jobs_reserved": len(ahead)}
 
     def sentence(self, finding: Finding) -> str:
         user, users = finding.gang.user, finding.supply.users
+        if ahead := finding.numbers["user_jobs_reserved"]:
+            return (
+                f"Waiting its turn: {user} runs {users.live[user]} of at most {users.jobs} jobs that one user can run"
+                f" at once, and {ahead} {are(ahead)} reserved for job {finding.numbers['holder']} ahead in the queue."
+            )
         return (
             f"Waiting for a job of {user} to end: {user} runs {users.live[user]} of at most {users.jobs} jobs that one"
             " user can run at once."

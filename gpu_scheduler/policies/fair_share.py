@@ -5,7 +5,8 @@ Tenants in a cohort borrow what others lend: jobs that would run on borrowed slo
 others wait for is kept from them. What a tenant lends comes back when its own jobs ask for it: borrowers are stopped.
 
 Inside a tenant the order is priority class, then first come, first served. Aging counts only the time for which a job
-was its tenant's queue head: a tenant does not gain on others by queueing ten thousand jobs.
+was its tenant's queue head: a tenant does not gain on others by queueing ten thousand jobs, or by having many users.
+What waits for its own user's jobs gains on none but the user's later ones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
 
 NO_TIME = timedelta()
+OF_USER = "user:"
+"""Before the id of a job in the state: since when it is the first of its user's that waits for the user's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class FairShare(Policy):
     from being stopped for another job.
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
+    OF_USER and a job id -> since when it waits for its own user's jobs.
     """
 
     name: ClassVar[str] = "fair_share"
@@ -54,21 +58,22 @@ class FairShare(Policy):
             changes += [
                 run.started_at + lease for run in snapshot.running if lends or run.priority < PREEMPTS
             ]
-        for since in snapshot.policy_state.values():
+        for key, since in snapshot.policy_state.items():
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
-            if self.aging_s > 0:
+            if self.aging_s > 0 and not key.startswith(OF_USER):
                 classes = (now - since).total_seconds() // self.aging_s + 1
                 changes.append(since + timedelta(seconds=classes * self.aging_s))
         return min((at for at in changes if at > now), default=None)
 
     def window(self, state: PolicyState) -> Window:
-        return Window(frozenset(state), levels=("-priority",), queue=("tenant", "priority"))
+        jobs = frozenset(key.removeprefix(OF_USER) for key in state)
+        return Window(jobs, levels=("-priority",), queue=("tenant", "priority"))
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
-        return {job: since.isoformat() for job, since in state.items()}
+        return {key: since.isoformat() for key, since in state.items()}
 
     def load(self, stored: Mapping[str, Any]) -> PolicyState:
-        return {job: datetime.fromisoformat(since) for job, since in stored.items()}
+        return {key: datetime.fromisoformat(since) for key, since in stored.items()}
 
 
 class FairShareRound(Round):
@@ -77,13 +82,19 @@ class FairShareRound(Round):
     def __init__(self, policy: FairShare, draft: Draft) -> None:
         self._draft = draft
         self._now = draft.snapshot.now
-        self._since: Mapping[str, datetime] = draft.state
+        self._since: dict[str, datetime] = {}
+        self._since_of_user: dict[str, datetime] = {}
+        for key, since in draft.state.items():
+            of = self._since_of_user if key.startswith(OF_USER) else self._since
+            of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
         self._timeout = timedelta(seconds=policy.starvation_timeout_s)
         self._aging = timedelta(seconds=policy.aging_s)
-        self._queues_with_head: set[tuple[str, ...]] = set()
+        self._queues_with_head: set[tuple[str, str]] = set()
         self._marks: dict[str, datetime] = {}
+        self._users_with_head: set[tuple[str, str, str]] = set()
+        self._marks_of_user: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
         self._preemption = Preemption(draft, policy.lease_s)
         self._leaving_for: dict[str, int] = {}
@@ -186,20 +197,35 @@ class FairShareRound(Round):
             self._leaving_for[gang.job] = leaving
             self._must_start_next.add(gang.job)
         slot_type = finding.supply.slot_type
-        self._mark(gang, (gang.tenant, slot_type))
+        self._mark(gang, slot_type)
         if gang.job in self._must_start_next:
             on_nodes = finding.scope is Scope.CLUSTER
             self._draft.reserve(gang, slot_type, gang.asked, on_nodes=on_nodes)
+        if (since := self._since_of_user.get(gang.job)) is not None:
+            # Kept until it starts: else the user's later jobs would hold it back again.
+            self._marks_of_user[gang.job] = since
+            self._reserve_of_user(gang, slot_type, since)
 
     def _wait_for_user(self, gang: Gang, finding: Finding) -> None:
-        """Its user's own jobs hold it back: nothing is stopped for it, only the user's later jobs leave it slots."""
+        """Its user's own jobs hold it back: nothing is stopped for it, only the user's later jobs leave it slots and a
+        place. It is no queue head, so this time does not lift it over other tenants' jobs."""
         slot_type = finding.supply.slot_type
-        self._mark(gang, (gang.tenant, gang.user, slot_type))
-        if gang.job in self._must_start_next:
+        queue = (gang.tenant, gang.user, slot_type)
+        since = self._since_of_user.get(gang.job, self._since.get(gang.job))
+        if since is None and queue not in self._users_with_head:
+            since = self._now
+        self._users_with_head.add(queue)
+        if since is not None:
+            self._marks_of_user[gang.job] = since
+            self._reserve_of_user(gang, slot_type, since)
+
+    def _reserve_of_user(self, gang: Gang, slot_type: str, since: datetime) -> None:
+        if self._now - since >= self._timeout:
             self._draft.reserve_of_user(gang, slot_type, gang.asked)
 
-    def _mark(self, gang: Gang, queue: tuple[str, ...]) -> None:
-        """Remember since when it is a queue head, if it is one of this queue."""
+    def _mark(self, gang: Gang, slot_type: str) -> None:
+        """Remember since when it is a queue head, if it is one."""
+        queue = (gang.tenant, slot_type)
         since = self._since.get(gang.job)
         if since is not None:
             self._marks[gang.job] = since
@@ -211,7 +237,7 @@ class FairShareRound(Round):
         return self._preemption.stops, ()
 
     def state(self) -> PolicyState:
-        return self._marks
+        return self._marks | {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """queue_head_since; stopping_for_it: how many running jobs are stopped so that it can start."""

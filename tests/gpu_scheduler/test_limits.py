@@ -8,7 +8,8 @@ from typing import Any
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Plan, Priority, Snapshot, TenantState, WaitReason
-from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
+from gpu_scheduler.policies.fair_share import OF_USER
+from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot
 
 
 def limited(
@@ -129,3 +130,61 @@ def test_nothing_is_stopped_for_an_urgent_job_that_its_user_may_not_have() -> No
     assert len(plan(limited(world, user_limit=4)).stops) == 1
     assert len(plan(limited(world, jobs=1)).stops) == 1
     assert plan(limited(world, user_limit=3)).stops == ()
+
+
+def test_a_large_job_is_not_starved_by_its_own_users_small_ones_that_run_one_at_a_time() -> None:
+    """Each small one would let another user's job onto the nodes of the large one, before the next small one comes."""
+    world = snapshot(
+        nodes(a1=8, a2=2),
+        [gang("j1", 1, 6, user="alice"), gang("j2", 1, 2, user="alice"), gang("j3", 1, 8, user="carol")],
+        [running("r", "a1", slots=8, user="carol")],
+        policy_state={"j1": NOON - timedelta(hours=3)},
+    )
+    world = limited(world, jobs=1)
+    made = plan(world)
+    assert started(made) == []
+    wait = why(made, "j2")
+    assert wait.code is WaitReason.USER_JOBS
+    assert wait.message == (
+        "Waiting its turn: alice runs 0 of at most 1 jobs that one user can run at once, and 1 is reserved for job j1"
+        " ahead in the queue."
+    )
+    assert (wait.numbers["user_jobs_reserved"], wait.numbers["holder"]) == (1, "j1")
+    assert started(plan(next_snapshot(world, made, after_s=60, ended=["r"]))) == ["j1"]
+
+
+def test_a_place_among_the_users_jobs_is_kept_while_one_of_them_runs() -> None:
+    """The large job waits for its user's own, then for nodes: the user's later jobs leave it its place all the time."""
+    world = snapshot(
+        nodes(a1=8, a2=2),
+        [gang("j1", 1, 6, user="alice"), gang("j2", 1, 2, user="alice")],
+        [running("r1", "a1", slots=8, user="carol"), running("r2", "a2", slots=2, user="alice")],
+        policy_state={f"{OF_USER}j1": NOON - timedelta(hours=3)},
+    )
+    world = limited(world, jobs=1)
+    made = plan(world)
+    assert why(made, "j1").code is WaitReason.USER_JOBS
+    world = next_snapshot(world, made, after_s=60, ended=["r2"])
+    made = plan(world)
+    assert started(made) == []
+    assert why(made, "j1").code is WaitReason.INSUFFICIENT_CAPACITY
+    assert why(made, "j2").numbers["user_jobs_reserved"] == 1
+    assert started(plan(next_snapshot(world, made, after_s=60, ended=["r1"]))) == ["j1"]
+
+
+def test_a_job_that_its_users_own_held_back_for_hours_has_not_risen_over_other_tenants() -> None:
+    """Nor does it go first in its class: it was no queue head of its tenant."""
+    held_back = gang("j1", 1, 4, user="alice", priority=Priority.LOW)
+    world = snapshot(nodes(a1=8), [held_back], [running("r", "a1", slots=6, user="alice")])
+    world = limited(world, user_limit=8)
+    made = plan(world)
+    assert why(made, "j1").code is WaitReason.USER_GPUS
+    later = next_snapshot(world, made, after_s=3 * 3600, ended=["r"])
+    for priority in (Priority.HIGH, Priority.LOW):
+        other = gang("j2", 1, 6, tenant="green", priority=priority, queued_at=NOON - timedelta(hours=2))
+        quotas = (*later.quotas, *snapshot((), [other]).quotas)
+        made = plan(replace(later, waiting=(held_back, other), quotas=quotas))
+        assert started(made) == ["j2"]
+        assert why(made, "j1").numbers["queue_head_since"].startswith("2026-01-01T15:00"), (
+            "it is one only now"
+        )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.checks import CHECKS, NOT_QUEUED, Scope, check_named, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Plan, Snapshot, WaitReason
-from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fair_share import OF_USER, FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
     TYPES,
@@ -136,14 +136,15 @@ def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: 
     made = plan(world)
     free, (used, live) = free_after(world, made), usage_after(world, made)
     jobs = {job.job: job for job in world.waiting}
+    since = {key.removeprefix(OF_USER): since for key, since in world.policy_state.items()}
     impatient = any(
-        wait.job in world.policy_state
-        and (NOON - world.policy_state[wait.job]).total_seconds() >= world.policy.starvation_timeout_s
+        wait.job in since and (NOON - since[wait.job]).total_seconds() >= world.policy.starvation_timeout_s
         for wait in made.waits
     )
     for wait in made.waits:
         job = jobs[wait.job]
-        if wait.code is WaitReason.FAIR_SHARE or wait.numbers.get("user_reserved"):
+        of_user = wait.numbers.get("user_reserved") or wait.numbers.get("user_jobs_reserved")
+        if wait.code is WaitReason.FAIR_SHARE or of_user:
             assert impatient
         elif _could_start(job, world, made, free, used, live):
             assert job.slot_type is None
@@ -207,7 +208,8 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
                     numbers["user_used"] + numbers["user_reserved"] + asked > numbers["user_limit"] >= asked
                 )
             case WaitReason.USER_JOBS:
-                assert of_user[user] == numbers["user_jobs_used"] >= numbers["user_jobs_limit"]
+                assert numbers["user_jobs_used"] == of_user[user]
+                assert numbers["user_jobs_used"] + numbers["user_jobs_reserved"] >= numbers["user_jobs_limit"]
             case WaitReason.TENANT_SUSPENDED:
                 assert states[job.tenant].suspended
             case WaitReason.QUOTA_GPUS:
@@ -271,9 +273,11 @@ def test_only_who_waits_for_nodes_is_ahead_in_the_cluster(world: Snapshot) -> No
 def test_only_jobs_that_wait_in_line_are_remembered_as_heads_and_marks_never_move(world: Snapshot) -> None:
     made = plan(world)
     waits = {wait.job: wait for wait in made.waits}
-    for job, since in made.policy_state.items():
+    for key, since in made.policy_state.items():
+        job = key.removeprefix(OF_USER)
         assert waits[job].code not in NOT_QUEUED
-        assert since == world.policy_state.get(job, NOON)
+        as_head = world.policy_state.get(job, NOON)
+        assert since == (as_head if key == job else world.policy_state.get(key, as_head))
 
 
 @settings(max_examples=60, deadline=None)

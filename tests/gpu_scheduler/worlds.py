@@ -26,7 +26,7 @@ from gpu_scheduler.model import (
     Snapshot,
     TenantState,
 )
-from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fair_share import OF_USER, FairShare
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -144,7 +144,8 @@ def worlds(draw: st.DrawFn) -> Snapshot:
         for tenant in TENANTS
     )
     heads = {
-        job.job: NOON - timedelta(seconds=draw(st.sampled_from([0, 100, 400, 4000, 9000])))
+        draw(st.sampled_from(["", OF_USER])) + job.job: NOON
+        - timedelta(seconds=draw(st.sampled_from([0, 100, 400, 4000, 9000])))
         for job in waiting
         if draw(st.integers(0, 3)) == 0
     }
