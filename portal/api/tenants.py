@@ -22,6 +22,7 @@ from tenants import access
 from tenants.models import AuditEntry, Tenant
 from tenants.roles import Permission
 from tenants.services import tenants as services
+from tenants.services.quotas import MAX_TIME_S
 
 
 class TenantSerializer(ReadSerializer):
@@ -92,9 +93,6 @@ def tenant_list(call: Call) -> dict[str, Any]:
 def tenant_get(call: Call, t: str) -> dict[str, Any]:
     """One tenant."""
     return TenantSerializer.render(permissions.tenant(call, t), call)
-
-
-MAX_TIME_S = 10 * 365 * 86_400
 
 
 class TenantSettings(StrictSerializer):

@@ -20,6 +20,7 @@ QUOTA_LOCK = 4_770_001
 """Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
 MAX_LIMIT = 1_000_000
 MAX_WEIGHT = 1000
+MAX_TIME_S = 10 * 365 * 86_400
 TERMS: Mapping[str, int | None] = {
     "borrowing_limit": None,
     "lending_limit": None,
@@ -41,6 +42,8 @@ WHOLE_TERMS: Mapping[str, int | str | None] = {
 Term = int | str | None
 LEAST = {"weight": 1, "user_limit": 1, "gang_limit": 1, "user_jobs_limit": 1, "max_time_s": 1}
 """The least that a limit or a term can be, if not 0: one of 0 for each user or job is a limit of 0."""
+MOST = {"weight": MAX_WEIGHT, "max_time_s": MAX_TIME_S}
+"""The most that it can be, if not MAX_LIMIT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +151,10 @@ def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
             if wrong:
                 yield wrong
             continue
-        least, most = LEAST.get(name, 0), MAX_WEIGHT if name == "weight" else MAX_LIMIT
+        least, most = LEAST.get(name, 0), MOST.get(name, MAX_LIMIT)
         unlimited = value is None and name in usual and usual[name] is None
         if not unlimited and not (isinstance(value, int) and least <= value <= most):
-            allowed = f"{least} to {most}"
+            allowed = f"{least}s to {most // 86_400}d" if name == "max_time_s" else f"{least} to {most}"
             yield problem(f"changes[{index}].{name}", "out_of_range", f"must be {allowed}", value, allowed)
 
 

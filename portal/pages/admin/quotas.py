@@ -29,7 +29,7 @@ from portal.pages.admin.matrix import (
     read_limits,
 )
 from portal.pages.admin.shell import frame
-from portal.pages.admin.terms import LABELS, TermsDraft, problems
+from portal.pages.admin.terms import LABELS, TermsDraft, problems, said
 from portal.pages.admin.terms import Key as TermKey
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
@@ -194,11 +194,11 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
         text = sentence(each["message"])
         if found := CHANGE.match(each["path"]):
             change = changes[int(found[1])]
-            if each["code"] == "limit_changed":
-                what = "the limit" if each["path"].endswith(".if_limit") else "it"
-                saw, now = (each[name] or "none" for name in ("got", "allowed"))
-                text = f"You saw {saw}, but {what} is now {now}. Apply again to overwrite it."
             name = each["path"].rpartition(".")[2]
+            if each["code"] == "limit_changed":
+                what = "the limit" if name == "if_limit" else "it"
+                saw, now = said(name, change.if_terms.get(name, each["got"])), said(name, each["allowed"])
+                text = f"You saw {saw}, but {what} is now {now}. Apply again to overwrite it."
             if name in LABELS:
                 terms[change.tenant, change.gpu_type, name] = text
             else:

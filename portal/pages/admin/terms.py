@@ -160,6 +160,11 @@ def seen(of: Iterable[TermField], draft: TermsDraft) -> dict[str, Term]:
     return {term.name: draft.seen.get(term.key, term.before) for term in of if term.changed}
 
 
+def said(name: str, value: Term) -> str:
+    """A term in a sentence."""
+    return _text(name, value) or "none"
+
+
 def _text(name: str, value: Term) -> str:
     if value is None:
         return ""

@@ -170,6 +170,25 @@ def test_everything_wrong_with_terms_is_said_at_once_and_nothing_typed_is_lost(
     assert QuotaChange.objects.count() == 0
 
 
+def test_a_time_is_bounded_as_it_is_over_rest_and_shown_as_a_duration(
+    lab: Tenant, admin: User, signed_in: SignIn
+) -> None:
+    client = signed_in(admin)
+    field, was = "term:vision-lab::max_time_s", "was:vision-lab::max_time_s"
+    assert client.post(PAGE, {field: "30d", was: "", "action": "apply", "reason": "r"}).status_code == 302
+    assert Tenant.objects.get(pk=lab.pk).max_time_s == 30 * 86_400
+    answer = client.post(PAGE, {field: "3651d", was: "30d", "action": "apply", "reason": "r"})
+    assert answer.context["review"].terms == {("vision-lab", "", "max_time_s"): "Must be 1s to 3650d."}
+    answer = client.post(PAGE, {field: "12h", was: "2d", "action": "apply", "reason": "r"})
+    assert answer.context["review"].terms["vision-lab", "", "max_time_s"] == (
+        "You saw 2d, but it is now 30d. Apply again to overwrite it."
+    )
+    assert client.post(PAGE, {field: "14d", was: "30d", "action": "apply", "reason": "r"}).status_code == 302
+    change_set = QuotaChange.objects.latest("pk").change_set
+    draft = client.get(f"{PAGE}?revert={change_set}")
+    assert (draft.status_code, draft.context["matrix"].count) == (200, 1)
+
+
 def test_a_term_that_another_admin_changed_meanwhile_is_not_overwritten(
     lab: Tenant, admin: User, drafted: dict[str, str], signed_in: SignIn
 ) -> None:
