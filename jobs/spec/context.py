@@ -186,17 +186,26 @@ def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     field_name = "gpus" if spec.resources.gpus else "cpus"
     place = f"resources.{'learners' if spec.resources.learners > 1 else field_name}"
-    for code, limits, whose in (
+    limits = (
         ("exceeds_gang_limit", context.gang_limits, "a job of this tenant"),
         ("exceeds_user_limit", context.user_limits, "one user of this tenant"),
-    ):
-        most = max((limits.get(kind, asked) for kind in kinds), default=asked)
-        if asked > most:
-            message = (
-                f"requests {asked} {unit(spec.slot_type or '', asked)} in all; {whose} can have {most} at once."
-                " Request fewer, or ask a platform admin to raise the limit"
-            )
-            yield Problem(place, code, message, str(asked), f"at most {most}")
+    )
+    exceeded = [
+        (most, code, whose)
+        for code, of_kind, whose in limits
+        if (most := max((of_kind.get(kind, asked) for kind in kinds), default=asked)) < asked
+    ]
+    if not exceeded:  # each is wide enough on some type, but no type for both
+        both = [min((of_kind.get(kind, asked), code) for code, of_kind, _ in limits) for kind in kinds]
+        most, code = max(both, default=(asked, ""))
+        if most < asked:
+            exceeded = [(most, code, "one user's job in this tenant")]
+    for most, code, whose in exceeded:
+        message = (
+            f"requests {asked} {unit(spec.slot_type or '', asked)} in all; {whose} can have {most} at once."
+            " Request fewer, or ask a platform admin to raise the limit"
+        )
+        yield Problem(place, code, message, str(asked), f"at most {most}")
     if (longest := context.max_time_s) is not None and (
         spec.time_limit_s is None or spec.time_limit_s > longest
     ):

@@ -150,3 +150,22 @@ def test_without_any_quota_of_the_type_the_warning_says_so() -> None:
     assert problem.message == (
         "requests 1 CPU; the tenant has no quota for them, so the job waits until the quota is raised"
     )
+
+
+def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> None:
+    """By each limit alone, one type does: a100 for the user, h100 for the job."""
+    both = replace(
+        HERE,
+        pools={"a100": TypeCapacity(16, 8), "h100": TypeCapacity(16, 8)},
+        gang_limits={"a100": 2},
+        user_limits={"h100": 3},
+    )
+    (problem,) = check(parse(spec_with(resources={"gpus": 4})), both).errors
+    assert (problem.path, problem.code, problem.allowed) == (
+        "resources.gpus",
+        "exceeds_user_limit",
+        "at most 3",
+    )
+    assert "requests 4 GPUs in all; one user's job in this tenant can have 3 at once" in problem.message
+    assert check(parse(spec_with(resources={"gpus": 3})), both).errors == ()
+    assert check(parse(spec_with(resources={"gpus": 4})), replace(both, gang_limits={})).errors == ()
