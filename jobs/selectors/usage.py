@@ -55,6 +55,11 @@ class QuotaStatus:
     user_limit: int | None = None
     gang_limit: int | None = None
 
+    @property
+    def over(self) -> int:
+        """Slots of used above the limit that no other tenant lends: the limit was lowered."""
+        return max(0, self.used - self.limit - self.borrowed)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

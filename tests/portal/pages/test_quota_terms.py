@@ -220,5 +220,12 @@ def test_the_page_shows_who_lends_to_whom_and_each_tenant_its_own_part(
     client = signed_in(alice)
     assert "3 borrowed from cohort research" in markup(client.get("/t/vision-lab/usage"))
     assert "3 borrowed" in markup(client.get("/t/vision-lab/"))
+    Quota.objects.filter(tenant=lab).update(limit=2)
+    Quota.objects.filter(tenant=other).update(lending_limit=3)
+    page = markup(client.get("/t/vision-lab/usage"))
+    assert "3 borrowed from cohort research" in page
+    assert "6 over the limit" in page, "of 11 in use, 2 are its own and 3 are borrowed"
+    Quota.objects.filter(tenant=other).update(lending_limit=None)
+    Quota.objects.filter(tenant=lab).update(limit=8)
     lender = factories.member(other, "bob")
     assert "3 lent to cohort research" in markup(signed_in(lender).get("/t/nlp-research/usage"))
