@@ -13,10 +13,11 @@ from jobs import events, pubsub, wake
 from jobs.models import JobEvent
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import pools
+from jobs.spec.quantities import print_duration
 from jobs.states import EventCode
 from tenants import access
 from tenants.models import Tenant
-from tenants.services.quotas import Applied, Change, ChangeSet, quota_changes_apply
+from tenants.services.quotas import Applied, Change, ChangeSet, Term, quota_changes_apply
 
 
 @retry_on_serialization_failure
@@ -65,10 +66,11 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
         waiting = cursor.fetchall()
     changed = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
     whose = f" of {one.gpu_type}" if one.gpu_type else ""
-    text = " and ".join(
-        f"{name.removesuffix('_s').replace('_', ' ')}{whose} changed from {_shown(before)} to {_shown(after)}"
-        for name, (before, after) in {**changed, **one.terms}.items()
-    )
+    parts = [
+        f"{name.removesuffix('_s').replace('_', ' ')}{whose} changed from {_shown(name, old)} to {_shown(name, new)}"
+        for name, (old, new) in {**changed, **one.terms}.items()
+    ]
+    text = " and ".join(parts)
     text = f"{text[0].upper()}{text[1:]} by {user.get_username()}"
     JobEvent.objects.bulk_create(
         JobEvent(
@@ -93,5 +95,7 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
         events.publish_later(job, tenant_id, n)
 
 
-def _shown(value: int | str | None) -> str:
+def _shown(name: str, value: Term) -> str:
+    if name == "max_time_s" and isinstance(value, int):
+        return print_duration(value)
     return "no limit" if value is None else str(value) or "none"

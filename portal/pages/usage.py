@@ -23,6 +23,7 @@ from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
 from portal.pages import charts, meters
+from portal.pages.admin.terms import described
 from portal.pages.cells import row as job_row
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -104,6 +105,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     people = _people(rows, kinds, waits, _summed(submitted, OWNER))
+    changes = list(tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN])
     context = frame(request, tenant, "usage") | {
         "news": news,
         "month": month,
@@ -122,7 +124,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "sum": _sum(rows, waits, quotas, month, resource),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
-        "changes": tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN],
+        "changes": changes,
+        "terms": {change.pk: described(change.terms) for change in changes},
         "admins": User.objects.filter(is_superuser=True, is_active=True).order_by("username")[:3],
     }
     return render(request, "tenant/usage.html", context)

@@ -278,6 +278,20 @@ def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, chang
     else:
         values = {"limit": one.new_limit, **terms}
         Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults=values)
+    _record(one, tenant, reason, user, change_set)
+
+
+def whole_changed(
+    tenant: Tenant, changes: Mapping[str, tuple[Term, Term]], *, reason: str, user: access.Person
+) -> None:
+    """Add what was changed of WHOLE_TERMS outside a change set, before and after, to the history as a set of its own:
+    else an older set would still seem to be in effect."""
+    terms = {name: pair for name, pair in changes.items() if name in WHOLE_TERMS}
+    if terms:
+        _record(Applied(tenant.slug, WHOLE, 0, 0, 0, terms), tenant, reason, user, uuid.uuid4())
+
+
+def _record(one: Applied, tenant: Tenant, reason: str, user: access.Person, change_set: uuid.UUID) -> None:
     QuotaChange.objects.create(
         tenant=tenant,
         gpu_type=one.gpu_type,

@@ -11,6 +11,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NameTaken, problem
 from tenants.models import AuditEntry, Tenant
+from tenants.services import quotas
 from tenants.services.editing import locked_tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
@@ -83,6 +84,8 @@ def tenant_change(
         audit.record(
             actor=user, action=action, tenant_id=tenant.pk, target=slug, reason=reason, details=details
         )
+        pairs = {field: (before[field], value) for field, value in different.items()}
+        quotas.whole_changed(tenant, pairs, reason=reason, user=user)
     tenant.refresh_from_db()
     return tenant
 

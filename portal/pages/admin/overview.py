@@ -15,6 +15,7 @@ from jobs.selectors import cluster, installation, queue, usage
 from jobs.selectors.wait_reasons import Remedy, check_of, is_start_failed, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
+from portal.pages.admin.terms import described
 from portal.pages.cluster import pool_view
 from portal.pages.guard import admins_only, person
 from portal.pages.meters import FULL
@@ -29,6 +30,7 @@ CHANGES_SHOWN = 5
 def page(request: HttpRequest) -> HttpResponse:
     user = person(request)
     nodes = cluster.nodes(user)
+    changes = _changes()
     context = frame(request, "overview") | {
         "pools": [pool_view(pool) for pool in cluster.pools(nodes)],
         "down": [node for node in nodes if not node.ready],
@@ -37,7 +39,8 @@ def page(request: HttpRequest) -> HttpResponse:
         "waiting": [_waiting(job) for job in queue.waiting_jobs()[:WAITING_SHOWN]],
         "full": _full(matrix(user)),
         "full_share": FULL,
-        "changes": _changes(),
+        "changes": changes,
+        "terms": {change.pk: described(change.terms) for change, _ in changes},
         "now": timezone.now(),
     }
     return render(request, "console/overview.html", context)

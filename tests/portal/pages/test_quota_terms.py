@@ -10,6 +10,7 @@ import pytest
 from jobs.models import ClusterNode, JobEvent
 from jobs.states import State
 from tenants.models import Quota, QuotaChange, Tenant, User
+from tenants.services.tenants import tenant_change
 from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
@@ -81,6 +82,7 @@ def test_a_draft_of_everything_is_applied_as_one_set_and_undone_by_one(
         JobEvent.objects.filter(job=waiting, code="QUOTA_CHANGED").values_list("message", flat=True)
     )
     assert any("Cohort changed from none to research" in message for message in messages)
+    assert any("ax time changed from no limit to 12h" in message for message in messages)
 
     draft = client.get(f"{PAGE}?revert={change_set}")
     assert draft.context["matrix"].count == 7
@@ -201,6 +203,24 @@ def test_a_term_that_another_admin_changed_meanwhile_is_not_overwritten(
         "You saw 1, but it is now 3. Apply again to overwrite it."
     )
     assert "it is now other" in review.terms["vision-lab", "", "cohort"]
+
+
+def test_what_was_changed_over_rest_is_in_the_history_and_supersedes_the_consoles_set(
+    lab: Tenant, alice: User, admin: User, signed_in: SignIn
+) -> None:
+    client = signed_in(admin)
+    draft = {"term:vision-lab::max_time_s": "1d", "was:vision-lab::max_time_s": ""}
+    client.post(PAGE, draft | {"action": "apply", "reason": "Fair use"})
+    tenant_change(user=admin, slug=lab.slug, changes={"max_time_s": 172_800, "name": "Lab"}, reason="Thesis")
+    newest, first = client.get("/admin-console/quota-history").context["sets"]
+    assert (first["fate"].word, first["fate"].by) == ("Superseded", newest["number"])
+    assert (newest["rows"][0].reason, newest["fate"]) == ("Thesis", None)
+    assert list(newest["terms"].values()) == [[("Longest time limit", "1d", "2d")]]
+    tenant_change(user=admin, slug=lab.slug, changes={"name": "The lab"}, reason="r")
+    assert QuotaChange.objects.count() == 2, "a name is no term"
+    for page in ("/admin-console/", "/t/vision-lab/usage"):
+        shown = " ".join(re.sub(r"<[^>]*>", " ", markup(client.get(page))).split())
+        assert "all types Longest time limit: 1d 2d" in shown
 
 
 def test_the_page_shows_who_lends_to_whom_and_each_tenant_its_own_part(
