@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from jobs.models import Checkpoint, Job, JobEvent, Learner, PeriodicTask, Schedu
 from jobs.states import State
 from tests import factories
 
+MIGRATIONS = Path(__file__).parents[2] / "jobs" / "migrations"
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("latest_again")]
 
 
@@ -33,6 +36,20 @@ def models_at(migration: str) -> Any:
     call_command("migrate", "jobs", migration, verbosity=0)
     executor = MigrationExecutor(connection)
     return executor.loader.project_state([("jobs", migration)]).apps
+
+
+def test_a_table_is_rewritten_by_a_migration_that_locks_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each lock is held until the migration ends, and a rewrite takes seconds per million rows."""
+    rewrites = []
+    for name in sorted(path.stem for path in MIGRATIONS.glob("0*.py")):
+        if name[:4] < "0036":
+            continue
+        call_command("sqlmigrate", "jobs", name)
+        statements = capsys.readouterr().out
+        if "STORED" in statements:
+            rewrites.append(name[:4])
+            assert len(set(re.findall(r'ALTER TABLE "(\w+)"', statements))) == 1, name
+    assert rewrites == ["0038"]
 
 
 def test_rows_of_release_1_migrate_to_the_field_s_terms() -> None:
