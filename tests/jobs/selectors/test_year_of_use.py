@@ -14,6 +14,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from jobs.models import Learner
 from jobs.selectors import heads
 from jobs.selectors.checkpoints import kept_bytes
 from jobs.selectors.jobs import job_list
@@ -117,6 +118,41 @@ def test_a_preview_of_retention_asks_nothing_for_each_job(kind: Kind) -> None:
     assert found.jobs == pytest.approx(removed, abs=2)
     assert len(chosen(tenant.pk, kind, Rule(days=30), 5_000)) == found.jobs
     assert pages_read(judge) < 2_000
+
+
+def test_a_preview_of_logs_reads_no_learner_of_another_tenant() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE jobs_job CASCADE")
+        own, other = factories.tenant(), factories.tenant()
+        history(own, 5_000)
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(
+            "UPDATE jobs_job SET tenant_id = %s WHERE created_at < now() - interval '51 h'", [other.pk]
+        )
+        like = factories.job(of=other, state=State.COMPLETED)
+        columns = ", ".join(
+            field.column
+            for field in Learner._meta.concrete_fields
+            if not field.generated and field.name not in {"id", "job", "tenant", "attempt", "secret_sha256"}
+        )
+        cursor.execute(
+            f"INSERT INTO jobs_learner (job_id, tenant_id, attempt, secret_sha256, {columns})"
+            f" SELECT job.id, job.tenant_id, n, job.id || n, {columns} FROM jobs_learner learner, jobs_job job,"
+            " generate_series(2, 5) n WHERE learner.job_id = %s",
+            [like.pk],
+        )
+        cursor.execute("UPDATE jobs_learner SET log_lines = 3")
+        cursor.execute("UPDATE jobs_progress SET log_bytes = 100")
+        cursor.execute("ANALYZE jobs_learner, jobs_progress, jobs_job")
+    with CaptureQueriesContext(connection) as queries:
+        (found,) = effects(own, {Kind.LOGS: Rule(days=0)})
+    assert (found.jobs, found.rows) == (27, 27 * 12)  # the others ended within a day
+    with connection.cursor() as cursor:
+        [judgement] = [sql for query in queries if "jobs_learner" in (sql := query["sql"])]
+        cursor.execute(f"EXPLAIN {judgement}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "on jobs_learner" in plan
+    assert "Seq Scan on jobs_learner" not in plan, plan
 
 
 def test_bytes_of_a_tenant_s_checkpoints_are_read_from_an_index_alone() -> None:

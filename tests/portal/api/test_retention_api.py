@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -15,7 +16,7 @@ from jobs.models import Job, JobEvent, LogChunk
 from jobs.selectors.retention import KEPT_EVENT
 from jobs.states import EventCode, State
 from tenants.models import AuditEntry, Session
-from tenants.retention import Kind, Rule
+from tenants.retention import OF_JOBS, Kind, Rule
 from tests import factories
 from tests.jobs.conftest import People
 from tests.jobs.ended import ended
@@ -186,6 +187,18 @@ def test_the_audit_log_is_shortened_by_its_own_rule_alone(admin: Api, people: Pe
     retention.enforce(float("inf"))
     assert not AuditEntry.objects.filter(action="job.read").exists()
     assert AuditEntry.objects.get(action="retention.audit").details["entries"] == 1
+
+
+def test_a_run_whose_time_is_over_judges_no_jobs_and_says_that_more_may_be_left(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To judge the jobs of a large tenant may take minutes."""
+    judged: list[Kind] = []
+    monkeypatch.setattr(retention, "chosen", lambda tenant, kind, *rest: judged.append(kind) or [])
+    assert retention.enforce(time.monotonic() - 1)["more"]
+    assert judged == []
+    assert not retention.enforce(float("inf"))["more"]
+    assert set(judged) == set(OF_JOBS)
 
 
 def test_the_command_previews_and_then_removes_all_at_once(admin: Api, people: People) -> None:
