@@ -183,8 +183,8 @@ def ending(job: JobObservation) -> Ending:
     target = AFTER_STOPPING[reason]
     if _time_is_up(job, target):
         words = ENDED_WORDS.get(reason, job.reason.message) + TIME_IS_UP + _clone_hint(job)
-        numbers = {name: value for name, value in job.reason.numbers.items() if name != "since"}
-        return Ending(State.FAILED, Reason("time_limit", words, numbers))  # no outage that is over
+        lasting = {name: value for name, value in job.reason.numbers.items() if name != "since"}
+        return Ending(State.FAILED, Reason("time_limit", words, lasting))  # no outage that is over
     if reason in ENDED_WORDS:
         numbers = (
             job.reason.numbers if job.reason.code == reason else {}
