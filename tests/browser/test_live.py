@@ -247,7 +247,6 @@ def test_what_was_skipped_is_fetched_and_what_was_lost_is_named(script: tuple[Sc
     server.send(1501, 1600)
     expect(page.locator("x-log .log-status")).to_contain_text("1,600 lines")
     assert all_lines(page, 1600) == [(n, f"line {n}") for n in range(1, 1601)]
-    assert any("after=1000" in url for url in server.requests)
     page.locator("x-log .log-scroller").focus()
     page.keyboard.press("End")
     server.skip(1601, 1603, lost=True)
