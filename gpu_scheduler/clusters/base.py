@@ -22,8 +22,6 @@ STALE_S = 5.0
 """Greatest age of what ``observe`` returns, in seconds. A driver whose cache is older asks the cluster."""
 ABSENCE_S = 60.0
 """Two complete observations prove an absence only if they are at most this far apart, in seconds."""
-APART_S = 1.5
-"""And at least this far: what repeats an old answer may do so for a moment."""
 
 
 class ClusterError(Exception):
@@ -304,8 +302,7 @@ class Observation:
     """The gangs by name, sorted, as the cluster showed them at seen_at (seconds of a monotonic clock).
 
     complete: a gang that is missing here did not exist at seen_at, as far as the driver's cache knew.
-    not_found: requested names that the cluster itself, asked directly, certainly does not have. A driver that cannot be
-    certain leaves them out, except for what this process itself has removed.
+    not_found: requested names that the cluster itself, asked directly, does not have.
     """
 
     gangs: Mapping[str, GangReport]
@@ -317,7 +314,7 @@ class Observation:
 class Absences:
     """Decides when a missing gang is gone: a direct "not found", or missing from two complete observations.
 
-    The second observation must be newer than the first by APART_S. Per process; safe to share between threads.
+    The second observation must be newer than the first. Per process; safe to share between threads.
     """
 
     def __init__(self) -> None:
@@ -332,7 +329,7 @@ class Absences:
         if name in seen.gangs or not seen.complete:
             self._missing_at.pop(name, None)
             return False
-        return seen.seen_at - self._missing_at.setdefault(name, seen.seen_at) >= APART_S
+        return seen.seen_at > self._missing_at.setdefault(name, seen.seen_at)
 
 
 class Removal(StrEnum):

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import (
-    ABSENCE_S,
     Capabilities,
     ClusterBusy,
     ClusterError,
@@ -62,8 +61,6 @@ class KubernetesCluster:
         self._settings = settings
         self._api = api or Api(settings.kubeconfig)
         self._watcher = Watcher(self._api, settings)
-        self._gone: dict[str, float] = {}
-        """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
@@ -82,11 +79,9 @@ class KubernetesCluster:
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, spec)
         if (service := launch.existing()) is None:
-            self._note_gone(spec.name)  # should it be refused
             launch.require_data()
             launch.require_room(self._view())
             service = launch.create_service()
-        self._gone.pop(spec.name, None)
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
             launch.create_rest(service)
 
@@ -96,9 +91,7 @@ class KubernetesCluster:
         seen_at = time.monotonic()
         found = {report.name: report for report in self._list(names).gangs(names)}
         gangs = {name: found[name] for name in sorted(found)}
-        missing = frozenset(names or ()) - gangs.keys()
-        # For any other name one list is no proof: it may come from a cache in front of the API server.
-        return Observation(gangs, seen_at, not_found=missing.intersection(list(self._gone)))
+        return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
 
     def stop(self, name: str, *, grace_s: float) -> None:
         for pod in self._pods_of(name):
@@ -111,7 +104,7 @@ class KubernetesCluster:
         others = len(pods) > len(chosen)
         if others and not chosen:
             return Removal.GONE
-        services = self._api.get(SERVICES, labelSelector=manifests.selector(self._settings, name))["items"]
+        services = self._items(SERVICES, name)
         if others:
             self._keep_from_being_launched_again(services)
         left = [pod for pod in chosen if not self._remove_pod(pod)]
@@ -120,8 +113,6 @@ class KubernetesCluster:
         if not others:
             for service in services:
                 self._remove_objects(service)
-            if pods:
-                self._note_gone(name)
         return Removal.GONE
 
     def watch(self, on_change: OnChange) -> Watch:
@@ -147,15 +138,14 @@ class KubernetesCluster:
         pods = self._watcher.listed(PODS, **query)
         return View.of(self._watcher.listed(NODES), pods, self._settings)
 
-    def _pods_of(self, gang: str) -> list[Object]:
-        """In every namespace: its name does not say whose it is. Never from the cache."""
-        return self._watcher.listed(PODS, labelSelector=manifests.selector(self._settings, gang))
+    def _items(self, path: str, gang: str) -> list[Object]:
+        """The gang's objects in every namespace: its name does not say whose it is. Never from the cache."""
+        found = self._api.get(path, labelSelector=manifests.selector(self._settings, gang))
+        items: list[Object] = found["items"]
+        return items
 
-    def _note_gone(self, gang: str) -> None:
-        now = time.monotonic()
-        for old in [name for name, at in list(self._gone.items()) if now - at > ABSENCE_S]:
-            self._gone.pop(old, None)
-        self._gone[gang] = now
+    def _pods_of(self, gang: str) -> list[Object]:
+        return self._items(PODS, gang)
 
     def _delete(self, pod: Object, *, grace_s: int) -> Object:
         deleted = self._api.delete(_path(pod, "pods"), uid=pod["metadata"]["uid"], grace_s=grace_s)
