@@ -94,12 +94,18 @@ def open_as(browser: Browser, platform: Platform, sessions: dict[str, Any]) -> I
             sign_in(page, platform, name)
             sessions[name] = context.cookies()
             page.goto(platform.url + path)
+        scripts_run(page)
         return page
 
     yield open_one
     for context in opened:
         context.close()
     assert not blocked, blocked
+
+
+def scripts_run(page: Page) -> None:
+    """Wait for the scripts of a page's elements: they are loaded after it, and a key pressed before is not for them."""
+    expect(page.locator(":not(:defined)")).to_have_count(0)
 
 
 def sign_in(page: Page, platform: Platform, name: str) -> None:

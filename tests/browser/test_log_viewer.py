@@ -168,6 +168,25 @@ def test_the_focus_ring_of_the_log_is_drawn_above_its_rows(alice: Client, open_a
     assert outline == ['""', "2px", "absolute", "none"]
 
 
+def test_the_log_keeps_the_focus_when_its_script_comes(alice: Client, open_as: Open) -> None:
+    """Until then the lines are those that the server rendered, in a scroller of their own."""
+    job = submitted(alice, "early-focus", programs.COUNTER, "200 200 0")
+    alice.wait_state(job, "COMPLETED")
+    page = open_as("alice", "/healthz")
+    held: list[Route] = []
+    page.route("**/x-log-*.js", lambda route: held.append(route))
+    page.goto(page.url.replace("/healthz", log_of(job)))
+    scroller = page.locator("x-log .log-scroller")
+    scroller.focus()
+    expect(scroller).to_be_focused()
+    wait_for(lambda: (page.wait_for_timeout(20), held)[1], within_s=60)
+    held.pop().continue_()
+    expect(page.locator("x-log .log-toolbar")).to_be_visible()
+    expect(scroller).to_be_focused()
+    page.keyboard.press("Home")
+    expect(page.locator('x-log .log-row[data-n="1"]')).to_be_visible()
+
+
 def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
     alice: Client, open_as: Open
 ) -> None:

@@ -126,7 +126,9 @@ class LogViewer extends HTMLElement {
       holder.append(this.ticks.element);
     }
     this.showTimes(view);
+    const hadFocus = this.querySelector(".log-scroller") === document.activeElement; // in the lines that the server rendered
     this.replaceChildren(...parts);
+    if (hadFocus) scroller.focus({ preventScroll: true });
     scroller.addEventListener("click", (event) => this.onClick(event, view));
     void this.open(view);
   }
