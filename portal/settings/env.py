@@ -181,6 +181,15 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
     return environment
 
 
+def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """These variables less the platform's settings and the store's credentials, for processes that read neither: what
+    they or their children show of their environment is nobody's secret then."""
+    known = {field.upper() for field in Environment.__annotations__}
+    return {
+        name: text for name, text in variables.items() if name not in known and not name.startswith("AWS_")
+    }
+
+
 def ineffective_variables(variables: Mapping[str, str]) -> list[str]:
     """One sentence for each variable that is set and changes nothing, such as a misspelled one."""
     from difflib import get_close_matches  # only a misspelled variable needs it

@@ -95,6 +95,7 @@ def _servers(where: Layout, environment: Environment) -> list[Service]:
                 stop_signal=SIGINT,  # PostgreSQL's "fast" stop: SIGTERM would wait for every client
                 on_parent_death=SIGINT,
                 stop_s=30,
+                reads_settings=False,
             )
         )
     if environment.redis_url is None:
@@ -104,6 +105,7 @@ def _servers(where: Layout, environment: Environment) -> list[Service]:
                 title="Valkey",
                 command=valkey.command(where),
                 ready=readiness.valkey_answers(where),
+                reads_settings=False,
             )
         )
     return services
@@ -137,6 +139,7 @@ def _nodes(where: Layout, nodes: str, env: dict[str, str], environment: Environm
         env=env,
         stop_signal=SIGTERM,
         stop_s=NODE_STOP_S,
+        reads_settings=False,
         stopping_note="Running learners get time for a checkpoint; Ctrl-C again kills them",
     )
 

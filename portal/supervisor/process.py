@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from portal.settings.env import BASE_DIR
+from portal.settings.env import BASE_DIR, without_settings
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.leftovers import Register
@@ -115,7 +115,10 @@ class Supervised:
                 stdout=log,
                 stderr=log,
                 cwd=BASE_DIR,
-                env={**os.environ, **self.service.env},
+                env={
+                    **(os.environ if self.service.reads_settings else without_settings(os.environ)),
+                    **self.service.env,
+                },
                 start_new_session=True,
             )
         self._register.note(self.service.name, self._process.pid, self.service.stop_signal)

@@ -13,6 +13,7 @@ class Service:
     start_s: seconds it may take to get ready before the first start counts as failed.
     stop_signal, stop_s: how it is asked to end, and the seconds after which it is killed.
     on_parent_death: the signal it receives when the supervisor dies by kill -9.
+    reads_settings: it gets the platform's settings, with secrets among them, in its environment.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Service:
     stop_s: float = 10
     on_parent_death: Signals = Signals.SIGTERM
     stopping_note: str = ""
+    reads_settings: bool = True
 
 
 def backoff_s(failures: int) -> float:

@@ -79,6 +79,23 @@ async def test_a_killed_service_is_started_again(supervise: Start) -> None:
     await until(lambda: toy_service.pid not in (None, first))
 
 
+async def test_only_a_service_that_reads_settings_gets_the_platforms_secrets(
+    supervise: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"LUTHIER_OIDC_CLIENT_SECRET", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY"}
+    for name in secrets:
+        monkeypatch.setenv(name, "of-the-platform")
+    seen: dict[bool, dict[str, str]] = {}
+    for reads in (True, False):
+        service = supervise(toy(reads_settings=reads, env={"LUTHIER_DATA": str(tmp_path)}))
+        await service.start()
+        seen[reads] = psutil.Process(service.pid).environ()
+    assert secrets <= set(seen[True])
+    assert not secrets & set(seen[False])
+    assert seen[False]["PATH"] == os.environ["PATH"]
+    assert seen[False]["LUTHIER_DATA"] == str(tmp_path), "what the service itself is given"
+
+
 async def test_a_service_that_dies_at_once_cannot_start_and_its_log_is_shown(supervise: Start) -> None:
     broken = toy([sys.executable, "-c", "raise SystemExit('no such folder: /x')"], ready=never)
     with pytest.raises(CannotStart, match=r"(?s)Toy exited with code 1.*no such folder: /x"):

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from portal.settings.base import ENV
 from portal.settings.embedded import layout
+from portal.settings.env import without_settings
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import make_folders, make_node_key
 from portal.supervisor.plan import node_command
@@ -32,4 +33,5 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         sys.stdout.flush()
         command = node_command(where, settings.LOCAL_NODES, ENV)
-        os.execv(command[0], command)  # noqa: S606 (takes this process's place, so that signals reach the daemon)
+        # It takes this process's place, so that signals reach the daemon.
+        os.execve(command[0], command, without_settings(os.environ))  # noqa: S606
