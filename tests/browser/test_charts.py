@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import spec
-from tests.platform import Client, Platform
+from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
@@ -48,6 +48,19 @@ def job(platform: Platform) -> str:
     made: str = client.submit(spec("charts", REPORTER))["id"]
     client.wait_state(made, "COMPLETED")
     return made
+
+
+GRID = """() => {
+  const canvas = document.querySelector('x-chart[data-name="loss"] canvas');
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  let brightest = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    const gray = Math.max(data[i], data[i + 1], data[i + 2]) - Math.min(data[i], data[i + 1], data[i + 2]) < 24;
+    if (data[i + 3] > 200 && gray) brightest = Math.max(brightest, data[i]);
+  }
+  return brightest;
+}"""
+"""The brightest gray of a chart: of its grid and of the labels of its axes."""
 
 
 def with_a_spike(route: Route) -> None:
@@ -126,3 +139,12 @@ def test_every_chart_has_an_id_and_a_name_of_its_own_and_labels_that_fit(
         picture(page, f"charts-{width}-{theme}", full_page=True)
     for name in names:
         assert page.get_by_role("region", name=name, exact=True).count() == 1
+
+
+def test_charts_are_drawn_again_when_the_system_turns_dark(job: str, open_as: Open) -> None:
+    """Their grid stayed that of the light theme: almost white on black."""
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}/metrics")
+    expect(page.locator('x-chart[data-name="loss"] canvas')).to_be_visible()
+    wait_for(lambda: page.evaluate(GRID) > 200, within_s=60)
+    page.emulate_media(color_scheme="dark")
+    wait_for(lambda: page.evaluate(GRID) < 200, within_s=60)

@@ -6,6 +6,9 @@ const apply = (): void => {
   document.documentElement.dataset.theme = chosen ?? (dark.matches ? "dark" : "light");
 };
 apply();
-dark.addEventListener("change", apply);
+dark.addEventListener("change", () => {
+  apply();
+  document.dispatchEvent(new CustomEvent("themechange")); // canvases are drawn again
+});
 document.documentElement.classList.add("scripted");
 addEventListener("error", ({ target }) => target instanceof HTMLScriptElement && document.documentElement.classList.remove("scripted"), true);

@@ -117,7 +117,7 @@ export class Pane {
     return this.drawn.keys();
   }
 
-  /** Fill again what is drawn: hits, timestamps or the theme changed. */
+  /** Fill again what is drawn: hits or timestamps changed. */
   refill(): void {
     for (const [index, row] of this.drawn) this.options.fill(row, index);
   }
