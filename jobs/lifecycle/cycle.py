@@ -42,9 +42,9 @@ from jobs.lifecycle.plan_effects import (
     quarantine,
     write_orders,
 )
-from jobs.models import ClusterNode, Job, PeriodicTask, SchedulerState
+from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
-from jobs.selectors.nodes import NODE_COLUMNS, node_row, with_avoided
+from jobs.selectors.nodes import NODE_COLUMNS, node_changes, node_row, with_avoided
 from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
@@ -216,6 +216,7 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
         for name, row in shown.items():
             if known.get(name) != row:
                 ClusterNode.objects.update_or_create(name=name, defaults=row | {"changed_at": Now()})
+        NodeChange.objects.bulk_create(node_changes(known, shown))
         transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 

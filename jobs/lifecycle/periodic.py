@@ -2,6 +2,7 @@
 
 blobs     checks whether the blob store responds
 compact   merges the many small chunks of quiet logs
+fairness  stores what tenants were entitled to and received in the last hours
 forecast  updates when each waiting job is expected to start
 notice    notes when no worker ran, which is no job's wait
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
@@ -29,7 +30,7 @@ from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters, retention, rollups, storage, usage_days
+from jobs import blobs, clusters, fairness_hours, retention, rollups, storage, usage_days
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S
 from jobs.blobs import health
 from jobs.failpoints import fp
@@ -246,6 +247,7 @@ def seal_audit_log(before: Result) -> Result:
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
+    "fairness": (60.0, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),

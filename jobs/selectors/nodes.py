@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models.functions import Now
 
 from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
-from jobs.models import ClusterNode
+from jobs.models import ClusterNode, NodeChange
 
 NODE_COLUMNS = (
     "name", "slot_type", "slots", "ready", "memory_mib", "cpus", "divided_mib", "learner_cpus", "learner_mib",
@@ -92,3 +92,26 @@ def with_avoided(nodes: Sequence[Node]) -> list[Node]:
     marked = ClusterNode.objects.filter(avoid_until__gt=Now())
     avoid = dict(marked.values_list("name", "avoid_until"))
     return [replace(node, avoid_until=avoid[node.name]) if node.name in avoid else node for node in nodes]
+
+
+def node_changes(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> Iterator[NodeChange]:
+    """The lines of history of what a pass found, by the values of NODE_COLUMNS of all nodes then and now."""
+    for name in sorted(before.keys() | after.keys()):
+        was, now = _in_history(before.get(name)), _in_history(after.get(name))
+        if now is None and was is not None:
+            yield NodeChange(name=name, **was | {"state": NodeChange.State.GONE})
+        elif now is not None and now != was:
+            yield NodeChange(name=name, **now)
+
+
+def _in_history(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    state = NodeChange.State.READY
+    if not row["ready"]:
+        state = NodeChange.State.DOWN
+    elif row["cordoned"]:
+        state = NodeChange.State.CORDONED
+    return {"slot_type": row["slot_type"], "slots": row["slots"], "state": state}

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.django_db
 WITH_ITS_JOB = "with its job, after LUTHIER_RETENTION_DAYS (periodic.purge)"
 KEPT = "kept: a fact that people manage"
 BOUNDED = "kept: one row per thing of the installation"
+FAIRNESS = "after 400 days (jobs.fairness_hours)"
 COLLECTED = {
     "jobs.Attempt": WITH_ITS_JOB,
     "jobs.Blob": "an hour after the last reference (blobs.sweep)",
@@ -44,6 +45,9 @@ COLLECTED = {
     "jobs.LogIndex": WITH_ITS_JOB,
     "jobs.MetricPoint": WITH_ITS_JOB,
     "jobs.MetricRollup": WITH_ITS_JOB,
+    "jobs.FairnessHour": FAIRNESS,
+    "jobs.FairnessShare": FAIRNESS,
+    "jobs.NodeChange": "after 400 days, unless it says what the node is (jobs.fairness_hours)",
     "jobs.PeriodicTask": BOUNDED,
     "jobs.PlatformStop": "kept: one row per stop of the platform",
     "jobs.Progress": WITH_ITS_JOB,

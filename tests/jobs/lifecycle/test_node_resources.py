@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.model import NOTHING, Node, Resources
 from jobs.lifecycle import cycle
-from jobs.models import ClusterNode, Job
+from jobs.models import ClusterNode, Job, NodeChange
 from jobs.selectors.nodes import NODE_COLUMNS, node_of_row, node_row, scheduler_nodes
 from jobs.selectors.what_if import preview_resume
 from jobs.states import Intent, State
@@ -96,3 +96,19 @@ def test_the_stored_nodes_are_those_that_the_cluster_reports(gpus: World) -> Non
     cycle.run()
     assert [node for node in scheduler_nodes() if node.name == "gpu-a"] == [GPUS]
     assert ClusterNode.objects.get(name="gpu-a").memory_mib == 64 * GIB - 256
+
+
+def test_a_node_leaves_a_line_of_history_when_it_changes_and_only_then(
+    gpus: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in (GPUS, GPUS, replace(GPUS, why="Said by the cluster."), replace(GPUS, cordoned=True)):
+        gpus.cluster.set_node(node)
+        cycle.run()
+    gpus.cluster.node_down("gpu-a")
+    cycle.run()
+    others = [node for node in gpus.cluster.nodes() if node.name != "gpu-a"]
+    monkeypatch.setattr(gpus.cluster, "nodes", lambda: others)
+    cycle.run()
+    rows = NodeChange.objects.filter(name="gpu-a").order_by("at", "pk")
+    assert [row.state for row in rows] == ["ready", "cordoned", "down", "gone"]
+    assert {(row.slot_type, row.slots) for row in rows} == {(GPUS.slot_type, GPUS.slots)}

@@ -1,0 +1,145 @@
+"""What tenants were entitled to and what they received, by hours: as stored, and recomputed from attempts and events.
+
+The newest hours are not stored yet (jobs.fairness_hours), and are computed for each reader. Of an hour that is neither
+stored nor that new, nothing is known, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Max, Sum
+
+from gpu_scheduler.fairness import Figures as Figures
+from gpu_scheduler.fairness import Key, figures, jain
+from jobs.models import FairnessHour, FairnessShare
+from jobs.selectors.demand import held_spans, owed_spans, terms_between
+from jobs.selectors.usage import gpus_first
+from tenants.models import Tenant
+
+HOUR = timedelta(hours=1)
+FRESH = 3 * HOUR
+"""At most so much is computed for a reader."""
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+COLUMNS = ("guaranteed", "share", "received", "borrowed", "lent", "shortfall")
+"""Figures' fields, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The figures of one tenant and slot type, in slot-seconds. cohort: that of now."""
+
+    tenant: str
+    cohort: str
+    slot_type: str
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures from a time until another, both full hours or now. unknown: spans of it of which nothing is known.
+
+    jain: by slot type; None where no tenant was entitled to anything or received any of it. Empty for one tenant: it
+    would say something of others.
+    """
+
+    start: datetime
+    end: datetime
+    lines: tuple[Line, ...]
+    jain: Mapping[str, float | None]
+    unknown: tuple[tuple[datetime, datetime], ...]
+
+    @property
+    def slot_types(self) -> list[str]:
+        return sorted({line.slot_type for line in self.lines}, key=gpus_first)
+
+
+def hour_of(at: datetime) -> datetime:
+    """The begin of its hour (UTC)."""
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def fairness(start: datetime, end: datetime, now: datetime, tenant: Tenant | None = None) -> Report:
+    """The hours that have a part of this time, up to now; of all tenants or of one."""
+    start, end = _hours(start, end, now)
+    stored = FairnessHour.objects.filter(at__gte=start, at__lt=end)
+    known = list(stored.order_by("at").values_list("at", flat=True))
+    rows = FairnessShare.objects.filter(hour_id__gte=start, hour_id__lt=end)
+    if tenant is not None:
+        rows = rows.filter(tenant=tenant)
+    sums: defaultdict[Key, Figures] = defaultdict(Figures)
+    summed = rows.order_by().values_list("tenant__slug", "slot_type").annotate(*map(Sum, COLUMNS))
+    for slug, slot_type, *values in summed:
+        sums[slug, slot_type] = Figures(*values)
+    if fresh := _fresh(start, end, now):
+        for key, found in recomputed(*fresh).items():
+            if tenant is None or key[0] == tenant.slug:
+                sums[key] = sums[key].plus(found)
+    return _report(start, end, sums, _unknown(start, end, known, fresh), whole=tenant is None)
+
+
+def recompute(start: datetime, end: datetime, now: datetime) -> Report:
+    """The same of all tenants, from attempts, events and the history of quotas alone; they must still be there."""
+    start, end = _hours(start, end, now)
+    sums: defaultdict[Key, Figures] = defaultdict(Figures)
+    at = start
+    while at < end:  # a day at a time: a year has too many attempts to hold at once
+        until = min(end, at + 24 * HOUR)
+        for key, found in recomputed(at, until).items():
+            sums[key] = sums[key].plus(found)
+        at = until
+    return _report(start, end, sums, (), whole=True)
+
+
+def recomputed(start: datetime, end: datetime) -> dict[Key, Figures]:
+    return figures(held_spans(start, end), owed_spans(start, end), terms_between(start, end))
+
+
+def _hours(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime]:
+    """All hours that have a part of it, up to now. No time that a caller may name overflows."""
+    end = max(EARLIEST, min(end, now))
+    start = hour_of(min(max(EARLIEST, start), end))
+    return start, max(start, min(now, hour_of(end - timedelta(microseconds=1)) + HOUR))
+
+
+def _fresh(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime] | None:
+    """What of this time is not stored yet but will be."""
+    newest = FairnessHour.objects.aggregate(newest=Max("at"))["newest"]
+    if newest is None or now - newest > FRESH + HOUR:
+        return None
+    begin = max(start, newest + HOUR)
+    return (begin, end) if begin < end else None
+
+
+def _unknown(
+    start: datetime, end: datetime, known: Sequence[datetime], fresh: tuple[datetime, datetime] | None
+) -> tuple[tuple[datetime, datetime], ...]:
+    spans = [(at, at + HOUR) for at in known]
+    found, at = [], start
+    for since, until in [*spans, *([fresh] if fresh else [])]:
+        if at < since:
+            found.append((at, since))
+        at = max(at, until)
+    if at < end:
+        found.append((at, end))
+    return tuple(found)
+
+
+def _report(
+    start: datetime,
+    end: datetime,
+    sums: Mapping[Key, Figures],
+    unknown: tuple[tuple[datetime, datetime], ...],
+    *,
+    whole: bool,
+) -> Report:
+    cohorts = dict(Tenant.objects.filter(slug__in={slug for slug, _ in sums}).values_list("slug", "cohort"))
+    lines = [Line(slug, cohorts.get(slug, ""), kind, found) for (slug, kind), found in sums.items()]
+    lines.sort(key=lambda line: (gpus_first(line.slot_type), line.tenant))
+    by_type: defaultdict[str, list[Figures]] = defaultdict(list)
+    for line in lines if whole else ():
+        by_type[line.slot_type].append(line.figures)
+    return Report(start, end, tuple(lines), {kind: jain(found) for kind, found in by_type.items()}, unknown)
