@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
 from rest_framework import serializers
 
 from jobs.selectors import usage, what_if
@@ -17,7 +16,6 @@ from jobs.selectors.usage import quota_etag
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
-from portal.api.errors import MalformedRequest
 from portal.api.fields import (
     PagedQuery,
     ShortListQuery,
@@ -27,7 +25,8 @@ from portal.api.fields import (
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
-from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged, problem
+from portal.api.periods import period
+from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged
 from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, TERMS, Applied, Change
 
 USUAL_USAGE = timedelta(days=30)
@@ -306,26 +305,9 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     `platform_stopped_s`: seconds of the period in which the platform was stopped; no job waits in them.
     """
     tenant = permissions.tenant(call, t)
-    end = _aware(call.query.get("to")) or timezone.now()
-    start = _aware(call.query.get("from")) or _before(end, USUAL_USAGE)
-    if not timedelta(0) < end - start <= MAX_USAGE_SPAN:
-        text = f"must be before `to`, by at most {MAX_USAGE_SPAN.days} days"
-        wrong = problem("from", "out_of_range", text, start.isoformat())
-        raise MalformedRequest("The period is not valid.", code="invalid", errors=[wrong])
+    start, end = period(call.query, usual=USUAL_USAGE, most=MAX_USAGE_SPAN)
     by = usage.By(call.query["by"])
     found = usage.usage_of(tenant, start=start, end=end, by=by)
     rows = [UsageSerializer.render(row) | {by.value: row.key} for row in found]
     span = {"from": start, "to": end, "platform_stopped_s": stopped_s(start, end)}
     return {**paging.whole(call, rows, keys=("key", "gpu_type")), **span}
-
-
-def _before(end: datetime, span: timedelta) -> datetime:
-    """The begin of the day (UTC) of end - span, but not before the year 1."""
-    earliest = datetime.min.replace(tzinfo=UTC)
-    if end - earliest < span:
-        return earliest
-    return (end - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _aware(at: datetime | None) -> datetime | None:
-    return at.replace(tzinfo=UTC) if at and at.tzinfo is None else at

@@ -8,6 +8,7 @@ from django.urls import path, re_path
 from portal.api import (
     cluster,
     events,
+    fairness,
     files,
     images,
     intents,
@@ -92,6 +93,8 @@ urlpatterns = [
         "tenants/<str:t>/secrets/<str:name>", resource(put=secrets.secret_set, delete=secrets.secret_delete)
     ),
     path("tenants/<str:t>/usage", resource(get=quotas.usage_list)),
+    path("tenants/<str:t>/fairness", resource(get=fairness.tenant_fairness_list)),
+    path("fairness", resource(get=fairness.fairness_list)),
     path("tenants/<str:t>/uploads", resource(post=files.upload_create)),
     path("tenants/<str:t>/jobs:validate", resource(post=jobs.job_validate)),
     path("tenants/<str:t>/jobs", resource(post=jobs.job_create)),

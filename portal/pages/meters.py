@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jobs.humanize import filesize
 from jobs.models import StorageKind
+from jobs.selectors.fairness import Figures
 
 SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
 """Classes of the six series colors, most distinct first; the seventh and later series are gray."""
@@ -134,7 +135,27 @@ def promise_meter(label: str, limits: Sequence[int], *, capacity: int, allowed: 
     return MeterBars(text, tuple(bars), _percent(capacity, whole))
 
 
-def _in_a_row(parts: Iterable[tuple[str, int]], whole: int, start: int = 0) -> list[Bar]:
+def entitlement(label: str, found: Figures, *, scale: float) -> MeterBars:
+    """What was received of an entitlement, what was short of it, and what came beyond it; a tick at the entitlement.
+
+    scale: the slot-seconds of the full width; meters of one column share it.
+    """
+    whole = max(scale, 1.0)
+    delivered = found.entitled - found.shortfall
+    beyond = max(0.0, found.received - delivered)
+    parts = [("part-used", delivered), ("part-short", found.shortfall), ("part-beyond", beyond)]
+    text = (
+        f"{label}: received {_hours(found.received)} of {_hours(found.entitled)} device-hours,"
+        f" {_hours(found.shortfall)} short, {_hours(beyond)} beyond"
+    )
+    return MeterBars(text, tuple(_in_a_row(parts, whole)), _percent(found.entitled, whole))
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f}"
+
+
+def _in_a_row(parts: Iterable[tuple[str, float]], whole: float, start: float = 0) -> list[Bar]:
     bars, at = [], start
     for kind, count in parts:
         if count > 0:
@@ -143,7 +164,7 @@ def _in_a_row(parts: Iterable[tuple[str, int]], whole: int, start: int = 0) -> l
     return bars
 
 
-def _bar(kind: str, at: int, count: int, whole: int) -> Bar:
+def _bar(kind: str, at: float, count: float, whole: float) -> Bar:
     return Bar(kind, _percent(at, whole), _percent(count, whole))
 
 

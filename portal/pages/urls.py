@@ -22,6 +22,7 @@ from portal.pages import (
     welcome,
 )
 from portal.pages.admin import (
+    fairness,
     groups,
     images,
     quota_history,
@@ -97,6 +98,8 @@ urlpatterns = [
     path(f"{_ADMIN}tenants/<slug:slug>/retention", retention.page, name="admin-tenant-retention"),
     path(f"{_ADMIN}tenants/<slug:slug>/members", tenants.add_member, name="admin-tenant-member"),
     path(f"{_ADMIN}quotas", quotas.page, name="admin-quotas"),
+    path(f"{_ADMIN}fairness", fairness.page, name="admin-fairness"),
+    path(f"{_ADMIN}fairness.csv", fairness.export, name="admin-fairness-export"),
     path(f"{_ADMIN}quota-history", quota_history.page, name="admin-quota-history"),
     path(f"{_ADMIN}quota-history.csv", quota_history.export, name="admin-quota-history-export"),
     path(f"{_ADMIN}runtimes", runtimes.page, name="admin-runtimes"),

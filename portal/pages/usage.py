@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET
 from jobs import storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
+from jobs.selectors.fairness import fairness
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import JobSerializer
@@ -25,6 +26,7 @@ from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.admin.terms import described
 from portal.pages.cells import row as job_row
+from portal.pages.entitlements import rows_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
 from tenants.models import Tenant, User
@@ -105,6 +107,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     people = _people(rows, kinds, waits, _summed(submitted, OWNER))
+    report = fairness(month.start, month.end, month.now, tenant)
+    entitlements = rows_of([line for line in report.lines if _of(resource, line.slot_type)])
     changes = list(tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN])
     context = frame(request, tenant, "usage") | {
         "news": news,
@@ -124,6 +128,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "sum": _sum(rows, waits, quotas, month, resource),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
+        "entitlements": entitlements,
+        "report": report,
         "changes": changes,
         "terms": {change.pk: described(change.terms) for change in changes},
         "admins": User.objects.filter(is_superuser=True, is_active=True).order_by("username")[:3],

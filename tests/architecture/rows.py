@@ -168,6 +168,8 @@ API: dict[str, Row] = {
     f"PUT {T}/secrets/<str:name>": Row(TENANT_MANAGE, body={"value": "matrix-matrix"}),
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
     f"GET {T}/usage": Row(TENANT_READ),
+    f"GET {T}/fairness": Row(TENANT_READ),
+    "GET fairness": Row(INSTALLATION_ADMIN),
     f"POST {T}/uploads": Row(
         TENANT_SUBMIT, body=UPLOAD, content_type=f"multipart/form-data; boundary={BOUNDARY}"
     ),
@@ -345,6 +347,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     ),
     f"{CONSOLE}tenants/<slug:slug>/members": (form(CONSOLE_ONLY, username="gina", role="viewer"),),
     f"{CONSOLE}quotas": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, changes=False)),
+    f"{CONSOLE}fairness": (Page(CONSOLE_ONLY),),
+    f"{CONSOLE}fairness.csv": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}quota-history": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}quota-history.csv": (Page(CONSOLE_ONLY),),
     f"{CONSOLE}runtimes": (Page(CONSOLE_ONLY), form(CONSOLE_ONLY, slug="speech", requirements="tqdm")),

@@ -12,7 +12,7 @@ from tenants.models import Tenant, User
 
 
 def frame(request: HttpRequest, here: str) -> dict[str, Any]:
-    """here: the sidebar entry to mark (overview, tenants, users, quotas, history, audit, runtimes)."""
+    """here: the sidebar entry to mark (overview, tenants, users, quotas, history, fairness, audit, runtimes)."""
     return {
         "here": here,
         "back": last_tenant(request),
