@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench docs sbom pictures lock runtimes data clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench bench-peers docs sbom pictures lock runtimes data clean
 
 help:             ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ test-cluster: front-end ## Run the suite that needs a Kubernetes API server; bui
 bench: front-end  ## Measure every published figure again (long), then `make docs`
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
 	  __init__|record|log_clients|public_programs) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
+
+bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root), then `make docs`
+	@$(PY) -m bench.peers.slurm $(ARGS)
 
 docs: env         ## Put the measured figures and the job spec's fields into their pages
 	@$(PY) tools/figures.py

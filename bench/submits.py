@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -31,13 +32,13 @@ Sent = tuple[int, str, float]
 """Status, the job's id and seconds of one submit."""
 
 
-def submit_many(client: Client, first: int, count: int) -> list[Sent]:
-    """Submit jobs one after the other over one connection."""
+def submit_many(client: Client, first: int, count: int, spec: Mapping[str, Any] = SPEC) -> list[Sent]:
+    """Submit jobs one after the other over one connection, with numbers from `first` on."""
     connection = http.client.HTTPConnection(urlsplit(client.url).netloc, timeout=60)
     headers = {"Authorization": f"Bearer {client.token}", "Content-Type": "application/json"}
     found = []
     for n in range(first, first + count):
-        body = json.dumps({**SPEC, "name": f"run-{n}"}).encode()
+        body = json.dumps({**spec, "name": f"run-{n}"}).encode()
         began = time.monotonic()
         path = f"/api/v1/tenants/{client.tenant}/jobs"
         connection.request("POST", path, body, headers | {"Idempotency-Key": f"submit-{n}"})
