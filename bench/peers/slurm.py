@@ -186,7 +186,7 @@ def one_round(sides: Mapping[str, Side], place: int, chosen: argparse.Namespace,
     measure("single_jobs_per_s", single)
     for (name, _), spent in zip(alternating(sides, place), cpu, strict=True):
         found[name]["single_job_cpu_s"].append(spent)
-    # The platform has no arrays: what it did with single jobs stands beside Slurm's array.
+    # The platform has no arrays: what it did with single jobs is beside Slurm's array.
     found["ours"]["array_jobs_per_s"].append(found["ours"]["single_jobs_per_s"][-1])
     found["slurm"]["array_jobs_per_s"].append(sides["slurm"].jobs_per_s(chosen.jobs, array=True))
     print(f"round {place + 1}: slurm  array {found['slurm']['array_jobs_per_s'][-1]:.3f} jobs/s", flush=True)

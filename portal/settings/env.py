@@ -182,8 +182,8 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """These variables less the platform's settings and the store's credentials, for processes that read neither: what
-    they or their children show of their environment is nobody's secret then."""
+    """These variables less the platform's settings and the store's credentials, for processes that read neither, so
+    that their environments, and those of their children, hold no secret."""
     known = {field.upper() for field in Environment.__annotations__}
     return {
         name: text for name, text in variables.items() if name not in known and not name.startswith("AWS_")
