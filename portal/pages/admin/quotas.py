@@ -39,6 +39,8 @@ from tenants.models import QuotaChange, Tenant
 from tenants.services.quotas import WHOLE, Change
 
 REASON_MAX = 500
+OUTDATED = "You saw {saw}, but {what} is now {now}. Apply again to overwrite it."
+SUPERSEDED = "The change to revert left {saw}, but {what} is now {now}. Apply it to overwrite that."
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def page(request: HttpRequest) -> HttpResponse:
     if request.method == "GET":
         reason, draft = _revert(request.GET.get("revert", ""))
         drawn = matrix(person(request), draft)
-        return _page(request, drawn, _review(request, draft, changes_of(drawn, draft)), reason)
+        review = _review(request, draft, changes_of(drawn, draft), outdated=SUPERSEDED)
+        return _page(request, drawn, review, reason)
     draft = read_limits(request.POST)
     drawn = matrix(person(request), draft)
     changes = changes_of(drawn, draft)
@@ -155,7 +158,11 @@ def _stored(drawn: Matrix) -> list[tuple[Tenant, meters.MeterBars, int]]:
 
 
 def _review(
-    request: HttpRequest, draft: LimitsDraft, changes: list[Change], reason: str | None = None
+    request: HttpRequest,
+    draft: LimitsDraft,
+    changes: list[Change],
+    reason: str | None = None,
+    outdated: str = OUTDATED,
 ) -> Review:
     """The effects of the draft, or all that is wrong with it at once. reason: None while it is not to be applied."""
     limits = {key: not_a_limit(text) for key, text in draft.wrong.items()}
@@ -173,7 +180,7 @@ def _review(
         try:
             made = quotas_change(user=person(request), changes=asked, reason=reason or "draft", dry_run=True)
         except TenantError as error:
-            refused = _refused(error, changes)
+            refused = _refused(error, changes, outdated)
             limits, terms = {**refused.limits, **limits}, {**refused.terms, **terms}
             why, whole = why or refused.reason, whole + refused.whole
             if not isinstance(error, LimitChanged):
@@ -185,7 +192,7 @@ def _review(
     return review if limits or terms or whole else replace(review, effects=found)
 
 
-def _refused(error: TenantError, changes: list[Change]) -> Review:
+def _refused(error: TenantError, changes: list[Change], outdated: str = OUTDATED) -> Review:
     """Every sentence of the service beside the field that it is about."""
     limits: dict[Key, str] = {}
     terms: dict[TermKey, str] = {}
@@ -198,7 +205,7 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
             if each["code"] == "limit_changed":
                 what = "the limit" if name == "if_limit" else "it"
                 saw, now = said(name, change.if_terms.get(name, each["got"])), said(name, each["allowed"])
-                text = f"You saw {saw}, but {what} is now {now}. Apply again to overwrite it."
+                text = outdated.format(saw=saw, what=what, now=now)
             if name in LABELS:
                 terms[change.tenant, change.gpu_type, name] = text
             else:
@@ -211,7 +218,8 @@ def _refused(error: TenantError, changes: list[Change]) -> Review:
 
 
 def _revert(text: str) -> tuple[str, LimitsDraft]:
-    """A draft that sets every limit and term of a change set back, and a reason to start from."""
+    """A draft that sets every limit and term of a change set back, and a reason to start from. It was made from
+    what the set left, so that what has changed since is pointed out."""
     if not text:
         return "", LimitsDraft()
     try:
@@ -220,10 +228,18 @@ def _revert(text: str) -> tuple[str, LimitsDraft]:
         rows = []
     if not rows:
         raise Http404
-    limits = {(row.tenant.slug, row.gpu_type): row.old_limit for row in rows if row.gpu_type != WHOLE}
-    terms = {
-        (row.tenant.slug, row.gpu_type, name): before
+    limits = {
+        (row.tenant.slug, row.gpu_type): (row.old_limit, row.new_limit)
         for row in rows
-        for name, (before, _) in row.terms.items()
+        if row.gpu_type != WHOLE
     }
-    return f"Revert: {rows[0].reason}"[:REASON_MAX], LimitsDraft(limits, terms=TermsDraft(terms))
+    terms = {(row.tenant.slug, row.gpu_type, name): both for row in rows for name, both in row.terms.items()}
+    draft = LimitsDraft(
+        {key: before for key, (before, _) in limits.items()},
+        {key: after for key, (_, after) in limits.items()},
+        terms=TermsDraft(
+            {key: before for key, (before, _) in terms.items()},
+            {key: after for key, (_, after) in terms.items()},
+        ),
+    )
+    return f"Revert: {rows[0].reason}"[:REASON_MAX], draft

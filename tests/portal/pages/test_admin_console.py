@@ -99,6 +99,22 @@ def test_several_limits_are_applied_as_one_set_and_a_revert_drafts_the_old_ones(
     assert set(Quota.objects.values_list("limit", flat=True)) == {6}
 
 
+def test_a_revert_points_out_what_has_changed_since(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    """The newer value would have been overwritten without a word."""
+    client = signed_in(admin)
+    changes = [Change("vision-lab", "cpu", 6, terms={"weight": 2})]
+    quotas_change(user=admin, changes=changes, reason="fair")
+    change_set = QuotaChange.objects.values_list("change_set", flat=True).get()
+    page = markup(client.get(f"/admin-console/quotas?revert={change_set}"))
+    assert "but the limit is now" not in page
+    quotas_change(user=admin, changes=[Change("vision-lab", "cpu", 10, terms={"weight": 3})], reason="newer")
+    answer = client.get(f"/admin-console/quotas?revert={change_set}")
+    page = markup(answer)
+    assert "The change to revert left 6, but the limit is now 10. Apply it to overwrite that." in page
+    assert "The change to revert left 2, but it is now 3. Apply it to overwrite that." in page
+    assert [(cell.before, cell.limit) for cell in answer.context["matrix"].changes] == [(10, 8)]
+
+
 def test_a_tenants_live_jobs_lead_to_all_of_them_where_there_are_some(
     signed_in: SignIn, lab: Tenant, alice: User, admin: User
 ) -> None:
