@@ -24,10 +24,10 @@ PAUSE_S = 5.0
 _away_until = 0.0
 
 
-def within(key: str, limit: int) -> bool:
-    """Count one more; whether it is one of the first `limit` within a minute."""
-    own = _increased(cache, key)
-    shared = _increased_in_valkey(key)
+def within(key: str, limit: int, *, window_s: int = WINDOW_S) -> bool:
+    """Count one more; whether it is one of the first `limit` within the window, a minute unless it is given."""
+    own = _increased(cache, key, window_s)
+    shared = _increased_in_valkey(key, window_s)
     return (own if shared is None else shared) <= limit
 
 
@@ -53,12 +53,12 @@ def budget_address(request: HttpRequest) -> str | None:
     return text
 
 
-def _increased_in_valkey(key: str) -> int | None:
+def _increased_in_valkey(key: str, window_s: int) -> int | None:
     global _away_until
     if time.monotonic() < _away_until:
         return None
     try:
-        return _increased(caches["shared"], key)
+        return _increased(caches["shared"], key, window_s)
     except (RedisError, OSError) as error:
         _away_until = time.monotonic() + PAUSE_S
         logger.warning("budgets are counted per process: no Valkey", extra={"error": str(error)[:200]})
@@ -70,11 +70,11 @@ def _decreased(store: BaseCache, key: str) -> None:
         store.decr(f"budget:{key}")
 
 
-def _increased(store: BaseCache, key: str) -> int:
+def _increased(store: BaseCache, key: str, window_s: int) -> int:
     name = f"budget:{key}"
-    store.add(name, 0, timeout=WINDOW_S)
+    store.add(name, 0, timeout=window_s)
     try:
         return int(store.incr(name))
     except ValueError:  # it expired in between
-        store.set(name, 1, timeout=WINDOW_S)
+        store.set(name, 1, timeout=window_s)
         return 1

@@ -108,6 +108,12 @@ class TooManyPasswords(TenantError):
     code = "too_many_requests"
 
 
+class TwoFactorRequired(TenantError):
+    """This installation requires two-factor authentication. Set up another authenticator app instead."""
+
+    code = "two_factor_required"
+
+
 class OwnRoleRaised(TenantError):
     """You can't raise your own role. Ask another manager or a platform admin."""
 

@@ -93,6 +93,50 @@ class OneTimePassword(models.Model):
     used_at = models.DateTimeField(null=True)
 
 
+class AuthenticatorApp(models.Model):
+    """An app on a person's device that makes codes from a secret which it shares with us; see tenants.two_factor.
+
+    confirmed_at: null until one of its codes was right; only then it counts. last_step: the period, counted from 1970,
+    of the newest code that was accepted; this code and older ones are refused.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="authenticator_apps")
+    key_id = models.CharField(max_length=16)
+    sealed = models.BinaryField()
+    last_step = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    confirmed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user"], condition=Q(confirmed_at__isnull=False), name="authenticator_app_once"
+            ),
+            models.UniqueConstraint(
+                fields=["user"], condition=Q(confirmed_at__isnull=True), name="authenticator_app_begun_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"The authenticator app of {self.user.get_username()}"
+
+    @property
+    def bound_to(self) -> str:
+        """What its encrypted secret is bound to."""
+        return f"authenticator-app:{self.user_id}"
+
+
+class RecoveryCode(models.Model):
+    """A code that stands in for the authenticator app once. Only its SHA-256 is stored."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="recovery_codes")
+    digest = models.CharField(max_length=64)
+    used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "digest"], name="recovery_code_once")]
+
+
 class Tenant(models.Model):
     """A team. While suspended it submits and starts nothing; running jobs continue and may be halted."""
 
@@ -240,6 +284,9 @@ class Secret(models.Model):
             models.UniqueConstraint(fields=["tenant", "name"], name="secret_once_in_tenant"),
             models.UniqueConstraint(fields=["user", "name"], name="secret_once_of_user"),
         ]
+
+    def __str__(self) -> str:
+        return f"Secret {self.name}"
 
     @property
     def bound_to(self) -> str:

@@ -29,12 +29,16 @@ PERIOD = timedelta(hours=1)
 
 def issue(user: User) -> str:
     """A new one-time password of the user, who has no other password from now on; an earlier one stops working."""
-    groups = ("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
-    secret = PREFIX + "-".join(groups)
+    secret = PREFIX + random_code()
     User.objects.filter(pk=user.pk).update(password=make_password(None))
     OneTimePassword.objects.filter(user=user).delete()
     OneTimePassword.objects.create(user=user, digest=_digest(secret), expires_at=timezone.now() + VALID)
     return secret
+
+
+def random_code() -> str:
+    """80 random bits as one types them: in groups of letters and digits."""
+    return "-".join("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
 
 
 def link(username: str, secret: str, *, base: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
 from django.db.models.functions import Now
@@ -22,8 +23,22 @@ SIGNED_IN = "signed_in"
 """Key of what the session keeps about its beginning: {"at": ISO time, "address", "agent"}."""
 
 
+PROVED = "proved"
+"""Key of what the session's user has shown at the sign-in: {"by": the first factor, "second": the second, or ""}."""
+SINGLE_SIGN_ON = "single sign-on"
+"""As what is shown by."""
+
+
 class SessionStore(DatabaseStore):
     """Django's store in the database, with our rows."""
+
+    def decode(self, session_data: bytes | str) -> dict[str, Any]:
+        """Nothing of a session whose user has shown less than the installation asks for now.
+
+        Pages, REST and sockets all read sessions here, so nothing lets such a session in.
+        """
+        data: dict[str, Any] = super().decode(session_data)
+        return {} if SESSION_KEY in data and not _shown_enough(data.get(PROVED, {})) else data
 
     @classmethod
     def get_model_class(cls) -> type[Session]:
@@ -43,6 +58,17 @@ class SessionStore(DatabaseStore):
         if row is not None and timezone.now() - row.seen_at > SEEN_EVERY:
             Session.objects.filter(pk=row.pk).update(seen_at=Now())
         return row
+
+
+def second_factor_due(by: str) -> bool:
+    """Whether who has one shows it, after a first factor of this kind."""
+    return by != SINGLE_SIGN_ON or bool(settings.LUTHIER_TWO_FACTOR_AFTER_SSO)
+
+
+def _shown_enough(proved: dict[str, str]) -> bool:
+    if not settings.LUTHIER_TWO_FACTOR_REQUIRED or proved.get("second"):
+        return True
+    return "by" in proved and not second_factor_due(proved["by"])
 
 
 def note_beginning(sender: object, request: HttpRequest, **more: object) -> None:

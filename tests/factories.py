@@ -5,11 +5,15 @@ People: alice (owner), bob (another tenant), carol (viewer beside alice), dave (
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.twofactor.totp import TOTP
 from django.utils import timezone
 
 from jobs import blobs
@@ -18,6 +22,7 @@ from jobs.blobs.store import store
 from jobs.models import Attempt, Blob, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.spec.definition import DEFAULTS
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, State
+from tenants import two_factor
 from tenants.models import Membership, Quota, Tenant, User
 from tenants.roles import Role
 
@@ -37,6 +42,22 @@ def user(
         person.set_password(password)
     person.save()
     return person
+
+
+def authenticator_app(of: User) -> tuple[str, list[str]]:
+    """An app that is set up, of which no code has been used: its secret, for app_code, and the recovery codes."""
+    app_id = two_factor.app_begin(of)
+    begun = two_factor.app_begun(of, app_id)
+    assert begun is not None
+    codes = two_factor.app_confirm(of, app_id, app_code(begun.secret))
+    of.authenticator_apps.update(last_step=0)
+    return begun.secret, codes
+
+
+def app_code(secret: str, *, steps: int = 0) -> str:
+    """What the app shows now, or so many steps from now."""
+    app = TOTP(base64.b32decode(secret), 6, SHA1(), 30)  # as all apps do
+    return app.generate(time.time() + 30 * steps).decode()
 
 
 def tenant(slug: str = "", *, quotas: dict[str, int] | None = None, **fields: Any) -> Tenant:

@@ -18,9 +18,8 @@ from jobs.clusters import DriverSettings
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, ineffective_variables
 from portal.settings.values import required_settings
-from tenants import keyring
+from tenants import keyring, sealed_rows
 from tenants.errors import SecretsUnavailable
-from tenants.services import secrets
 
 ASK_S = 2
 
@@ -110,7 +109,7 @@ def bundles() -> HealthCheck:
 def secrets_keys() -> HealthCheck:
     """Whether every stored secret can be decrypted; jobs that use one that cannot wait."""
     try:
-        lost, keys = secrets.unreadable(), len(keyring.key_ids())
+        lost, keys = sealed_rows.unreadable(), len(keyring.key_ids())
     except SecretsUnavailable as error:
         return HealthCheck(
             "secrets", "", first_line(error), f"Correct {settings.LUTHIER_SECRETS_KEYS.place}."

@@ -13,7 +13,6 @@ from typing import Any
 from axes.handlers.proxy import AxesProxyHandler
 from axes.models import AccessAttempt
 from django.conf import settings
-from django.contrib.auth import login
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
 from django.db.models import Sum
@@ -25,8 +24,9 @@ from portal.budgets import budget_address
 from portal.pages import welcome
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
+from portal.pages.session_start import PASSWORD, enter
 from tenants import access, audit
-from tenants.backends import OneTimeBackend, PeopleBackend
+from tenants.backends import OneTimeBackend
 from tenants.models import User
 
 MISTYPED = 3
@@ -45,7 +45,6 @@ _under_way: Counter[str | None] = Counter()
 
 
 ONE_TIME = f"{OneTimeBackend.__module__}.{OneTimeBackend.__qualname__}"
-PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
 
 
 class SignIn(AuthenticationForm):
@@ -76,7 +75,7 @@ class Login(LoginView):
         user: Any = form.get_user()
         if user.backend == ONE_TIME:
             return welcome.begin(self.request, user)
-        return enter(self.request, user, to=self.get_success_url())
+        return enter(self.request, user, to=self.get_success_url(), by=PASSWORD)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """A failure that was counted is recorded, so that a crowd of guesses above the budget fills no table."""
@@ -106,16 +105,6 @@ class Login(LoginView):
             context["tries_left"] = left if left <= WARNED else None
             context["wait_s"] = settings.AXES_COOLOFF_TIME.total_seconds()
         return context
-
-
-def enter(request: HttpRequest, user: User, *, to: str, by: str = "") -> HttpResponse:
-    """Begin the user's session. by: what they have shown instead of a password, for the audit log."""
-    request.session.set_expiry(None)  # of a single sign-on that was begun before
-    login(request, user, backend=PEOPLE)
-    audit.record(
-        actor=user, action="login.success", target=user.get_username(), details={"by": by} if by else {}
-    )
-    return HttpResponseRedirect(to)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access, audit
+from tenants import access, audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token, User
 from tenants.services.members import member_accept
@@ -150,6 +150,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "token_count": Token.objects.filter(user=user).count(),
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "rows": rows,
+        "factors": two_factor.factors_of(user),
         "shortcuts": user.preferences.get("shortcuts", True),
         "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),
     }

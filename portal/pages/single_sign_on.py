@@ -20,10 +20,12 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET
 
 from portal import budgets
-from portal.pages.auth import enter, wait_page
+from portal.pages.auth import wait_page
+from portal.pages.session_start import enter
 from tenants import audit
 from tenants.errors import AccountClosed, IdentityUnknown
 from tenants.services.identities import Identity, user_of
+from tenants.sessions import SINGLE_SIGN_ON
 
 if TYPE_CHECKING:
     from portal.single_sign_on import Refused
@@ -94,7 +96,7 @@ def _enter(request: HttpRequest, identity: Identity, to: str) -> HttpResponse:
     user = user_of(identity)
     # Nothing of the session before goes on: neither its key, nor its expiry, nor whose it was.
     request.session.flush()
-    arrived = enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by="single sign-on")
+    arrived = enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by=SINGLE_SIGN_ON)
     request.session.save()
     return arrived
 
@@ -121,7 +123,7 @@ def _to_login(request: HttpRequest, text: str, to: str = "") -> HttpResponse:
 
 
 def _record_failure(username: str, reason: str, subject: str) -> None:
-    details = {"by": "single sign-on", "reason": reason, "subject": subject}
+    details = {"by": SINGLE_SIGN_ON, "reason": reason, "subject": subject}
     audit.record(actor=None, action="login.failure", target=username, details=details)
 
 

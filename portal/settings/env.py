@@ -83,6 +83,10 @@ class Environment:
     luthier_oidc_link_by_email: Annotated[bool, values.yes_or_no] = False
     # an identity that is not linked gets a user of its own
     luthier_oidc_create_users: Annotated[bool, values.yes_or_no] = False
+    # who signs in with a password has to have a second factor; without, those who have set one up are asked for it
+    luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
+    # after single sign-on as well: by default the provider's second factor is relied on
+    luthier_two_factor_after_sso: Annotated[bool, values.yes_or_no] = False
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"

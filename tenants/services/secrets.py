@@ -10,11 +10,11 @@ import re
 from collections.abc import Collection
 
 from django.db import transaction
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from tenants import access, audit, checks, keyring
-from tenants.errors import NotAllowed, NotFound, SecretsUnavailable, VersionChanged, problem
+from tenants import access, audit, checks, sealed_rows
+from tenants.errors import NotAllowed, NotFound, VersionChanged, problem
 from tenants.models import Membership, Secret, Tenant, User
 from tenants.roles import Permission, Role
 from tenants.secret_names import PATTERN, RULE
@@ -80,11 +80,8 @@ def secret_set(
     row = _rows(owner).filter(name=name).first()
     _require_match(row, if_match)
     action = "secret.replace" if row else "secret.create"
-    if not Secret.objects.exists():
-        keyring.make_first_key()
     row = row or Secret(tenant=tenant, user=None if tenant else user, name=name)
-    sealed = keyring.seal(value, bound_to=row.bound_to)
-    row.key_id, row.sealed = sealed.key_id, sealed.data
+    sealed_rows.seal(row, value)
     row.updated_at, row.updated_by = timezone.now(), user
     row.save()
     _record(user, tenant, action, name)
@@ -113,7 +110,7 @@ def values_for(*, owner: User, tenant: Tenant, names: Collection[str]) -> dict[s
     The owner's own count only while the owner is an active member. Raises SecretMissing with every name that is
     missing, and SecretsUnavailable.
     """
-    return {name: _opened(row) for name, row in _granted(owner, tenant, names).items()}
+    return {name: sealed_rows.unseal(row) for name, row in _granted(owner, tenant, names).items()}
 
 
 def require(*, owner: User, tenant: Tenant, names: Collection[str]) -> None:
@@ -132,40 +129,6 @@ def _granted(owner: User, tenant: Tenant, names: Collection[str]) -> dict[str, S
     if missing:
         raise SecretMissing(missing)
     return found
-
-
-def key_uses() -> dict[str, int]:
-    """How many secrets each key encrypts, by its id; keys that encrypt none are not listed."""
-    return dict(Secret.objects.order_by().values_list("key_id").annotate(n=Count("pk")))
-
-
-def unreadable() -> int:
-    """How many secrets the installation has no key for. Raises SecretsUnavailable."""
-    known = keyring.key_ids()
-    return sum(count for key_id, count in key_uses().items() if key_id not in known)
-
-
-@transaction.atomic
-def reencrypt() -> int:
-    """Encrypt every secret with the newest key; returns how many were not. All or none. Raises SecretsUnavailable."""
-    ids = keyring.key_ids()
-    old = Secret.objects.exclude(key_id__in=ids[:1]).select_for_update(no_key=True).order_by("pk")
-    done = 0
-    for row in old:
-        sealed = keyring.seal(_opened(row), bound_to=row.bound_to)
-        row.key_id, row.sealed = sealed.key_id, sealed.data
-        row.save(update_fields=["key_id", "sealed"])
-        done += 1
-    if done:
-        audit.record(actor=None, action="secret.reencrypt", details={"secrets": done, "key": ids[0]})
-    return done
-
-
-def _opened(row: Secret) -> str:
-    try:
-        return keyring.unseal(keyring.Sealed(row.key_id, bytes(row.sealed)), bound_to=row.bound_to)
-    except SecretsUnavailable as error:
-        raise SecretsUnavailable(f"Secret {row.name} cannot be decrypted. {error}") from None
 
 
 def _rows(owner: Owner) -> QuerySet[Secret]:

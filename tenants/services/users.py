@@ -20,11 +20,13 @@ from django.db import transaction
 from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
-from tenants import access, audit, checks, one_time
+from tenants import access, audit, checks, one_time, two_factor
 from tenants.errors import LastAdmin, NameTaken, NotFound, VersionChanged, problem
 from tenants.models import NO_PASSWORD, Membership, OneTimePassword, Token, User
 
 LENGTHS = {"username": 150, "email": 254, "first_name": 150, "last_name": 150}
+RESET_NOTED = "two_factor_reset_at"
+"""Key among a user's preferences: when their second factor was removed by an admin, until they have read it."""
 EDITABLE = ("email", "first_name", "last_name", "is_superuser")
 
 
@@ -153,6 +155,25 @@ def user_reset(*, user: access.Person, username: str) -> Invited:
 
 
 @transaction.atomic
+def user_two_factor_reset(*, username: str, user: access.Person | None, by: str = "") -> User:
+    """Remove a user's second factor, which they have lost; sessions end. The next sign-in says so to the user.
+
+    user: None for a caller who has the database anyway, named by `by`. Raises AdminOnly or NotFound.
+    """
+    if user is None:
+        changed = User.objects.select_for_update(no_key=True).filter(username=username).first()
+    else:
+        changed = locked_user(user, username)
+    if changed is None or changed.is_service_account:
+        raise NotFound(f"There is no user {username}.")
+    if two_factor.forget(changed):
+        _note_reset(changed)
+        details = {"sessions": changed.sessions.all().delete()[0]} | ({"by": by} if by else {})
+        audit.record(actor=user, action="two_factor.reset", target=username, details=details)
+    return changed
+
+
+@transaction.atomic
 def user_disable(*, user: access.Person, username: str) -> User:
     """Keep a user out: sessions end, API tokens are revoked, jobs stay. Raises AdminOnly, NotFound or LastAdmin."""
     changed = locked_user(user, username)
@@ -182,8 +203,8 @@ def user_enable(*, user: access.Person, username: str) -> User:
 def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -> Invited:
     """For `manage.py admin`, whose caller has the database anyway: a new platform admin, or with reset a known user.
 
-    A user who is reset becomes an active platform admin, and their sessions end. Raises FieldsInvalid or NameTaken, and
-    NotFound if there is no user to reset.
+    A user who is reset becomes an active platform admin; their sessions end, and their second factor is removed. Raises
+    FieldsInvalid or NameTaken, and NotFound if there is no user to reset.
     """
     found = User.objects.select_for_update(no_key=True).filter(username=username).first()
     if reset:
@@ -191,6 +212,7 @@ def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -
             raise NotFound(f"There is no user {username}.")
         User.objects.filter(pk=found.pk).update(is_active=True, is_superuser=True)
         found.sessions.all().delete()
+        two_factor.forget(found)
     else:
         _check({"username": username, "email": email})
         if User.objects.filter(username__iexact=username).exists():
@@ -232,6 +254,13 @@ def keep_an_admin(leaves: User) -> None:
     by_provider = Q(last_login__isnull=False, pk__in=links().values("user"))
     if not others.filter(~NO_PASSWORD | by_provider).exists():
         raise LastAdmin
+
+
+def _note_reset(user: User) -> None:
+    """For the next sign-in, which shows it to the user."""
+    User.objects.filter(pk=user.pk).update(
+        preferences={**user.preferences, RESET_NOTED: timezone.now().isoformat()}
+    )
 
 
 def _check(values: Mapping[str, str]) -> None:

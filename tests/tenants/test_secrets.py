@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from portal.health import diagnosis
 from portal.settings.secret import SecretsKeys, new_secrets_key
-from tenants import keyring
+from tenants import keyring, sealed_rows
 from tenants.errors import FieldsInvalid, NotAllowed, NotFound, SecretsUnavailable
 from tenants.models import AuditEntry, Membership, Secret, Tenant, Token, User
 from tenants.roles import Role
@@ -93,7 +93,7 @@ def test_rotation_encrypts_everything_with_a_new_key_and_the_old_one_may_go(
     assert "2 secrets encrypted" in command("rotate")
     new, kept = key_file.read_text().split()
     assert kept == old.strip()
-    assert set(secrets.key_uses()) == {keyring.key_ids()[0]}
+    assert set(sealed_rows.key_uses()) == {keyring.key_ids()[0]}
     assert "may be removed" in command()
     key_file.write_text(new + "\n")
     assert opened(alice, team) == VALUE
@@ -118,7 +118,7 @@ def test_a_missing_key_stops_everything_with_a_message_that_names_it(
     with pytest.raises(SystemExit):
         command("rotate")
     with pytest.raises(SecretsUnavailable, match=key_id):
-        secrets.reencrypt()
+        sealed_rows.reencrypt()
 
 
 def test_a_damaged_key_file_is_refused_and_not_repeated(team: Tenant, dave: User, key_file: Path) -> None:

@@ -7,9 +7,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from portal.settings.secret import new_secrets_key
-from tenants import keyring
+from tenants import keyring, sealed_rows
 from tenants.errors import SecretsUnavailable
-from tenants.services import secrets
 
 
 class Command(BaseCommand):
@@ -37,7 +36,7 @@ class Command(BaseCommand):
         self.stdout.write(new_secrets_key())
 
     def _rotate(self) -> None:
-        lost = secrets.unreadable()
+        lost = sealed_rows.unreadable()
         if lost:
             raise SecretsUnavailable(
                 f"{lost} secrets cannot be decrypted, so nothing was changed. Put their key back into"
@@ -47,12 +46,12 @@ class Command(BaseCommand):
         self._reencrypt()
 
     def _reencrypt(self) -> None:
-        done = secrets.reencrypt()
+        done = sealed_rows.reencrypt()
         self.stdout.write(f"{done} secrets encrypted with the newest key.")
         self._status()
 
     def _status(self) -> None:
-        ids, uses = keyring.key_ids(), secrets.key_uses()
+        ids, uses = keyring.key_ids(), sealed_rows.key_uses()
         self.stdout.write(f"Keys in {settings.LUTHIER_SECRETS_KEYS.place}, newest first:")
         for key_id in ids:
             used = uses.get(key_id, 0)

@@ -19,6 +19,7 @@ from portal.pages.admin.shell import frame
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, sentence
 from portal.pages.guard import admins_only, person
+from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import Token, User
 from tenants.services.identities import identity_link, identity_of, identity_unlink
@@ -32,6 +33,7 @@ from tenants.services.users import (
     user_enable,
     user_get,
     user_reset,
+    user_two_factor_reset,
     users,
 )
 
@@ -103,7 +105,7 @@ def edit(request: HttpRequest, username: str) -> HttpResponse:
 @require_POST
 @admins_only
 def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
-    """Reset the password, disable or enable."""
+    """Reset the password or the second factor, disable or enable."""
     who = person(request)
     _get(request, username)
     if verb == "reset":
@@ -111,6 +113,10 @@ def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
     acts: dict[str, tuple[Callable[..., object], str]] = {
         "disable": (user_disable, f"{username} is disabled: sessions ended, API tokens revoked."),
         "enable": (user_enable, f"{username} can sign in again."),
+        "two-factor-reset": (
+            user_two_factor_reset,
+            f"{username} signs in without a second factor. Sessions ended.",
+        ),
     }
     if verb not in acts:
         raise Http404
@@ -189,6 +195,7 @@ def _page(request: HttpRequest, shown: User, *, invited: Any = None, **more: Any
         "state": state_of(shown),
         "sessions": sessions.rows(request, shown),
         "token_count": Token.objects.filter(user=shown).count(),
+        "factors": two_factor.factors_of(shown),
         "values": values | more.get("values", {}),
         "problems": more.get("problems", {}),
         "sso_name": settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None,

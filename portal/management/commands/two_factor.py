@@ -1,0 +1,45 @@
+"""`manage.py two_factor NAME --reset`: remove the second factor of a user who has lost it."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
+
+from tenants import two_factor
+from tenants.errors import ServiceError
+from tenants.models import User
+from tenants.services.users import user_two_factor_reset
+
+
+class Command(BaseCommand):
+    help = "Say whether a user has two-factor authentication, or with --reset remove it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("username", metavar="NAME")
+        parser.add_argument(
+            "--reset",
+            action="store_true",
+            help="remove authenticator app and recovery codes; end all sessions",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            self._run(options["username"], reset=options["reset"])
+        except OperationalError as error:
+            raise CommandError(
+                f"The database is not responding; is `manage.py up` running? {error}"
+            ) from error
+        except ServiceError as error:
+            raise CommandError(error.message) from error
+
+    def _run(self, name: str, *, reset: bool) -> None:
+        if reset:
+            user_two_factor_reset(user=None, username=name, by="manage.py two_factor")
+        user = User.objects.filter(username=name, is_service_account=False).first()
+        if user is None:
+            raise CommandError(f"There is no user {name}.")
+        found = two_factor.factors_of(user)
+        state = "off"
+        if found.app_since:
+            state = f"on since {found.app_since:%Y-%m-%d}, {found.codes_left} recovery codes left"
+        self.stdout.write(f"Two-factor authentication of {name}: {state}")

@@ -1,0 +1,126 @@
+"""The second factor at the sign-in: its code, or setting it up where the installation requires one.
+
+A wrong code counts as a wrong password does: per address over all names, and towards the delay of answers about the
+name. Codes of an app are few, so these have a budget per user as well. Who spends it knows the password; recovery codes
+do not depend on it (docs/adr/0073-two-factor-authentication.md).
+"""
+
+from __future__ import annotations
+
+from axes.handlers.proxy import AxesProxyHandler
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.signals import user_login_failed
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
+from django.views.decorators.http import require_http_methods
+
+from portal import budgets
+from portal.pages import two_factor as pages
+from portal.pages.auth import delay_of, locked_out
+from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, begin
+from tenants import audit, two_factor
+from tenants.errors import FieldsInvalid, SecretsUnavailable
+from tenants.models import User
+
+WRONG_A_MINUTE, WRONG_AN_HOUR = 5, 20
+HOUR_S = 3600
+TOO_LATE = "This sign-in took too long or no longer counts. Start again."
+TOO_MANY = "Too many wrong codes. Try again later, or enter a recovery code."
+WRONG = "Incorrect code. Each works once; an app shows a new one every 30 seconds."
+
+
+@sensitive_post_parameters()
+@sensitive_variables("given")
+@never_cache
+@require_http_methods(["GET", "POST"])
+def code(request: HttpRequest) -> HttpResponse:
+    """Ask for the code, and begin the session once it is right."""
+    known = awaited(request)
+    if known is None or known.app is not None:
+        return _too_late(request)
+    if request.method == "GET":
+        return render(request, "login_code.html", {"of": known.user})
+    credentials = {"username": known.user.get_username()}
+    if settings.AXES_ENABLED and not AxesProxyHandler.is_allowed(request, credentials):
+        return locked_out(request, None, credentials)
+    delay_s = delay_of(known.user.get_username())
+    response = _answer(request, known, request.POST.get("code", ""))
+    response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
+    return response
+
+
+@sensitive_post_parameters()
+@never_cache
+@require_http_methods(["GET", "POST"])
+def set_up(request: HttpRequest) -> HttpResponse:
+    """Set up an authenticator app, without which the installation lets no one in; then begin the session."""
+    known = awaited(request)
+    begun = two_factor.app_begun(known.user, known.app) if known else None
+    if known is None or begun is None:
+        return _too_late(request)
+    problem = ""
+    if request.method == "POST":
+        try:
+            codes = two_factor.app_confirm(known.user, known.app, request.POST.get("code", ""))
+        except FieldsInvalid as error:
+            problem = pages.problem_of(error)
+        else:
+            response = begin(request, known.user, to=pages.BASE, by=known.by, second=two_factor.APP)
+            pages.give_codes(request, response, codes, to=known.to)
+            return response
+    context = {
+        "of": known.user,
+        "begun": begun,
+        "qr": pages.qr(begun.uri),
+        "problem": problem,
+        "here": SET_UP,
+    }
+    return render(request, "login_two_factor.html", context, status=422 if problem else 200)
+
+
+def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
+    """Spent before the code is checked, given back if it was right: of many at once only the budget's are checked."""
+    user, limited = known.user, two_factor.is_app_code(given)
+    minute, hour = f"code:{user.pk}", f"code-hour:{user.pk}"
+    if limited and not (
+        budgets.within(minute, WRONG_A_MINUTE) and budgets.within(hour, WRONG_AN_HOUR, window_s=HOUR_S)
+    ):
+        return _again(request, user, TOO_MANY)
+    try:
+        second = two_factor.check(user, given)
+    except SecretsUnavailable as error:
+        return _again(request, user, f"{error.message} A recovery code works meanwhile.")
+    if second is None:
+        _count_failure(request, user)
+        return _again(request, user, WRONG)
+    if limited:
+        budgets.give_back(minute)
+        budgets.give_back(hour)
+    response = begin(request, user, to=known.to, by=known.by, second=second)
+    if second == two_factor.RECOVERY:
+        left = two_factor.factors_of(user).codes_left
+        text = f"You used a recovery code. {left} left: make new ones on your profile before they run out."
+        messages.warning(request, text)
+    return response
+
+
+def _count_failure(request: HttpRequest, user: User) -> None:
+    """As one of a password, which django-axes counts; above its budget nothing is recorded."""
+    user_login_failed.send(__name__, credentials={"username": user.get_username()}, request=request)
+    if getattr(request, "axes_failures_since_start", None) or not settings.AXES_ENABLED:
+        details = {"known_name": True, "by": "code"}
+        audit.record(actor=None, action="login.failure", target=user.get_username(), details=details)
+
+
+def _again(request: HttpRequest, user: User, problem: str) -> HttpResponse:
+    return render(request, "login_code.html", {"of": user, "problem": problem}, status=422)
+
+
+def _too_late(request: HttpRequest) -> HttpResponse:
+    if AWAITED in request.session:
+        request.session.flush()
+        messages.error(request, TOO_LATE)
+    return HttpResponseRedirect("/login")

@@ -1,0 +1,115 @@
+"""How a session begins: at once, or after a second factor. Until that is shown no one is signed in.
+
+In between, the browser's session holds whose code is awaited, and nothing that pages, REST or sockets take for a user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import login
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.crypto import constant_time_compare
+
+from tenants import audit, two_factor
+from tenants.backends import PeopleBackend
+from tenants.errors import SecretsUnavailable
+from tenants.models import User
+from tenants.services.identities import identity_of
+from tenants.services.users import RESET_NOTED
+from tenants.sessions import PROVED, SINGLE_SIGN_ON, second_factor_due
+
+PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
+PASSWORD = "password"  # noqa: S105 # as what is shown by
+AWAITED = "awaits_code"
+"""Key of the session of a browser that has shown the first factor."""
+PERIOD = timedelta(minutes=30)
+"""How long the second one may take."""
+CODE, SET_UP = "/login/code", "/login/two-factor"
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A sign-in that lacks the second factor. app: one that is set up first, by its id; None where a code is due."""
+
+    user: User
+    by: str
+    to: str
+    app: int | None
+
+
+def enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
+    """Begin the user's session, or ask for the second factor. by: what was shown as the first one."""
+    if second_factor_due(by):
+        if two_factor.is_on(user):
+            return _wait(request, user, to=to, by=by, app=None)
+        if settings.LUTHIER_TWO_FACTOR_REQUIRED:
+            return _set_up(request, user, to=to, by=by)
+    return begin(request, user, to=to, by=by)
+
+
+def awaited(request: HttpRequest) -> Awaited | None:
+    """Whose second factor this browser may show; None if there is none, or the first one counts no longer."""
+    kept = request.session.get(AWAITED)
+    if kept is None:
+        return None
+    user = User.objects.filter(pk=kept["user"], is_active=True, is_service_account=False).first()
+    if user is None or not constant_time_compare(kept["hash"], user.get_session_auth_hash()):
+        return None
+    if kept["by"] == SINGLE_SIGN_ON and identity_of(user) is None:
+        return None
+    return Awaited(user, kept["by"], kept["to"], kept["app"])
+
+
+def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "") -> HttpResponse:
+    """Begin the session of who has shown all that is due."""
+    request.session.pop(AWAITED, None)
+    request.session.set_expiry(None)  # of what came before: a single sign-on, or the wait for a code
+    login(request, user, backend=PEOPLE)
+    prove(request, by=by, second=second)
+    details = ({} if by == PASSWORD else {"by": by}) | ({"second_factor": second} if second else {})
+    audit.record(actor=user, action="login.success", target=user.get_username(), details=details)
+    _show_reset(request, user)
+    return HttpResponseRedirect(to)
+
+
+def prove(request: HttpRequest, *, second: str, by: str | None = None) -> None:
+    """Note in the session what its user has shown. by: None leaves it."""
+    before: dict[str, Any] = request.session.get(PROVED, {})
+    request.session[PROVED] = {"by": before.get("by", PASSWORD) if by is None else by, "second": second}
+
+
+def _set_up(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
+    try:
+        app = two_factor.app_begin(user)
+    except SecretsUnavailable as error:
+        messages.error(request, error.message)
+        return HttpResponseRedirect("/login")
+    return _wait(request, user, to=to, by=by, app=app)
+
+
+def _wait(request: HttpRequest, user: User, *, to: str, by: str, app: int | None) -> HttpResponse:
+    request.session.flush()
+    kept = {"user": user.pk, "hash": user.get_session_auth_hash(), "by": by, "to": to, "app": app}
+    request.session[AWAITED] = kept
+    request.session.set_expiry(PERIOD)
+    return HttpResponseRedirect(CODE if app is None else SET_UP)
+
+
+def _show_reset(request: HttpRequest, user: User) -> None:
+    """Once: that an admin has removed the second factor, which may be news to the user."""
+    at = user.preferences.get(RESET_NOTED)
+    if at is None:
+        return
+    kept = {name: value for name, value in user.preferences.items() if name != RESET_NOTED}
+    User.objects.filter(pk=user.pk).update(preferences=kept)
+    user.preferences = kept
+    day = datetime.fromisoformat(at).strftime("%-d %b %Y, %H:%M UTC")
+    text = (
+        f"A platform admin removed your two-factor authentication on {day}. Set it up again on your profile."
+    )
+    messages.warning(request, text)

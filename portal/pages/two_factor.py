@@ -1,0 +1,169 @@
+"""Two-factor authentication on the profile: an authenticator app is set up or removed, recovery codes are made.
+
+Each takes the password, or what passwords.confirm takes in its place. Recovery codes are shown once
+(portal.pages.shown_once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_POST
+
+from portal import passwords
+from portal.pages import shown_once
+from portal.pages.form_once import Outcome, once, say
+from portal.pages.form_responses import sentence
+from portal.pages.guard import person, signed_in
+from portal.pages.session_start import prove
+from portal.pages.shell import frame, last_tenant
+from tenants import two_factor
+from tenants.errors import ServiceError
+from tenants.models import User
+
+BASE = "/me/two-factor"
+CODES = "recovery-codes"
+BEGUN = "sets_up_app"
+"""Key of the session of a browser that sets up an app: its id."""
+
+
+@require_GET
+@signed_in
+@never_cache
+def page(request: HttpRequest) -> HttpResponse:
+    """What is set up, and once the recovery codes that this browser has just been given."""
+    response = _page(request, given=shown_once.taken(request, CODES))
+    response.delete_cookie(CODES, path=BASE)
+    return response
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+@never_cache
+def app_begin(request: HttpRequest) -> HttpResponse:
+    """A new app; the page shows what it has to know until a code of it was right."""
+    user = person(request)
+    try:
+        done = once(request, lambda: {"app": two_factor.app_begin(user)}, prepare=_confirmed(request, user))
+    except ServiceError as error:
+        return _page(request, problems={"begin": problem_of(error)})
+    request.session[BEGUN] = done["app"]
+    return HttpResponseRedirect(f"{BASE}#set-up")
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+@never_cache
+def app_confirm(request: HttpRequest) -> HttpResponse:
+    """Let the app count once its code is right; every other session of this person ends."""
+    user, app = person(request), request.session.get(BEGUN)
+
+    def work() -> Outcome:
+        codes = two_factor.app_confirm(user, app, request.POST.get("code", ""))
+        user.sessions.exclude(pk=request.session.session_key).delete()
+        return {"codes": _packed(codes)}
+
+    try:
+        done = once(request, work, sealed=("codes",))
+    except ServiceError as error:
+        return _page(request, problems={"code": problem_of(error)})
+    request.session.pop(BEGUN, None)
+    prove(request, second=two_factor.APP)
+    say(request, "Two-factor authentication is on. All other sessions were signed out.")
+    response = HttpResponseRedirect(BASE)
+    shown_once.give(request, response, CODES, done["codes"], path=BASE)
+    return response
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+def app_remove(request: HttpRequest) -> HttpResponse:
+    """Turn two-factor authentication off."""
+    user = person(request)
+
+    def work() -> Outcome:
+        two_factor.app_remove(user)
+        return {}
+
+    try:
+        once(request, work, prepare=_confirmed(request, user))
+    except ServiceError as error:
+        return _page(request, problems={"remove": problem_of(error)})
+    prove(request, second="")
+    say(request, "Two-factor authentication is off.")
+    return HttpResponseRedirect(BASE)
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+@never_cache
+def codes_renew(request: HttpRequest) -> HttpResponse:
+    """New recovery codes in place of the earlier ones."""
+    user = person(request)
+
+    def work() -> Outcome:
+        return {"codes": _packed(two_factor.codes_renew(user))}
+
+    try:
+        done = once(request, work, prepare=_confirmed(request, user), sealed=("codes",))
+    except ServiceError as error:
+        return _page(request, problems={"codes": problem_of(error)})
+    response = HttpResponseRedirect(BASE)
+    shown_once.give(request, response, CODES, done["codes"], path=BASE)
+    return response
+
+
+def give_codes(request: HttpRequest, response: HttpResponse, codes: list[str], *, to: str) -> None:
+    """Let the response take them to the page, which then leads on to `to`."""
+    shown_once.give(request, response, CODES, _packed(codes, to), path=BASE)
+
+
+def problem_of(error: ServiceError) -> str:
+    """The error as one sentence for its field."""
+    wrong = error.details.get("errors") or []
+    return sentence(f"This {wrong[0]['message']}") if wrong else error.message
+
+
+def qr(text: str) -> dict[str, Any]:
+    """A QR code as the path of an SVG and its side in modules, with the quiet zone of 4 that scanners need."""
+    import qrcode  # only who sets up an app needs it
+
+    code = qrcode.QRCode(border=4)
+    code.add_data(text)
+    rows = code.get_matrix()
+    dark = (f"M{x} {y}h1v1h-1z" for y, row in enumerate(rows) for x, on in enumerate(row) if on)
+    return {"side": len(rows), "path": "".join(dark)}
+
+
+def _packed(codes: list[str], to: str = "") -> str:
+    return shown_once.packed({"text": "\n".join(codes), "to": to})
+
+
+def _confirmed(request: HttpRequest, user: User) -> Callable[[], None]:
+    return lambda: passwords.confirm(request, user, request.POST.get("password", ""))
+
+
+def _page(request: HttpRequest, *, given: Any = None, problems: dict[str, str] | None = None) -> HttpResponse:
+    user = person(request)
+    begun = two_factor.app_begun(user, request.session.get(BEGUN))
+    context = frame(request, last_tenant(request), "me") | {
+        "factors": two_factor.factors_of(user),
+        "begun": begun,
+        "qr": qr(begun.uri) if begun else None,
+        "given": given,
+        "problems": problems or {},
+        "has_password": user.has_usable_password(),
+        "required": settings.LUTHIER_TWO_FACTOR_REQUIRED,
+        "of_all": two_factor.RECOVERY_CODES,
+    }
+    return render(request, "me/two_factor.html", context, status=422 if problems else 200)

@@ -1,0 +1,252 @@
+"""Signing in with a second factor: asked after the password, guessed in vain, required, lost and reset."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axes.models import AccessAttempt
+from django.conf import LazySettings
+from django.core.cache import cache
+from django.test import Client
+
+from portal.live.identity import Credentials, who
+from portal.pages import login_code
+from portal.settings.secret import SecretsKeys, new_secrets_key
+from tenants import two_factor
+from tenants.models import AuditEntry, Session, User
+from tenants.services.users import user_disable, user_two_factor_reset
+from tests import factories
+from tests.markup import markup
+from tests.portal.api.conftest import Api
+from tests.portal.pages.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+PASSWORD = {"password": factories.PASSWORD}
+
+
+@pytest.fixture(autouse=True)
+def key_file(settings: LazySettings, tmp_path: Path) -> Path:
+    cache.clear()  # budgets
+    settings.LUTHIER_SECRETS_KEYS = SecretsKeys((), tmp_path / "secrets_keys")
+    return tmp_path / "secrets_keys"
+
+
+@pytest.fixture
+def required(settings: LazySettings) -> LazySettings:
+    settings.LUTHIER_TWO_FACTOR_REQUIRED = True
+    return settings
+
+
+def give_password(client: Client, to: str = "", name: str = "alice") -> Any:
+    return client.post("/login", PASSWORD | {"username": name, "next": to})
+
+
+def is_in(client: Client) -> bool:
+    """Whether pages, REST or sockets take the browser for a user's; all three, or none."""
+    cookie = client.cookies.get("luthier")
+    found = {
+        client.get("/me").status_code == 200,
+        client.get("/api/v1/me").status_code == 200,
+        who(Credentials(session_key=cookie.value if cookie else "")) is not None,
+    }
+    (answer,) = found
+    return answer
+
+
+def test_the_code_is_asked_after_the_password_and_nothing_is_open_before(alice: User) -> None:
+    secret, _ = factories.authenticator_app(alice)
+    client = Client()
+    answer = give_password(client, "/help")
+    assert (answer.status_code, answer["Location"]) == (302, "/login/code")
+    assert not is_in(client)
+    assert Session.objects.get().user is None
+    before = client.session.session_key
+    done = client.post("/login/code", {"code": factories.app_code(secret)})
+    assert (done.status_code, done["Location"]) == (302, "/help")
+    assert is_in(client)
+    assert client.session.session_key != before
+    assert client.session.get_expiry_age() > 13 * 86400
+    entry = AuditEntry.objects.get(action="login.success")
+    assert (entry.actor, entry.details) == (alice, {"second_factor": "authenticator app"})
+
+
+def test_without_a_second_factor_the_password_is_enough(alice: User) -> None:
+    client = Client()
+    assert give_password(client)["Location"] == "/"
+    assert is_in(client)
+    assert client.get("/login/code")["Location"] == "/login"
+
+
+def test_a_recovery_code_signs_in_once_and_says_how_many_are_left(alice: User) -> None:
+    _, codes = factories.authenticator_app(alice)
+    client, again = Client(), Client()
+    for each in (client, again):
+        give_password(each)
+    assert client.post("/login/code", {"code": codes[3]}).status_code == 302
+    assert "You used a recovery code. 9 left" in markup(client.get("/me"))
+    assert again.post("/login/code", {"code": codes[3]}).status_code == 422
+    assert not is_in(again)
+
+
+def test_a_wrong_code_is_recorded_and_spends_from_the_budgets_of_passwords(
+    alice: User, settings: LazySettings
+) -> None:
+    settings.AXES_ENABLED, settings.AXES_FAILURE_LIMIT = True, 3
+    _, codes = factories.authenticator_app(alice)
+    client = Client()
+    give_password(client)
+    refused = client.post("/login/code", {"code": "a wrong recovery code"})
+    assert (refused.status_code, "Incorrect code." in markup(refused)) == (422, True)
+    entry = AuditEntry.objects.get(action="login.failure")
+    assert (entry.target, entry.details) == ("alice", {"known_name": True, "by": "code"})
+    assert AccessAttempt.objects.get().username == "alice"
+    statuses = [client.post("/login/code", {"code": "wrong again"}).status_code for _ in range(3)]
+    assert statuses == [422, 429, 429]
+    assert client.post("/login/code", {"code": codes[0]}).status_code == 429
+    assert give_password(Client()).status_code == 429, "the address has one budget"
+    other = Client(REMOTE_ADDR="10.0.0.8")
+    assert give_password(other).status_code == 302, "no one else is locked out"
+    assert other.post("/login/code", {"code": codes[0]}).status_code == 302
+
+
+def test_codes_of_an_app_are_not_guessed_from_many_addresses(alice: User) -> None:
+    secret, codes = factories.authenticator_app(alice)
+    client = Client()
+    give_password(client)
+    for n in range(login_code.WRONG_A_MINUTE):
+        assert client.post("/login/code", {"code": f"00000{n}"}, REMOTE_ADDR=f"10.0.0.{n}").status_code == 422
+    held = client.post("/login/code", {"code": factories.app_code(secret)}, REMOTE_ADDR="10.0.1.1")
+    assert (held.status_code, "Too many wrong codes" in markup(held)) == (422, True)
+    assert client.post("/login/code", {"code": codes[0]}).status_code == 302, "recovery codes still work"
+
+
+def test_right_codes_spend_nothing(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_code, "WRONG_A_MINUTE", 1)
+    monkeypatch.setattr(login_code, "WRONG_AN_HOUR", 1)
+    secret, _ = factories.authenticator_app(alice)
+    for _ in range(2):
+        alice.authenticator_apps.update(last_step=0)
+        client = Client()
+        give_password(client)
+        assert client.post("/login/code", {"code": factories.app_code(secret)}).status_code == 302
+
+
+@pytest.mark.parametrize("change", ["password", "disabled"])
+def test_a_code_is_too_late_once_the_password_counts_no_longer(alice: User, admin: User, change: str) -> None:
+    secret, _ = factories.authenticator_app(alice)
+    client = Client()
+    give_password(client)
+    if change == "disabled":
+        user_disable(user=admin, username="alice")
+    else:
+        alice.set_unusable_password()
+        alice.save()
+    answer = client.post("/login/code", {"code": factories.app_code(secret)})
+    assert answer["Location"] == "/login"
+    assert not is_in(client)
+    assert "no longer counts" in markup(client.get("/login"))
+
+
+def test_an_app_is_set_up_with_the_password_and_a_code(alice: User, signed_in: SignIn) -> None:
+    browser, other = signed_in(alice), signed_in(alice)
+    refused = browser.post("/me/two-factor/begin", {"password": "not this one"})
+    assert (refused.status_code, "This is not your password." in markup(refused)) == (422, True)
+    assert browser.post("/me/two-factor/begin", PASSWORD).status_code == 302
+    page = browser.get("/me/two-factor")
+    assert '<svg class="qr"' in markup(page)
+    assert "<style" not in page.content.decode()
+    assert "qr" not in markup(other.get("/me/two-factor")), "another session sees the secret"
+    secret = page.context["begun"].secret
+    wrong = browser.post("/me/two-factor/confirm", {"code": factories.app_code(secret, steps=9)})
+    assert (wrong.status_code, "current code" in markup(wrong)) == (422, True)
+    done = browser.post("/me/two-factor/confirm", {"code": factories.app_code(secret)}, follow=True)
+    codes = re.findall(r"\b(?:\w{4}-){3}\w{4}\b", done.context["given"]["text"])
+    assert len(codes) == 10
+    assert "Shown once" in markup(done)
+    assert codes[0] not in browser.get("/me/two-factor").content.decode()
+    assert is_in(browser)
+    assert not is_in(other)
+    assert two_factor.check(alice, codes[0]) == "recovery code"
+
+
+def test_recovery_codes_are_renewed_and_the_app_is_removed_with_the_password_only(
+    alice: User, signed_in: SignIn
+) -> None:
+    factories.authenticator_app(alice)
+    browser = signed_in(alice)
+    for act in ("codes", "remove"):
+        assert browser.post(f"/me/two-factor/{act}", {"password": "wrong"}).status_code == 422
+    assert two_factor.is_on(alice)
+    shown = browser.post("/me/two-factor/codes", PASSWORD, follow=True).context["given"]["text"].split()
+    assert (len(shown), two_factor.check(alice, shown[0])) == (10, "recovery code")
+    assert browser.post("/me/two-factor/remove", PASSWORD).status_code == 302
+    assert not two_factor.is_on(alice)
+    assert give_password(Client())["Location"] == "/"
+
+
+def test_where_it_is_required_who_has_none_reaches_its_setup_alone(
+    alice: User, required: LazySettings
+) -> None:
+    client = Client()
+    assert give_password(client, "/help")["Location"] == "/login/two-factor"
+    assert not is_in(client)
+    assert client.get("/login/code")["Location"] == "/login"
+    give_password(client, "/help")
+    page = client.get("/login/two-factor")
+    secret = page.context["begun"].secret
+    assert client.post("/login/two-factor", {"code": "000 00"}).status_code == 422
+    assert not is_in(client)
+    done = client.post("/login/two-factor", {"code": factories.app_code(secret)}, follow=True)
+    assert is_in(client)
+    assert len(done.context["given"]["text"].split()) == 10
+    assert 'href="/help"' in markup(done)
+    refused = client.post("/me/two-factor/remove", PASSWORD)
+    assert (refused.status_code, two_factor.is_on(alice)) == (422, True)
+
+
+def test_where_it_is_required_sessions_from_before_are_worth_nothing(
+    alice: User, settings: LazySettings
+) -> None:
+    client = Client()
+    give_password(client)
+    assert is_in(client)
+    settings.LUTHIER_TWO_FACTOR_REQUIRED = True
+    assert not is_in(client)
+
+
+def test_an_api_token_is_not_affected(alice: User, required: LazySettings) -> None:
+    assert Api(alice).get("/me").status_code == 200
+
+
+def test_the_next_sign_in_says_that_an_admin_reset_it(alice: User, admin: User, signed_in: SignIn) -> None:
+    factories.authenticator_app(alice)
+    browser = signed_in(admin)
+    assert "Authenticator app since" in markup(browser.get("/admin-console/users/alice"))
+    done = browser.post("/admin-console/users/alice/two-factor-reset", follow=True)
+    assert "signs in without a second factor" in markup(done)
+    client = Client()
+    assert give_password(client)["Location"] == "/"
+    assert "A platform admin removed your two-factor authentication" in markup(client.get("/me"))
+    client.post("/logout")
+    give_password(client)
+    assert "A platform admin removed" not in markup(client.get("/me")), "shown twice"
+
+
+def test_a_reset_ends_sessions(alice: User, admin: User, signed_in: SignIn) -> None:
+    factories.authenticator_app(alice)
+    browser = signed_in(alice)
+    user_two_factor_reset(user=admin, username="alice")
+    assert not is_in(browser)
+
+
+def test_with_a_lost_key_the_page_says_so_and_takes_a_recovery_code(alice: User, key_file: Path) -> None:
+    secret, codes = factories.authenticator_app(alice)
+    key_file.write_text(new_secrets_key())
+    client = Client()
+    give_password(client)
+    page = markup(client.post("/login/code", {"code": factories.app_code(secret)}))
+    assert "cannot be decrypted" in page
+    assert client.post("/login/code", {"code": codes[0]}).status_code == 302
