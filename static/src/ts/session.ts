@@ -8,7 +8,7 @@ const RETRY_MS = 2_000; // the session is valid although the socket was refused:
 
 let dialog: HTMLDialogElement | undefined;
 
-/** Ask for the password, unless another tab has signed in meanwhile. */
+/** Ask for the password, and the code where one is due, unless another tab has signed in meanwhile. */
 export async function signInAgain(): Promise<void> {
   if (dialog?.open) return;
   const answer = await fetch("/login", { redirect: "manual" }).catch(() => null);
@@ -53,7 +53,7 @@ async function returned(): Promise<void> {
 /** Show the form as the server renders it, with its message about what was wrong. */
 async function show(answer: Response): Promise<void> {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const form = page.querySelector('form[action="/login"]');
+  const form = page.querySelector('form[action="/login"], form[action="/login/code"]');
   const provider = page.querySelector<HTMLAnchorElement>('a[href^="/login/sso"]');
   if (provider) provider.target = "_blank"; // what is typed on the page behind the dialog stays
   const words = page.querySelector("[role=alert]") ?? (form ? null : page.querySelector("main p"));
@@ -71,15 +71,21 @@ async function submit(form: HTMLFormElement): Promise<void> {
   const data = new FormData(form);
   const button = form.querySelector("button");
   button?.setAttribute("aria-busy", "true");
-  const answer = await fetch("/login", { method: "POST", body: data, redirect: "manual" }).catch(() => null);
+  const answer = await fetch(form.action, { method: "POST", body: data, redirect: "manual" }).catch(() => null);
   button?.removeAttribute("aria-busy");
   if (!answer) return toast(texts.session.unreachable, "error");
   if (answer.type !== "opaqueredirect") {
     await show(answer);
     return focus();
   }
+  const now = await signedIn();
+  const code = now === undefined ? await fetch("/login/code", { redirect: "manual" }).catch(() => null) : null;
+  if (code?.ok) {
+    await show(code);
+    return focus();
+  }
   // Another person signed in: they must not see this page.
-  if (data.get("username") !== owner()) return location.reload();
+  if (now !== owner()) return location.reload();
   dialog?.close();
   resume();
 }
