@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -26,13 +27,18 @@ def confirm(request: HttpRequest, user: User, password: str) -> None:
 
     Raises FieldsInvalid (path: password) or TooManyPasswords.
     """
-    if user.has_usable_password():
+    if asked_of(user):
         check(user, password)
         return
     key, since = request.session.session_key, timezone.now() - FRESH
     if not Session.objects.filter(pk=key, started_at__gt=since).exists():
         text = f"is not set here: sign in again, then do this within {FRESH.seconds // 60} minutes"
         raise FieldsInvalid(errors=[problem("password", "sign_in_again", text)])
+
+
+def asked_of(user: User) -> bool:
+    """Whether this user has a password that counts here."""
+    return bool(settings.LUTHIER_PASSWORD_SIGN_IN) and user.has_usable_password()
 
 
 def check(user: User, password: str) -> None:

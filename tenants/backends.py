@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
 from django.http import HttpRequest
 
@@ -12,7 +13,19 @@ from tenants.models import User
 
 
 class PeopleBackend(ModelBackend):
-    """Django's, for people only: a service account's session would not even be read."""
+    """Django's, for people only: a service account's session would not even be read. LUTHIER_PASSWORD_SIGN_IN turns
+    passwords off."""
+
+    def authenticate(
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        **more: Any,
+    ) -> Any:
+        if not settings.LUTHIER_PASSWORD_SIGN_IN:
+            return None
+        return super().authenticate(request, username=username, password=password, **more)
 
     def user_can_authenticate(self, user: Any) -> bool:
         return super().user_can_authenticate(user) and not getattr(user, "is_service_account", False)

@@ -67,6 +67,11 @@ def used_by(user: User) -> OneTimePassword:
     return OneTimePassword.objects.get(user=user)
 
 
+def discard(user: User) -> None:
+    """Forget the one that was used, of a user who signs in without a password from now on."""
+    OneTimePassword.objects.filter(user=user).delete()
+
+
 def to_set(one_time_id: int) -> OneTimePassword | None:
     """The used one-time password, while a password may still be set by it."""
     rows = OneTimePassword.objects.select_related("user").filter(pk=one_time_id, user__is_active=True)

@@ -25,8 +25,8 @@ SIGNED_IN = "signed_in"
 
 PROVED = "proved"
 """Key of what the session's user has shown at the sign-in: {"by": the first factor, "second": the second, or ""}."""
-SINGLE_SIGN_ON = "single sign-on"
-"""As what is shown by."""
+PASSWORD, SINGLE_SIGN_ON, ONE_TIME = "password", "single sign-on", "one-time password"
+"""As what is shown first."""
 
 
 class SessionStore(DatabaseStore):
@@ -66,6 +66,8 @@ def second_factor_due(by: str) -> bool:
 
 
 def _shown_enough(proved: dict[str, str]) -> bool:
+    if not settings.LUTHIER_PASSWORD_SIGN_IN and proved.get("by", PASSWORD) == PASSWORD:
+        return False
     if not settings.LUTHIER_TWO_FACTOR_REQUIRED or proved.get("second"):
         return True
     return "by" in proved and not second_factor_due(proved["by"])

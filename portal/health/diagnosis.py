@@ -20,6 +20,7 @@ from portal.settings.env import BASE_DIR, ineffective_variables
 from portal.settings.values import required_settings
 from tenants import keyring, sealed_rows
 from tenants.errors import SecretsUnavailable
+from tenants.services.users import admins_locked_out
 
 ASK_S = 2
 
@@ -40,6 +41,7 @@ def examine() -> list[HealthCheck]:
         broker(),
         web(),
         single_sign_on(),
+        sign_in(),
     ]
 
 
@@ -171,6 +173,21 @@ def single_sign_on() -> HealthCheck:
     pkce = isinstance(methods, list) and "S256" in methods
     warnings = () if pkce else ("the provider does not say that it supports PKCE with S256",)
     return HealthCheck(name, issuer, warnings=warnings)
+
+
+def sign_in() -> HealthCheck:
+    """By what people sign in, and whether a platform admin can."""
+    factor = "with a second factor" if settings.LUTHIER_TWO_FACTOR_REQUIRED else "second factor optional"
+    if settings.LUTHIER_PASSWORD_SIGN_IN:
+        return HealthCheck("sign-in", f"passwords, {factor}")
+    try:
+        locked_out = admins_locked_out()
+    except DatabaseError as error:
+        return HealthCheck("sign-in", "", first_line(error), "See the database check.")
+    if locked_out:
+        remedy = "Run `manage.py admin NAME --reset`, and sign in with the one-time password that it prints."
+        return HealthCheck("sign-in", "", "passwords are off and no platform admin can sign in", remedy)
+    return HealthCheck("sign-in", "without passwords")
 
 
 def running_url() -> str:

@@ -24,10 +24,12 @@ from portal.budgets import budget_address
 from portal.pages import welcome
 from portal.pages.errors import error_page
 from portal.pages.guard import signed_in
-from portal.pages.session_start import PASSWORD, enter
-from tenants import access, audit
+from portal.pages.session_start import enter
+from tenants import access, audit, one_time
 from tenants.backends import OneTimeBackend
 from tenants.models import User
+from tenants.sessions import ONE_TIME as BY_ONE_TIME
+from tenants.sessions import PASSWORD
 
 MISTYPED = 3
 """Wrong passwords for a name, from all addresses together, before answers about it come late …"""
@@ -74,7 +76,10 @@ class Login(LoginView):
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         user: Any = form.get_user()
         if user.backend == ONE_TIME:
-            return welcome.begin(self.request, user)
+            if settings.LUTHIER_PASSWORD_SIGN_IN:
+                return welcome.begin(self.request, user)
+            one_time.discard(user)
+            return enter(self.request, user, to=self.get_success_url(), by=BY_ONE_TIME)
         return enter(self.request, user, to=self.get_success_url(), by=PASSWORD)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
@@ -95,6 +100,7 @@ class Login(LoginView):
         """ended: a session was here; tries_left: before the wait, once they are few."""
         context = super().get_context_data(**kwargs)
         context["invited"] = "invited" in self.request.POST
+        context["passwords"] = settings.LUTHIER_PASSWORD_SIGN_IN
         context["sso_name"] = settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None
         context["ended"] = settings.SESSION_COOKIE_NAME in self.request.COOKIES
         name = self.request.POST.get("username", "")

@@ -83,6 +83,8 @@ def appearance(request: HttpRequest) -> HttpResponse:
 @signed_in
 def password(request: HttpRequest) -> HttpResponse:
     """Change it; every other session of this person ends."""
+    if not settings.LUTHIER_PASSWORD_SIGN_IN:
+        raise Http404
     form = ChangePassword(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
@@ -144,6 +146,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
     rows = access.memberships(user).select_related("tenant").order_by("tenant__name")
     context = frame(request, last_tenant(request), "me") | {
         "form": form,
+        "passwords": settings.LUTHIER_PASSWORD_SIGN_IN,
         "password_min_chars": settings.PASSWORD_MIN_CHARS,
         "sessions": sessions.rows(request, user),
         "everywhere_text": EVERYWHERE,

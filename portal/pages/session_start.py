@@ -21,10 +21,9 @@ from tenants.errors import SecretsUnavailable
 from tenants.models import User
 from tenants.services.identities import identity_of
 from tenants.services.users import RESET_NOTED
-from tenants.sessions import PROVED, SINGLE_SIGN_ON, second_factor_due
+from tenants.sessions import PASSWORD, PROVED, SINGLE_SIGN_ON, second_factor_due
 
 PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
-PASSWORD = "password"  # noqa: S105 # as what is shown by
 AWAITED = "awaits_code"
 """Key of the session of a browser that has shown the first factor."""
 PERIOD = timedelta(minutes=30)

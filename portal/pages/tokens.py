@@ -200,7 +200,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "soon": [row for row in mine if row["soon"]],
         "accounts": _accounts(who, tenant) if manages else [],
         "manages": manages,
-        "has_password": who.has_usable_password(),
+        "has_password": passwords.asked_of(who),
         "roles": ROLES,
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": base,

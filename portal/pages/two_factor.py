@@ -162,7 +162,7 @@ def _page(request: HttpRequest, *, given: Any = None, problems: dict[str, str] |
         "qr": qr(begun.uri) if begun else None,
         "given": given,
         "problems": problems or {},
-        "has_password": user.has_usable_password(),
+        "has_password": passwords.asked_of(user),
         "required": settings.LUTHIER_TWO_FACTOR_REQUIRED,
         "of_all": two_factor.RECOVERY_CODES,
     }

@@ -27,7 +27,11 @@ TOO_LATE = "A password can no longer be set this way. Ask a platform admin for a
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """What the link opens."""
-    return render(request, "welcome/invited.html", {"valid_days": one_time.VALID.days})
+    return render(
+        request,
+        "welcome/invited.html",
+        {"valid_days": one_time.VALID.days, "passwords": settings.LUTHIER_PASSWORD_SIGN_IN},
+    )
 
 
 def begin(request: HttpRequest, user: User) -> HttpResponse:

@@ -221,6 +221,7 @@ SOCIALACCOUNT_STORE_TOKENS = False
 MIGRATION_MODULES = {app: f"portal.allauth_tables.migrations.{app}" for app in ("account", "socialaccount")}
 ACCOUNT_EMAIL_VERIFICATION = "none"  # an admin gives users their addresses
 
+LUTHIER_PASSWORD_SIGN_IN = ENV.luthier_password_sign_in
 LUTHIER_TWO_FACTOR_REQUIRED = ENV.luthier_two_factor_required
 LUTHIER_TWO_FACTOR_AFTER_SSO = ENV.luthier_two_factor_after_sso
 

@@ -83,6 +83,8 @@ class Environment:
     luthier_oidc_link_by_email: Annotated[bool, values.yes_or_no] = False
     # an identity that is not linked gets a user of its own
     luthier_oidc_create_users: Annotated[bool, values.yes_or_no] = False
+    # whether passwords sign people in; without them single sign-on does
+    luthier_password_sign_in: Annotated[bool, values.yes_or_no] = True
     # who signs in with a password has to have a second factor; without, those who have set one up are asked for it
     luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
     # after single sign-on as well: by default the provider's second factor is relied on
@@ -180,6 +182,10 @@ def read_environment(options: Mapping[str, str] | None = None) -> Environment:
         if not os.environ.get(name)
     ]
     problems += single_sign_on.problems(os.environ)
+    if not environment.luthier_password_sign_in and not os.environ.get(single_sign_on.ISSUER):
+        problems.append(
+            f"LUTHIER_PASSWORD_SIGN_IN: without passwords no one could sign in: set {single_sign_on.ISSUER}, too"
+        )
     if problems:
         refuse(problems)
     return environment

@@ -151,7 +151,7 @@ def identity_unlink(*, user: access.Person, username: str) -> User:
     changed = locked_user(user, username)
     subject = identity_of(changed)
     if subject is not None:
-        if not changed.has_usable_password():
+        if not (settings.LUTHIER_PASSWORD_SIGN_IN and changed.has_usable_password()):
             keep_an_admin(changed)
         details = {"subject": subject, "sessions": _forget(changed)}
         audit.record(actor=user, action="user.unlink", target=username, details=details)

@@ -244,16 +244,33 @@ def links() -> QuerySet[SocialAccount]:
 
 
 def keep_an_admin(leaves: User) -> None:
-    """Another one has to be there with a password, or with an identity that has signed in.
+    """Another one has to be there with a password that signs in, or with an identity that has signed in.
 
     Who was only invited or linked does not count: they may never come. Raises LastAdmin.
     """
     if not leaves.is_platform_admin:
         return
-    others = User.objects.filter(is_active=True, is_superuser=True).exclude(pk=leaves.pk)
-    by_provider = Q(last_login__isnull=False, pk__in=links().values("user"))
-    if not others.filter(~NO_PASSWORD | by_provider).exists():
+    able = (
+        _signs_in_by_provider() | ~NO_PASSWORD
+        if settings.LUTHIER_PASSWORD_SIGN_IN
+        else _signs_in_by_provider()
+    )
+    if not _admins().filter(able).exclude(pk=leaves.pk).exists():
         raise LastAdmin
+
+
+def admins_locked_out() -> bool:
+    """Whether there are platform admins, and none could sign in without a password, nor by a one-time password."""
+    invited = Q(one_time_password__used_at=None, one_time_password__expires_at__gt=timezone.now())
+    return _admins().exists() and not _admins().filter(_signs_in_by_provider() | invited).exists()
+
+
+def _admins() -> QuerySet[User]:
+    return User.objects.filter(is_active=True, is_superuser=True)
+
+
+def _signs_in_by_provider() -> Q:
+    return Q(last_login__isnull=False, pk__in=links().values("user"))
 
 
 def _note_reset(user: User) -> None:

@@ -39,6 +39,9 @@ WRONG = {
     "LUTHIER_OIDC_GROUPS_CLAIM": "x" * 61,
     "LUTHIER_OIDC_LINK_BY_EMAIL": "perhaps",
     "LUTHIER_OIDC_CREATE_USERS": "perhaps",
+    "LUTHIER_PASSWORD_SIGN_IN": "perhaps",
+    "LUTHIER_TWO_FACTOR_REQUIRED": "perhaps",
+    "LUTHIER_TWO_FACTOR_AFTER_SSO": "perhaps",
     "LUTHIER_CLUSTER": "slurm",
     "LUTHIER_SCHEDULER_POLICY": "round_robin",
     "LUTHIER_LEASE_S": "soon",
@@ -152,6 +155,16 @@ def test_a_provider_that_is_set_in_part_is_refused_with_what_is_missing(
 ) -> None:
     found = single_sign_on.missing(dict.fromkeys(given, "x"))
     assert [each.partition(":")[0] for each in found] == missing
+
+
+def test_passwords_are_not_turned_off_without_single_sign_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUTHIER_PASSWORD_SIGN_IN", "no")
+    with pytest.raises(SystemExit) as end:
+        read_environment()
+    assert end.value.code == os.EX_CONFIG
+    assert "no one could sign in: set LUTHIER_OIDC_ISSUER, too" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("content", "problem"), [(b"\n", "is empty"), (b"\xff\xfe", "cannot be read")])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError
 
@@ -42,4 +43,5 @@ class Command(BaseCommand):
             raise CommandError(f"{'; '.join(texts)}{hint}") from error
         self.stdout.write(f"One-time password of {name}: {made.secret}")
         self.stdout.write(f"Or open: {one_time.link(name, made.secret, base=running_url())}")
-        self.stdout.write(f"It works once, within {one_time.VALID.days} days, and asks for a new password.")
+        then = "asks for a new password" if settings.LUTHIER_PASSWORD_SIGN_IN else "signs in"
+        self.stdout.write(f"It works once, within {one_time.VALID.days} days, and {then}.")

@@ -8,14 +8,20 @@ import json
 import time
 from typing import Any
 
+from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError, connection
 
 from portal import demo
 from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
+from tenants.services.users import admins_locked_out
 
+NO_WAY_IN = (
+    "LUTHIER_PASSWORD_SIGN_IN: no platform admin could sign in without a password. Start without it, then let an admin"
+    " sign in once by single sign-on, or give one a one-time password: `manage.py admin NAME --reset`."
+)
 WAIT_S = 60
 POLL_S = 0.05
 
@@ -33,6 +39,8 @@ class Command(BaseCommand):
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
         register_runtimes()
+        if not settings.LUTHIER_PASSWORD_SIGN_IN and admins_locked_out():
+            raise CommandError(NO_WAY_IN)
         self._report({"applied": pending})
         self._report({} if options["no_demo"] else demo.first_start())
 

@@ -1,0 +1,146 @@
+"""With passwords turned off: by what people sign in instead, and that no installation locks its last admin out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.cache import cache
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils import timezone
+
+from portal.health import diagnosis
+from portal.management.commands import prepare
+from portal.settings.secret import SecretsKeys
+from tenants.errors import LastAdmin
+from tenants.models import AuditEntry, AuthenticatorApp, OneTimePassword, Session, User
+from tenants.services.identities import identity_link, identity_unlink
+from tenants.services.users import user_change, user_disable, user_reset
+from tests import factories
+from tests.markup import markup
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def off(settings: LazySettings) -> LazySettings:
+    cache.clear()  # budgets
+    settings.LUTHIER_OIDC_ISSUER = "https://id.example"
+    settings.LUTHIER_PASSWORD_SIGN_IN = False
+    return settings
+
+
+@pytest.fixture
+def linked(off: LazySettings) -> User:
+    """An admin with a password, who has signed in by the provider as well."""
+    user = factories.user("linked", is_superuser=True, password=factories.PASSWORD, last_login=timezone.now())
+    return identity_link(user=user, username="linked", subject="linked-there")
+
+
+def give(client: Client, name: str, password: str) -> Any:
+    return client.post("/login", {"username": name, "password": password})
+
+
+def is_in(client: Client) -> bool:
+    return client.get("/me").status_code == 200
+
+
+def test_no_password_signs_in_and_the_page_offers_what_does(alice: User, off: LazySettings) -> None:
+    page = markup(Client().get("/login"))
+    assert 'href="/login/sso"' in page
+    assert 'href="/welcome"' in page
+    assert 'name="password"' not in page
+    client = Client()
+    assert "Incorrect username or password." in markup(give(client, "alice", factories.PASSWORD))
+    assert not is_in(client)
+
+
+def test_sessions_that_a_password_began_count_no_longer(alice: User, off: LazySettings) -> None:
+    off.LUTHIER_PASSWORD_SIGN_IN = True
+    client = Client()
+    give(client, "alice", factories.PASSWORD)
+    assert is_in(client)
+    off.LUTHIER_PASSWORD_SIGN_IN = False
+    assert not is_in(client)
+    assert client.get("/api/v1/me").status_code == 401
+
+
+def test_a_one_time_password_signs_in_once(linked: User, alice: User) -> None:
+    secret = user_reset(user=linked, username="alice").secret
+    client = Client()
+    assert give(client, "alice", secret)["Location"] == "/"
+    assert is_in(client)
+    assert "Change password" not in markup(client.get("/me"))
+    assert client.post("/me/password").status_code == 404
+    assert AuditEntry.objects.get(action="login.success").details == {"by": "one-time password"}
+    assert not OneTimePassword.objects.exists()
+    again = Client()
+    give(again, "alice", secret)
+    assert not is_in(again)
+
+
+def test_who_has_no_password_that_counts_confirms_by_a_fresh_session(
+    linked: User, alice: User, off: LazySettings, tmp_path: Path
+) -> None:
+    off.LUTHIER_SECRETS_KEYS = SecretsKeys((), tmp_path / "secrets_keys")
+    client = Client()
+    give(client, "alice", user_reset(user=linked, username="alice").secret)
+    assert client.post("/me/two-factor/begin").status_code == 302
+    AuthenticatorApp.objects.all().delete()
+    Session.objects.update(started_at=timezone.now() - timedelta(minutes=11))
+    refused = client.post("/me/two-factor/begin")
+    assert (refused.status_code, "sign in again" in markup(refused)) == (422, True)
+
+
+def test_the_last_admin_who_could_sign_in_stays_one(linked: User) -> None:
+    factories.user("other", is_superuser=True, password=factories.PASSWORD, last_login=timezone.now())
+    for change in (
+        lambda: user_disable(user=linked, username="linked"),
+        lambda: user_change(user=linked, username="linked", changes={"is_superuser": False}),
+        lambda: identity_unlink(user=linked, username="linked"),
+    ):
+        with pytest.raises(LastAdmin):
+            change()
+    identity_link(user=linked, username="other", subject="other-there")
+    identity_unlink(user=linked, username="linked")
+
+
+def test_it_does_not_start_where_no_admin_could_sign_in(
+    off: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "register_runtimes", lambda: None)
+    call_command(
+        "prepare", "--no-demo", stdout=StringIO()
+    )  # there is no admin yet: `manage.py admin` makes one
+    factories.user("boss", is_superuser=True, password=factories.PASSWORD, last_login=timezone.now())
+    with pytest.raises(
+        CommandError, match=r"no platform admin could sign in .* `manage.py admin NAME --reset`"
+    ):
+        call_command("prepare", "--no-demo", stdout=StringIO())
+    assert not diagnosis.sign_in().ready
+    out = StringIO()
+    call_command("admin", "boss", "--reset", stdout=out)
+    assert "and signs in." in out.getvalue()
+    call_command("prepare", "--no-demo", stdout=StringIO())
+    client = Client()
+    assert give(client, "boss", out.getvalue().split()[4])["Location"] == "/"
+    assert client.get("/admin-console/").status_code == 200
+
+
+def test_two_factor_authentication_is_required_after_a_one_time_password_as_well(
+    linked: User, alice: User, off: LazySettings, tmp_path: Path
+) -> None:
+    off.LUTHIER_TWO_FACTOR_REQUIRED = True
+    off.LUTHIER_SECRETS_KEYS = SecretsKeys((), tmp_path / "secrets_keys")
+    client = Client()
+    secret = user_reset(user=linked, username="alice").secret
+    assert give(client, "alice", secret)["Location"] == "/login/two-factor"
+    assert not is_in(client)
+    begun = client.get("/login/two-factor").context["begun"]
+    client.post("/login/two-factor", {"code": factories.app_code(begun.secret)})
+    assert is_in(client)
