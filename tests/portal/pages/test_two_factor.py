@@ -12,11 +12,13 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.test import Client
 
+from portal import single_sign_on
 from portal.live.identity import Credentials, who
 from portal.pages import login_code
 from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants import two_factor
 from tenants.models import AuditEntry, Session, User
+from tenants.services.identities import Identity, identity_link, identity_unlink
 from tenants.services.users import user_disable, user_two_factor_reset
 from tests import factories
 from tests.markup import markup
@@ -250,3 +252,52 @@ def test_with_a_lost_key_the_page_says_so_and_takes_a_recovery_code(alice: User,
     page = markup(client.post("/login/code", {"code": factories.app_code(secret)}))
     assert "cannot be decrypted" in page
     assert client.post("/login/code", {"code": codes[0]}).status_code == 302
+
+
+class TestAfterSingleSignOn:
+    """The provider has a second factor of its own, so ours is asked only where a setting says so."""
+
+    @pytest.fixture
+    def erin(self, admin: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> User:
+        """Whose identity the provider confirms at each return."""
+        settings.LUTHIER_OIDC_ISSUER = "https://id.example"
+        identity = Identity("https://id.example", "erin")
+        monkeypatch.setattr(single_sign_on, "finish", lambda request: (identity, "/help"))
+        return identity_link(user=admin, username=factories.user("erin").get_username(), subject="erin")
+
+    def test_it_is_not_asked_by_default_also_where_it_is_required(
+        self, erin: User, required: LazySettings
+    ) -> None:
+        factories.authenticator_app(erin)
+        client = Client()
+        assert client.get("/login/sso/callback")["Location"] == "/help"
+        assert is_in(client)
+        required.LUTHIER_TWO_FACTOR_AFTER_SSO = True
+        assert not is_in(client)
+
+    def test_with_the_setting_it_is_asked_and_set_up_where_it_is_required(
+        self, erin: User, settings: LazySettings
+    ) -> None:
+        settings.LUTHIER_TWO_FACTOR_AFTER_SSO = True
+        client = Client()
+        assert client.get("/login/sso/callback")["Location"] == "/help"
+        settings.LUTHIER_TWO_FACTOR_REQUIRED = True
+        assert Client().get("/login/sso/callback")["Location"] == "/login/two-factor"
+        secret, _ = factories.authenticator_app(erin)
+        assert client.get("/login/sso/callback")["Location"] == "/login/code"
+        assert not is_in(client)
+        done = client.post("/login/code", {"code": factories.app_code(secret)})
+        assert (done["Location"], is_in(client)) == ("/help", True)
+        entry = AuditEntry.objects.filter(action="login.success").latest("id")
+        assert entry.details == {"by": "single sign-on", "second_factor": "authenticator app"}
+
+    def test_a_code_is_too_late_once_the_identity_was_unlinked(
+        self, erin: User, admin: User, settings: LazySettings
+    ) -> None:
+        settings.LUTHIER_TWO_FACTOR_AFTER_SSO = True
+        secret, _ = factories.authenticator_app(erin)
+        client = Client()
+        client.get("/login/sso/callback")
+        identity_unlink(user=admin, username="erin")
+        answer = client.post("/login/code", {"code": factories.app_code(secret)})
+        assert (answer["Location"], is_in(client)) == ("/login", False)
