@@ -21,7 +21,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from tenants import audit, one_time, sealed_rows
-from tenants.errors import FieldsInvalid, TwoFactorRequired, problem
+from tenants.errors import FieldsInvalid, SecretsUnavailable, TwoFactorRequired, problem
 from tenants.models import AuthenticatorApp, RecoveryCode, User
 
 if TYPE_CHECKING:  # imported where it is used: most processes never need it
@@ -78,23 +78,27 @@ def app_begin(user: User) -> int:
 
 
 def app_begun(user: User, app_id: int | None) -> Begun | None:
-    """What the app has to know; None once it is confirmed, too old or replaced. Raises SecretsUnavailable."""
+    """What the app has to know; None once it is confirmed, too old or replaced, or its key is missing."""
     app = _begun(user, app_id)
     if app is None:
         return None
-    secret = sealed_rows.unseal(app)
+    try:
+        secret = sealed_rows.unseal(app)
+    except SecretsUnavailable:
+        return None
     return Begun(secret, _totp(secret).get_provisioning_uri(user.get_username(), ISSUER))
 
 
 @transaction.atomic
-def app_confirm(user: User, app_id: int | None, code: str) -> list[str]:
-    """Let the app count from now on, instead of an earlier one; new recovery codes, returned here and nowhere else.
+def app_confirm(user: User, app_id: int | None, code: str, *, replaces: bool = False) -> list[str]:
+    """Let the app count from now on; new recovery codes, returned here and nowhere else.
 
-    Other sessions are the caller's to end. Raises FieldsInvalid (path: code) or SecretsUnavailable.
+    replaces: instead of an earlier one, for a caller who has shown that one. Other sessions are the caller's to end.
+    Raises FieldsInvalid (path: code) or SecretsUnavailable.
     """
     _locked(user)
     app = _begun(user, app_id)
-    if app is None:
+    if app is None or (is_on(user) and not replaces):
         raise FieldsInvalid(errors=[problem("code", "too_late", "comes too late: start again")])
     step = _step_of(app, code)
     if step is None:

@@ -67,7 +67,7 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
     user, app = person(request), request.session.get(BEGUN)
 
     def work() -> Outcome:
-        codes = two_factor.app_confirm(user, app, request.POST.get("code", ""))
+        codes = two_factor.app_confirm(user, app, request.POST.get("code", ""), replaces=True)
         user.sessions.exclude(pk=request.session.session_key).delete()
         return {"codes": _packed(codes)}
 

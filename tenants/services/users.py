@@ -212,7 +212,10 @@ def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -
             raise NotFound(f"There is no user {username}.")
         User.objects.filter(pk=found.pk).update(is_active=True, is_superuser=True)
         found.sessions.all().delete()
-        two_factor.forget(found)
+        if two_factor.forget(found):
+            audit.record(
+                actor=None, action="two_factor.reset", target=username, details={"by": "manage.py admin"}
+            )
     else:
         _check({"username": username, "email": email})
         if User.objects.filter(username__iexact=username).exists():

@@ -118,7 +118,9 @@ def test_another_app_replaces_the_first_once_it_has_shown_a_code(alice: User) ->
     assert two_factor.check(alice, factories.app_code(first)) == two_factor.APP
     second = two_factor.app_begun(alice, begun_id)
     assert second is not None
-    two_factor.app_confirm(alice, begun_id, factories.app_code(second.secret))
+    with pytest.raises(FieldsInvalid, match="invalid"):  # who sets up a first one has not shown this one
+        two_factor.app_confirm(alice, begun_id, factories.app_code(second.secret))
+    two_factor.app_confirm(alice, begun_id, factories.app_code(second.secret), replaces=True)
     assert two_factor.check(alice, factories.app_code(first, steps=1)) is None
     assert AuthenticatorApp.objects.count() == 1
 
@@ -158,5 +160,6 @@ def test_the_last_admin_gets_back_in_from_the_shell(alice: User) -> None:
     factories.authenticator_app(alice)
     call_command("admin", "alice", "--reset", stdout=out)
     assert not two_factor.is_on(alice)
+    assert AuditEntry.objects.filter(action="two_factor.reset", details={"by": "manage.py admin"}).exists()
     with pytest.raises(CommandError, match="no user nobody"):
         call_command("two_factor", "nobody", "--reset")

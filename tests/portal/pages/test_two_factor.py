@@ -136,13 +136,31 @@ def test_right_codes_spend_nothing(alice: User, monkeypatch: pytest.MonkeyPatch)
         assert client.post("/login/code", {"code": factories.app_code(secret)}).status_code == 302
 
 
-@pytest.mark.parametrize("change", ["password", "disabled"])
+def test_a_second_setup_at_the_sign_in_replaces_no_app(alice: User, required: LazySettings) -> None:
+    mine, other = Client(), Client()
+    give_password(other)
+    theirs = alice.authenticator_apps.get().pk
+    factories.authenticator_app(alice)  # which drops theirs
+    assert not alice.authenticator_apps.filter(pk=theirs).exists()
+    session = other.session
+    session["awaits_code"] |= {"app": two_factor.app_begin(alice)}  # as if both had begun at the same time
+    session.save()
+    begun = other.get("/login/two-factor").context["begun"]
+    refused = other.post("/login/two-factor", {"code": factories.app_code(begun.secret)})
+    assert (refused.status_code, "comes too late" in markup(refused)) == (422, True)
+    assert not is_in(other)
+    assert give_password(mine)["Location"] == "/login/code"
+
+
+@pytest.mark.parametrize("change", ["password", "disabled", "reset"])
 def test_a_code_is_too_late_once_the_password_counts_no_longer(alice: User, admin: User, change: str) -> None:
     secret, _ = factories.authenticator_app(alice)
     client = Client()
     give_password(client)
     if change == "disabled":
         user_disable(user=admin, username="alice")
+    elif change == "reset":
+        user_two_factor_reset(user=admin, username="alice")
     else:
         alice.set_unusable_password()
         alice.save()
