@@ -21,6 +21,7 @@ from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.snapshot import quota_uses
 from jobs.states import EventCode, State
 from tenants.models import QuotaChange
+from tenants.retention import Kind
 from tenants.services.quotas import TERMS, WHOLE
 
 OWED = frozenset(
@@ -64,7 +65,6 @@ class Wait:
     slot_type: str
     slots: int
     reason: str
-    message: str
     since: datetime
     until: datetime
 
@@ -89,14 +89,18 @@ SELECT * FROM (
 WAITS = f"""{ALIVE}
 SELECT alive.id, alive.slug,
   coalesce(wait.numbers->>'slot_type', CASE WHEN alive.gpus = 0 THEN 'cpu' ELSE alive.gpu_type END),
-  alive.slots * alive.learners, wait.reason, wait.message, wait.at, coalesce(wait.until, now())
+  alive.slots * alive.learners, wait.reason, wait.at, coalesce(wait.until, now())
 FROM alive CROSS JOIN LATERAL (
-  SELECT at, code, reason, message, numbers, lead(at) OVER (ORDER BY n) AS until
+  SELECT at, code, reason, numbers, lead(at) OVER (ORDER BY n) AS until
   FROM jobs_jobevent WHERE job_id = alive.id AND (code = '{EventCode.WAITING}' OR to_state <> '')
 ) AS wait
 WHERE wait.code = '{EventCode.WAITING}' AND wait.at < %(end)s
   AND (wait.until > %(start)s OR wait.until IS NULL AND alive.state = '{State.QUEUED}')
 ORDER BY wait.at, alive.id
+"""
+
+REMOVED = f"""{ALIVE}
+SELECT count(*) FROM alive JOIN jobs_removal AS gone ON gone.job_id = alive.id WHERE gone.kind = '{Kind.EVENTS}'
 """
 
 
@@ -112,6 +116,12 @@ def waits_between(start: datetime, end: datetime) -> list[Wait]:
     """The waits of this time by reason, not cut to it, oldest first. A wait is known from the first pass on that
     evaluated the job."""
     return [Wait(*row) for row in _rows(WAITS, start, end)]
+
+
+def events_removed_between(start: datetime, end: datetime) -> int:
+    """How many jobs of this time have lost their events by a retention rule, and so the reasons of their waits."""
+    ((count,),) = _rows(REMOVED, start, end)
+    return int(count)
 
 
 def _rows(statement: str, start: datetime, end: datetime) -> list[tuple[Any, ...]]:

@@ -58,6 +58,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "admin-tenant": ("admin", "/admin-console/tenants/vision-lab"),
     "admin-tenant-new": ("admin", "/admin-console/tenants/new"),
     "admin-quotas": ("admin", "/admin-console/quotas"),
+    "admin-fairness": ("admin", "/admin-console/fairness"),
     "admin-quota-history": ("admin", "/admin-console/quota-history"),
     "admin-runtimes": ("admin", "/admin-console/runtimes"),
     "admin-users": ("admin", "/admin-console/users"),

@@ -1,0 +1,190 @@
+"""Nodes over time: how many of their slots were held, what the nodes were, and why nothing ran in a gap.
+
+Everybody may see how much was held. Which job it was, and why it waited, is for those who may see the job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from jobs.models import ClusterNode, Job, NodeChange
+from jobs.selectors.demand import Use, Wait, events_removed_between, uses_between, waits_between
+from jobs.selectors.jobs import jobs_visible_to
+from jobs.selectors.platform_stops import stops_between
+from jobs.selectors.usage import gpus_first
+from tenants import access
+
+UNKNOWN = "unknown"
+"""The state of a node before the first line of its history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a node was from a time until another: a NodeChange.State, or UNKNOWN."""
+
+    state: str
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """One node: in each of the parts of the time, the slots that visible jobs and those of others held, on average."""
+
+    name: str
+    slot_type: str
+    slots: int
+    visible: tuple[float, ...]
+    others: tuple[float, ...]
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job that waited in a gap, visible to the person who asks. slots: of all its learners."""
+
+    job: str
+    name: str
+    tenant: str
+    slots: int
+    reason: str
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Why nothing more ran on a node from a time until another.
+
+    others: how many jobs of others waited for its type. stops: when the platform was stopped. removed: jobs of that
+    time whose events were removed by a retention rule, so that their reasons are unknown; purged: deleted jobs of that
+    time may be gone altogether.
+    """
+
+    node: str
+    slot_type: str
+    since: datetime
+    until: datetime
+    phases: tuple[Phase, ...]
+    jobs: tuple[WaitingJob, ...]
+    others: int
+    stops: tuple[tuple[datetime, datetime], ...]
+    removed: int
+    purged: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether a job that is not in here did not wait."""
+        return not self.removed and not self.purged
+
+
+def nodes() -> list[ClusterNode]:
+    """The nodes of now, by type and name."""
+    return sorted(ClusterNode.objects.all(), key=lambda node: (gpus_first(node.slot_type), node.name))
+
+
+def timeline(
+    user: access.Person,
+    shown_nodes: Sequence[ClusterNode],
+    start: datetime,
+    end: datetime,
+    parts: int,
+    now: datetime,
+) -> list[NodeTime]:
+    """These nodes in as many equal parts of the time. Of the last part, what is over counts."""
+    uses, part = uses_between(start, end), (end - start) / parts
+    last = max(0.001, min(1.0, (now - (end - part)) / part))
+    shown = _visible(user, {use.job for use in uses})
+    held: dict[bool, defaultdict[str, list[float]]] = {
+        seen: defaultdict(lambda: [0.0] * parts) for seen in (True, False)
+    }
+    for use in uses:
+        for node, ranks in Counter(use.nodes).items():
+            _add(held[use.job in shown][node], use, use.slots * ranks, start, part)
+    for sums in (*held[True].values(), *held[False].values()):
+        sums[-1] /= last
+    phases = _phases([node.name for node in shown_nodes], start, end)
+    return [
+        NodeTime(
+            node.name,
+            node.slot_type,
+            node.slots,
+            tuple(held[True][node.name]),
+            tuple(held[False][node.name]),
+            phases[node.name],
+        )
+        for node in shown_nodes
+    ]
+
+
+def _add(sums: list[float], use: Use, slots: int, start: datetime, part: timedelta) -> None:
+    """Add the slots to the average of each part, as far as it was held then."""
+    since = max((use.since - start) / part, 0.0)
+    until = min((use.until - start) / part, float(len(sums)))
+    for n in range(int(since), min(len(sums), int(until) + 1)):
+        sums[n] += slots * max(0.0, min(until, n + 1) - max(since, n))
+
+
+def _phases(names: Sequence[str], start: datetime, end: datetime) -> dict[str, tuple[Phase, ...]]:
+    """What each node was in this time, without holes."""
+    rows = NodeChange.objects.filter(name__in=names).values_list("name", "state", "at")
+    before = rows.filter(at__lte=start).order_by("name", "-at", "-pk").distinct("name")
+    found = {name: [(UNKNOWN, start)] for name in names}
+    found |= {name: [(state, start)] for name, state, _ in before}
+    for name, state, at in rows.filter(at__gt=start, at__lt=end).order_by("at", "pk"):
+        found[name].append((state, at))
+    return {
+        node: tuple(
+            Phase(state, since, until)
+            for (state, since), (_, until) in zip(changes, [*changes[1:], ("", end)], strict=True)
+            if since < until
+        )
+        for node, changes in found.items()
+    }
+
+
+def gap(user: access.Person, node: str, start: datetime, end: datetime, now: datetime) -> Gap | None:
+    """Why nothing more ran there then; None if there is no such node."""
+    row = ClusterNode.objects.filter(name=node).first()
+    if row is None:
+        return None
+    waits = [each for each in waits_between(start, end) if each.slot_type in ("", row.slot_type)]
+    shown = _visible(user, {wait.job for wait in waits})
+    names = dict(Job.objects.filter(pk__in=shown).values_list("pk", "name"))
+    return Gap(
+        node,
+        row.slot_type,
+        start,
+        end,
+        _phases([node], start, end)[node],
+        tuple(_waiting(wait, names[wait.job], start, end) for wait in _longest(waits, shown)),
+        len({wait.job for wait in waits} - shown),
+        tuple(stops_between(start, end)),
+        events_removed_between(start, end),
+        now - start > timedelta(days=settings.LUTHIER_RETENTION_DAYS),
+    )
+
+
+def _visible(user: access.Person, jobs: Iterable[str]) -> set[str]:
+    return set(jobs_visible_to(user).filter(pk__in=list(jobs)).values_list("pk", flat=True))
+
+
+def _longest(waits: Sequence[Wait], shown: set[str]) -> list[Wait]:
+    """The longest wait of each visible job, longest first."""
+    longest: dict[str, Wait] = {}
+    for wait in waits:
+        known = longest.get(wait.job)
+        if wait.job in shown and (known is None or wait.until - wait.since > known.until - known.since):
+            longest[wait.job] = wait
+    return sorted(longest.values(), key=lambda wait: (wait.since - wait.until, wait.job))
+
+
+def _waiting(wait: Wait, name: str, start: datetime, end: datetime) -> WaitingJob:
+    return WaitingJob(
+        wait.job, name, wait.tenant, wait.slots, wait.reason, max(wait.since, start), min(wait.until, end)
+    )
