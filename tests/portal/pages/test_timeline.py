@@ -130,7 +130,10 @@ def test_a_gap_says_that_nothing_waited_and_what_the_node_and_the_platform_were(
     assert [band.kind for band in nodes(signed_in(alice))["node-b"]["phases"]] == ["part-down"]
 
 
-def test_what_was_not_recorded_is_unknown(signed_in: SignIn, alice: User, settings: Settings) -> None:
+def test_what_was_not_recorded_is_unknown(
+    signed_in: SignIn, alice: User, lab: Tenant, settings: Settings
+) -> None:
+    ran(lab, 8, 1, 2)
     NodeChange.objects.filter(name="node-a").update(at=at(6))
     settings.LUTHIER_RETENTION_DAYS = 0
     said = why(signed_in(alice), "node-a", 3, 6).context["timeline"]["why"]["sentences"]
@@ -140,6 +143,8 @@ def test_what_was_not_recorded_is_unknown(signed_in: SignIn, alice: User, settin
         "Jobs that were deleted since may be missing here.",
     ]
     assert [band.kind for band in nodes(signed_in(alice))["node-a"]["phases"]] == ["part-unknown"]
+    svg = signed_in(alice).get("/cluster").content.decode().split("timeline-band")[1].split("</svg>")[0]
+    assert svg.index("part-unknown") < svg.index("part-used"), "what is known to have run is not covered"
 
 
 @pytest.mark.parametrize(
