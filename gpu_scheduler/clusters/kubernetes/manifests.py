@@ -30,6 +30,11 @@ PARTLY_REMOVED = "luthier.dev/partly-removed"
 FINALIZER = "luthier.dev/observed"
 """Keeps an ended pod, and so its exit code, until ``remove``: a stop is a deletion, the only way to send SIGTERM."""
 
+SILENT_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints (NoExecute) of a node whose heartbeats the control plane lacks. Learners tolerate them without end: after an
+outage of the API server every node may have them until its next heartbeat, while its programs run on. What is lost
+with its node is decided by the platform, which receives the agents' heartbeats as well."""
+
 LEARNER, SHIPPER, LAUNCHER = "learner", "shipper", "launcher"
 """Containers: the program under its launcher; the sidecar that delivers its output; the one that copies the agent."""
 AGENT, WORK = "/luthier/agent", "/luthier/work"
@@ -182,7 +187,7 @@ def _only_on(node: str) -> Manifest:
 
 def _tolerations(spec: GangSpec, settings: KubernetesSettings) -> list[Manifest]:
     """GPU nodes are often tainted with their resource's name, to keep other pods away."""
-    found = []
+    found = [{"key": key, "effect": "NoExecute", "operator": "Exists"} for key in SILENT_NODE]
     for each in settings.tolerated():
         how = {"operator": "Exists"} if each.value is None else {"operator": "Equal", "value": each.value}
         found.append({"key": each.key, "effect": each.effect, **how})

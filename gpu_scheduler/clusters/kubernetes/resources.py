@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_scheduler.clusters.kubernetes import manifests
-from gpu_scheduler.clusters.kubernetes.manifests import SHIPPER_MIB
+from gpu_scheduler.clusters.kubernetes.manifests import SHIPPER_MIB, SILENT_NODE
 from gpu_scheduler.clusters.kubernetes.pools import GpuResources
 from gpu_scheduler.clusters.kubernetes.settings import Toleration
 from gpu_scheduler.model import CPU_TYPE, NOTHING, Node, Resources
@@ -183,13 +183,18 @@ def _keeps_us_away(node: Object, slot_type: str, gpu_resource: str, tolerated: C
     if spec.get("unschedulable"):
         return "Cordoned (kubectl uncordon ends it)."
     for taint in spec.get("taints", []):
-        if taint["effect"] not in ("NoSchedule", "NoExecute"):
+        if taint["effect"] not in ("NoSchedule", "NoExecute") or _is_of_silence(taint):
             continue
         by_gpus = slot_type != CPU_TYPE and (taint["key"], taint["effect"]) == (gpu_resource, "NoSchedule")
         if not by_gpus and not any(_tolerates(each, taint) for each in tolerated):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"Tainted with {taint['key']}{value}:{taint['effect']}, which learners do not tolerate."
     return ""
+
+
+def _is_of_silence(taint: Object) -> bool:
+    """Every learner tolerates it; a node that is really silent is not ready, and has its NoSchedule twin."""
+    return taint["effect"] == "NoExecute" and taint["key"] in SILENT_NODE
 
 
 def _tolerates(toleration: Toleration, taint: Object) -> bool:

@@ -114,6 +114,21 @@ def test_the_taint_of_gpu_nodes_is_tolerated() -> None:
     assert resources.to_node(kubernetes_node(taints=[taint]), [], SETTINGS.gpu_resources()).takes_learners
 
 
+SILENT = [
+    {"key": f"node.kubernetes.io/{why}", "effect": "NoExecute", "operator": "Exists"}
+    for why in ("not-ready", "unreachable")
+]
+
+
+def test_a_silent_node_keeps_its_pods_without_end_and_takes_no_others() -> None:
+    """The platform decides what is lost. The control plane knows nothing of the agents."""
+    assert pod()["spec"]["tolerations"] == SILENT, "no tolerationSeconds: without end"
+    silence = {"key": "node.kubernetes.io/unreachable"}
+    for effect, takes in (("NoExecute", True), ("NoSchedule", False)):
+        node = kubernetes_node(taints=[silence | {"effect": effect}])
+        assert resources.to_node(node, [], SETTINGS.gpu_resources()).takes_learners is takes
+
+
 CHOSEN = replace(
     SETTINGS,
     tolerations="team=nlp:NoSchedule,spot:NoExecute",
@@ -127,6 +142,7 @@ def test_pods_get_what_the_installations_administrators_chose() -> None:
     assert made["priorityClassName"] == "training"
     assert made["imagePullSecrets"] == [{"name": "registry-a"}, {"name": "registry-b"}]
     assert made["tolerations"] == [
+        *SILENT,
         {"key": "team", "effect": "NoSchedule", "operator": "Equal", "value": "nlp"},
         {"key": "spot", "effect": "NoExecute", "operator": "Exists"},
         {"key": SETTINGS.gpu_resource, "operator": "Exists", "effect": "NoSchedule"},
@@ -219,7 +235,7 @@ def test_gpus_are_asked_for_by_the_name_of_the_resource() -> None:
     other = KubernetesSettings("test", "agent", gpu_resource="amd.com/gpu")
     made = manifests.pod(GPU_SPEC, 0, other, "image", OWNER)["spec"]
     assert made["containers"][0]["resources"]["requests"]["amd.com/gpu"] == "8"
-    assert made["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert made["tolerations"][-1] == {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def test_the_cpus_of_a_pod_are_its_slots() -> None:
