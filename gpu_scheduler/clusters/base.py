@@ -22,6 +22,8 @@ STALE_S = 5.0
 """Greatest age of what ``observe`` returns, in seconds. A driver whose cache is older asks the cluster."""
 ABSENCE_S = 60.0
 """Two complete observations prove an absence only if they are at most this far apart, in seconds."""
+APART_S = 1.5
+"""And at least this far: what repeats an old answer may do so for a moment."""
 
 
 class ClusterError(Exception):
@@ -302,7 +304,8 @@ class Observation:
     """The gangs by name, sorted, as the cluster showed them at seen_at (seconds of a monotonic clock).
 
     complete: a gang that is missing here did not exist at seen_at, as far as the driver's cache knew.
-    not_found: requested names that the cluster itself, asked directly, does not have.
+    not_found: requested names that the cluster itself, asked directly, certainly does not have. A driver that cannot be
+    certain leaves them out, except for what this process itself has removed.
     """
 
     gangs: Mapping[str, GangReport]
@@ -314,7 +317,7 @@ class Observation:
 class Absences:
     """Decides when a missing gang is gone: a direct "not found", or missing from two complete observations.
 
-    The second observation must be newer than the first. Per process; safe to share between threads.
+    The second observation must be newer than the first by APART_S. Per process; safe to share between threads.
     """
 
     def __init__(self) -> None:
@@ -329,7 +332,7 @@ class Absences:
         if name in seen.gangs or not seen.complete:
             self._missing_at.pop(name, None)
             return False
-        return seen.seen_at > self._missing_at.setdefault(name, seen.seen_at)
+        return seen.seen_at - self._missing_at.setdefault(name, seen.seen_at) >= APART_S
 
 
 class Removal(StrEnum):

@@ -57,11 +57,7 @@ class Conflict(RequestRejected):
     """The object exists already, or it is another one than the request means (its uid)."""
 
 
-class VersionExpired(RequestRejected):
-    """A watch asks for changes that the API server has forgotten; list again."""
-
-
-_BY_STATUS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: VersionExpired}
+_BY_STATUS = {403: Forbidden, 404: NotFound, 409: Conflict}
 
 
 class Api:
@@ -111,7 +107,7 @@ class Api:
     def watch(self, path: str, version: str, *, timeout_s: int, stream: Stream) -> Iterator[Object]:
         """The changes after this version, until the server ends the watch after timeout_s.
 
-        Raises VersionExpired, ClusterBusy if the connection breaks, and RequestRejected.
+        Raises ClusterBusy if the connection breaks, and RequestRejected, also (410) for changes that it has forgotten.
         """
         query = {
             "watch": "1",

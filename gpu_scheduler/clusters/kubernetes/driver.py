@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import (
+    ABSENCE_S,
     Capabilities,
     ClusterBusy,
     ClusterError,
@@ -61,6 +62,8 @@ class KubernetesCluster:
         self._settings = settings
         self._api = api or Api(settings.kubeconfig)
         self._watcher = Watcher(self._api, settings)
+        self._gone: dict[str, float] = {}
+        """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
@@ -79,9 +82,8 @@ class KubernetesCluster:
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, spec)
         if (service := launch.existing()) is None:
-            launch.require_data()
-            launch.require_room(self._view())
-            service = launch.create_service()
+            service = self._begin(launch)
+        self._gone.pop(spec.name, None)
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
             launch.create_rest(service)
 
@@ -91,7 +93,9 @@ class KubernetesCluster:
         seen_at = time.monotonic()
         found = {report.name: report for report in self._list(names).gangs(names)}
         gangs = {name: found[name] for name in sorted(found)}
-        return Observation(gangs, seen_at, not_found=frozenset(names or ()) - gangs.keys())
+        missing = frozenset(names or ()) - gangs.keys()
+        # For any other name one list is no proof: it may come from a cache in front of the API server.
+        return Observation(gangs, seen_at, not_found=missing.intersection(self._known_gone()))
 
     def stop(self, name: str, *, grace_s: float) -> None:
         for pod in self._pods_of(name):
@@ -104,7 +108,7 @@ class KubernetesCluster:
         others = len(pods) > len(chosen)
         if others and not chosen:
             return Removal.GONE
-        services = self._items(SERVICES, name)
+        services = self._api.get(SERVICES, labelSelector=manifests.selector(self._settings, name))["items"]
         if others:
             self._keep_from_being_launched_again(services)
         left = [pod for pod in chosen if not self._remove_pod(pod)]
@@ -113,6 +117,8 @@ class KubernetesCluster:
         if not others:
             for service in services:
                 self._remove_objects(service)
+            if pods:
+                self._note_gone(name)
         return Removal.GONE
 
     def watch(self, on_change: OnChange) -> Watch:
@@ -126,6 +132,16 @@ class KubernetesCluster:
 
     # How it works
 
+    def _begin(self, launch: _Launch) -> Object:
+        """The Service of a gang of which there is nothing."""
+        try:
+            launch.require_data()
+            launch.require_room(self._view())
+            return launch.create_service()
+        except LaunchRefused:  # for good, where after ClusterBusy another process may launch it
+            self._note_gone(launch.spec.name)
+            raise
+
     def _view(self) -> View:
         return self._watcher.view() or self._list(None)
 
@@ -138,14 +154,16 @@ class KubernetesCluster:
         pods = self._watcher.listed(PODS, **query)
         return View.of(self._watcher.listed(NODES), pods, self._settings)
 
-    def _items(self, path: str, gang: str) -> list[Object]:
-        """The gang's objects in every namespace: its name does not say whose it is. Never from the cache."""
-        found = self._api.get(path, labelSelector=manifests.selector(self._settings, gang))
-        items: list[Object] = found["items"]
-        return items
-
     def _pods_of(self, gang: str) -> list[Object]:
-        return self._items(PODS, gang)
+        """In every namespace: its name does not say whose it is. Never from the cache."""
+        return self._watcher.listed(PODS, labelSelector=manifests.selector(self._settings, gang))
+
+    def _note_gone(self, gang: str) -> None:
+        self._gone = self._known_gone() | {gang: time.monotonic()}
+
+    def _known_gone(self) -> dict[str, float]:
+        now = time.monotonic()
+        return {name: at for name, at in list(self._gone.items()) if now - at <= ABSENCE_S}
 
     def _delete(self, pod: Object, *, grace_s: int) -> Object:
         deleted = self._api.delete(_path(pod, "pods"), uid=pod["metadata"]["uid"], grace_s=grace_s)

@@ -1,8 +1,9 @@
 """The cluster's nodes and pods in memory: listed once, then kept current by one watch each for all of a process.
 
 The API server ends each watch after WATCH_S, and the next one continues where it ended. So an answer that comes every
-WATCH_S proves that the watch is alive, which silence does not, and what is shown is at most STALE_S old. A broken
-connection loses no change; only a version that the API server has forgotten (410) makes a new list necessary.
+WATCH_S proves that the watch is alive, which silence does not, and what is shown is at most STALE_S old. Whatever
+breaks a watch leads to a new list: behind it may be a restored etcd, which counts from lower versions on. A watch from
+a version that it has not reached yet ends like any other and reports nothing, so versions are also compared.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.clusters.base import (
@@ -26,11 +26,12 @@ from gpu_scheduler.clusters.base import (
     Watches,
 )
 from gpu_scheduler.clusters.cache import GangCache
-from gpu_scheduler.clusters.kubernetes import manifests, reports, resources
-from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream, VersionExpired
+from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, versions
+from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
 from gpu_scheduler.clusters.kubernetes.pools import GpuResources
 from gpu_scheduler.clusters.kubernetes.resources import Amount, Holding
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.versions import Newest
 from gpu_scheduler.model import Node
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,8 @@ WATCH_S = 2
 RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
 """Seconds between two attempts: doubled after each failure, up to the second number, with jitter: many processes lose
 the API server at the same moment."""
-OUTDATED_S = 60.0
-"""Seconds for which a list must not be older than what this process has seen or written. An API server never returns
-such a list, but a cache in front of one may, and what it lacks is not gone. Not for longer: an etcd that was restored
-from a backup counts from lower versions on."""
+COMPARED_EVERY = 5
+"""Watches (of WATCH_S) after which the version that is followed is compared with that of the API server."""
 
 
 @dataclass(slots=True)
@@ -131,28 +130,6 @@ def gang_of(pod: Object, settings: KubernetesSettings) -> str | None:
     return str(labels.get(manifests.GANG))
 
 
-class Newest:
-    """The newest version of a collection that this process has seen or written. Safe to share between threads."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._version, self._at = 0, 0.0
-
-    def note(self, version: int) -> None:
-        with self._lock:
-            if version >= self._least():
-                self._version, self._at = version, self._clock()
-
-    def least(self) -> int:
-        """The version that a list has at least if it is requested now."""
-        with self._lock:
-            return self._least()
-
-    def _least(self) -> int:
-        return self._version if self._clock() - self._at <= OUTDATED_S else 0
-
-
 class Watcher:
     """Runs while there is a watch. Safe to share between threads."""
 
@@ -170,7 +147,7 @@ class Watcher:
         self._revision = 0
         self._removed: set[str] = set()
         """Pods that this process has removed and whose deletion the watch has not reported yet."""
-        self._newest = {NODES: Newest(clock), PODS: Newest(clock)}
+        self._newest = {NODES: Newest(clock), PODS: Newest(clock, self._restarted)}
         self._threads: list[_Follower] = []
 
     def watch(self, on_change: OnChange) -> Watch:
@@ -212,7 +189,7 @@ class Watcher:
 
     def listed(self, path: str, **query: str) -> list[Object]:
         """This collection, or a part of it, from the API server. Raises ClusterBusy, also if it is outdated."""
-        return _listed(self._api, path, self._newest[path], query)[0]
+        return versions.listed(self._api, path, self._newest[path], query)[0]
 
     def removed(self, pod: Object) -> None:
         """Show this pod no more: no version that the API server returns for a removal is that of the deletion."""
@@ -253,9 +230,16 @@ class Watcher:
             for pod in items:
                 if pod["metadata"]["uid"] not in self._removed:
                     self._view.put_pod(pod)
-            self._revision = _number(version)
+            self._revision = versions.number(version)
             changed = before | self._listed(PODS)
         self._watches.notify(changed)
+
+    def _restarted(self) -> None:
+        """Versions count from lower ones on: what was required before is never reached, and what was removed may be
+        there again."""
+        with self._lock:
+            self._removed.clear()
+            self._cache.require_nothing()
 
     def _listed(self, what: str) -> set[str]:
         self._seen_at[what] = self._clock()
@@ -291,7 +275,7 @@ class Watcher:
         uid = pod["metadata"]["uid"]
         with self._lock:
             self._seen_at[PODS] = self._clock()
-            self._revision = max(self._revision, _number(pod["metadata"]["resourceVersion"]))
+            self._revision = max(self._revision, versions.number(pod["metadata"]["resourceVersion"]))
             if kind == "DELETED":
                 self._removed.discard(uid)
                 changed = self._drop(pod)
@@ -342,6 +326,8 @@ class _Follower(threading.Thread):
         self._confirmed = confirmed
         self._stream = Stream()
         self._version: str | None = None
+        self._watches = 0
+        """Since the version was last compared."""
         self._failures = 0
 
     def run(self) -> None:
@@ -352,14 +338,12 @@ class _Follower(threading.Thread):
                 self._follow()
                 self._failures = 0
                 continue
-            except VersionExpired:
-                self._version = None
             except ClusterError as error:
                 if not self._stream.is_closed:
                     logger.info("cluster watch interrupted", extra={"of": self._path, "error": str(error)})
             except Exception:
                 logger.exception("cluster watch failed")
-                self._version = None  # what it left half done is listed again
+            self._version = None
             self._pause()
 
     def close(self) -> None:
@@ -369,9 +353,9 @@ class _Follower(threading.Thread):
             self.join(timeout=5)
 
     def _list(self) -> None:
-        items, version = _listed(self._api, self._path, self._newest, {})
+        items, version = versions.listed(self._api, self._path, self._newest, {})
         self._listed(items, version)
-        self._version = version
+        self._version, self._watches = version, 0
 
     def _follow(self) -> None:
         assert self._version is not None
@@ -381,29 +365,22 @@ class _Follower(threading.Thread):
             if change["type"] != "BOOKMARK":
                 self._changed(change["type"], change["object"])
             self._version = change["object"]["metadata"]["resourceVersion"]
-            self._newest.note(_number(self._version))
+            self._newest.note(versions.number(self._version))
+        self._compare()
         if not self._stream.is_closed:
             self._confirmed(self._path)
+
+    def _compare(self) -> None:
+        """Raises ClusterBusy if the API server has not reached the version that is followed."""
+        self._watches += 1
+        if self._stream.is_closed or self._watches < COMPARED_EVERY:
+            return
+        _, version = versions.listed(self._api, self._path, self._newest, {"limit": "1"})
+        if versions.number(version) < versions.number(self._version or ""):
+            raise ClusterBusy(versions.OLDER)
+        self._watches = 0
 
     def _pause(self) -> None:
         longest = min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._stream.wait(random.uniform(longest / 2, longest))
-
-
-def _listed(api: Api, path: str, newest: Newest, query: dict[str, str]) -> tuple[list[Object], str]:
-    """The objects of a list, and its version. Raises ClusterBusy."""
-    least = newest.least()
-    found = api.get(path, **query)
-    version = found["metadata"]["resourceVersion"]
-    if _number(version) < least:
-        raise ClusterBusy("The Kubernetes API returned a list that is older than what it showed before.")
-    newest.note(_number(version))
-    return found["items"], version
-
-
-def _number(version: str) -> int:
-    """Versions are numbers that grow with every change of the cluster (KEP-5504)."""
-    with suppress(ValueError):
-        return int(version)
-    return 0

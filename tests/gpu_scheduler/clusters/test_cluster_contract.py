@@ -9,6 +9,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import (
     ENDED,
+    Absences,
     ClusterBusy,
     ClusterError,
     LaunchRefused,
@@ -188,10 +189,26 @@ def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness
     assert list(harness.cluster.observe().gangs) == ["job-x-1"]
 
 
-def test_a_name_that_was_requested_and_does_not_exist_is_not_found(harness: Harness) -> None:
+def test_a_name_that_was_requested_and_does_not_exist_is_gone_after_at_most_a_few_looks(
+    harness: Harness,
+) -> None:
     harness.cluster.launch(launch("job-x-1", "runs"))
-    found = harness.cluster.observe(["job-x-1", "job-y-1"])
-    assert (list(found.gangs), found.not_found) == (["job-x-1"], {"job-y-1"})
+    absences = Absences()
+
+    def is_gone() -> bool:
+        found = harness.cluster.observe(["job-x-1", "job-y-1"])
+        assert list(found.gangs) == ["job-x-1"]
+        assert not absences.is_gone("job-x-1", found)
+        return absences.is_gone("job-y-1", found)
+
+    wait_for(is_gone)
+
+
+def test_what_this_process_removed_is_not_found_at_once(harness: Harness) -> None:
+    harness.cluster.launch(launch("job-x-1", "exits:0"))
+    eventually(harness, "job-x-1", all_in(LearnerPhase.SUCCEEDED))
+    remove(harness, "job-x-1")
+    assert harness.cluster.observe(["job-x-1"]).not_found == {"job-x-1"}
 
 
 def test_an_observation_is_complete_and_later_ones_are_not_older(harness: Harness) -> None:

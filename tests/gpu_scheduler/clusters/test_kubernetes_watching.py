@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import queue
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from gpu_scheduler.clusters.base import ClusterBusy, Observation
+from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.client import Object, Stream
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
-from gpu_scheduler.clusters.kubernetes.watching import NODES, OUTDATED_S, PODS, Watcher
+from gpu_scheduler.clusters.kubernetes.versions import OUTDATED_S
+from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, Watcher
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
 SETTINGS = KubernetesSettings(installation="here", agent_image="test.invalid/agent:1")
@@ -29,23 +33,41 @@ def pod(rank: int, version: int) -> Object:
 
 
 class Scripted:
-    """An API server with two pods, whose watches report what is put into `changes`."""
+    """An API server whose watches report what is put into `changes`, and nothing if they begin in the future."""
 
     def __init__(self) -> None:
         self.changes: queue.Queue[Object] = queue.Queue()
+        self.pods = [pod(0, 1), pod(1, 2)]
+        self.version = 2
+        self.breaks = threading.Event()
+        """Set: the next watch of the pods ends with an error."""
+        self.lists: Counter[str] = Counter()
+        """Whole ones, by their path."""
 
     def get(self, path: str, **query: str) -> Object:
-        items = [pod(0, 1), pod(1, 2)] if path == PODS else []
-        return {"items": items, "metadata": {"resourceVersion": "2"}}
+        items = self.pods if path == PODS else []
+        found = {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+        self.lists[path] += "limit" not in query
+        return found
 
     def watch(self, path: str, version: str, *, timeout_s: int, stream: Stream) -> Iterator[Object]:
-        if path == NODES:
+        if path == NODES or int(version) > self.version:
             stream.wait(0.02)
             return
+        if self.breaks.is_set():
+            self.breaks.clear()
+            raise ClusterBusy("The connection broke.")
         try:
-            yield self.changes.get(timeout=0.02)
+            change = self.changes.get(timeout=0.02)
         except queue.Empty:
             return
+        self.version = int(change["object"]["metadata"]["resourceVersion"])
+        yield change
+
+    def list_twice_more(self) -> None:
+        """Wait until each collection has been requested and what came of it has been used."""
+        wanted = {path: self.lists[path] + 2 for path in (NODES, PODS)}
+        wait_for(lambda: all(self.lists[path] >= count for path, count in wanted.items()))
 
 
 @pytest.fixture
@@ -86,14 +108,53 @@ def test_a_pod_that_this_process_removed_is_not_shown_before_the_watch_reports_i
 
 
 def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:
-    """An API server whose etcd was restored from a backup returns lower versions from then on."""
+    """However long nothing has changed: what counts is for how long nothing else has been returned."""
     server: Any = api
     now = 1000.0
     watcher = Watcher(server, SETTINGS, clock=lambda: now)
     assert len(watcher.listed(PODS)) == 2
     watcher.require({"metadata": {"resourceVersion": "5"}})
+    now += 10 * OUTDATED_S
+    for _ in range(2):
+        with pytest.raises(ClusterBusy, match="older than what it showed before"):
+            watcher.listed(PODS)
+        now += OUTDATED_S - 1
+        assert watcher.listed(NODES) == []
+    api.version = 6
+    assert len(watcher.listed(PODS)) == 2, "the cache is current for once"
+    api.version = 2
     with pytest.raises(ClusterBusy, match="older than what it showed before"):
         watcher.listed(PODS)
-    assert watcher.listed(NODES) == []
     now += OUTDATED_S + 1
     assert len(watcher.listed(PODS)) == 2
+
+
+def test_after_a_restore_of_etcd_nothing_is_shown_for_a_minute_and_then_what_there_is(api: Scripted) -> None:
+    """No connection breaks, and a watch from a version that is not reached yet ends like any other."""
+    server: Any = api
+    now = 1000.0
+    api.version = 1000
+    watcher = Watcher(server, SETTINGS, clock=lambda: now)
+    with closing(watcher.watch(lambda names: None)):
+        wait_for(lambda: watcher.observation(None))
+        watcher.removed(pod(1, 1))
+        watcher.require({"metadata": {"resourceVersion": "1001"}})
+
+        api.pods, api.version = [pod(1, 499)], 500
+        api.list_twice_more()
+        now += STALE_S + 1
+        assert watcher.observation(None) is None
+        with pytest.raises(ClusterBusy, match="older than what it showed before"):
+            watcher.listed(PODS)
+        now += OUTDATED_S
+        wait_for(lambda: watcher.observation(None))
+        assert ranks(watcher) == [1]
+        assert watcher.view() is not None
+
+
+def test_a_watch_that_broke_is_followed_by_a_new_list(watcher: Watcher, api: Scripted) -> None:
+    """Behind the next connection there may be an older state, which the next changes do not mention."""
+    before = api.lists[PODS]
+    api.pods = [pod(1, 2)]
+    api.breaks.set()
+    wait_for(lambda: api.lists[PODS] > before and ranks(watcher) == [1])
