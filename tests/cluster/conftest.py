@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
-import psutil
 import pytest
 
 from tests.cluster.api_proxy import ApiProxy
+from tests.cluster.folders import new_folder
 from tests.cluster.pods import platform_on_pods
 from tests.platform import Platform
 from tools.kube import binaries, fake, nodes
 from tools.kube.client import Api, Object
-from tools.kube.cluster import Cluster, stop
+from tools.kube.cluster import Cluster
 from tools.kube.existing import ExistingCluster
 
-FOLDERS = "luthier-kube-"
-MEMORY, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
-ROOM = 12 * 2**30
-"""Bytes of memory from which on clusters are in it: two with real nodes need 5 GB, besides all programs."""
 EXISTING = os.environ.get("LUTHIER_TEST_KUBECONFIG", "")
 
 AnyCluster = Cluster | ExistingCluster
@@ -55,7 +50,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def cluster() -> Iterator[Cluster]:
     """Started once per run. Its programs die with this process, however it ends."""
     require_own_cluster()
-    remove_abandoned()
     cluster = Cluster(new_folder("suite"), binaries.build(), tied=True)
     cluster.start()
     yield cluster
@@ -146,26 +140,3 @@ def add_nodes(api: Api, cluster: Cluster) -> Iterator[AddNodes]:
     yield add
     there = {node["metadata"]["name"] for node in api.get(fake.NODES)["items"]}
     fake.remove_nodes(api, *there.intersection(names))
-
-
-def new_folder(purpose: str) -> Path:
-    """A short path, with this process's pid, so that a later run removes what a killed one left. In memory where there
-    is room: the images of two nodes are 40,000 files, and a disk may take a minute to remove them."""
-    root = MEMORY if has_room(MEMORY) else DISK
-    return root / f"{FOLDERS}{purpose}-{os.getpid()}"
-
-
-def has_room(folder: Path) -> bool:
-    if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        return False
-    left = [shutil.disk_usage(folder).free, psutil.virtual_memory().available]
-    with suppress(OSError):  # of the container in which this runs
-        left.append(int((nodes.CGROUPS / "memory" / "memory.limit_in_bytes").read_text()))
-    return min(left) >= ROOM
-
-
-def remove_abandoned() -> None:
-    for folder in (path for root in (MEMORY, DISK) for path in root.glob(f"{FOLDERS}*")):
-        pid = folder.name.rpartition("-")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            stop(folder)

@@ -10,7 +10,7 @@ import base64
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -37,31 +37,49 @@ def alice(platform: Platform) -> Client:
 @pytest.fixture(scope="module")
 def jobs(platform: Platform, alice: Client, real_cluster: Cluster) -> Iterator[list[str]]:
     """All of them are PROCESSING, the first one in a container. Canceled in the end."""
-    admin = real_cluster.admin
-    fake.add_nodes(admin, fake.node(NODE, gpus=0, cpus=JOBS))
+    with room_for_jobs(platform, alice, real_cluster):
+        made = [str(alice.submit(spec("trains", TRAINER, command="python3 main.py 100000 0.1"))["id"])]
+        try:
+            for number in range(1, JOBS):
+                played = spec(f"played-{number}", "print()")
+                made.append(str(alice.submit(played | {"resources": CPUS})["id"]))
+            secrets = wait_for(
+                lambda: secrets_of(real_cluster, made[1:]), within_s=120, what="every gang's secret"
+            )
+            with PlayedAgents(platform.url, secrets):
+                for job in made:
+                    alice.wait_state(job, "PROCESSING", within_s=120)
+                wait_for(lambda: step(alice, made[0]) >= 10, within_s=120, what="step 10")
+                yield made
+        finally:
+            for job in made:
+                with suppress(AssertionError):
+                    alice.post(f"/jobs/{job}/cancel")
+            for job in made:
+                alice.wait_state(job, "CANCELED", within_s=120)
+
+
+@contextmanager
+def room_for_jobs(platform: Platform, alice: Client, cluster: Cluster) -> Iterator[None]:
+    """A node of CPUs, and quotas for it in the cluster and in the platform. What other tests find is as it was."""
+    admin, boss = cluster.admin, platform.client("admin")
     quota = f"/api/v1/namespaces/{platform.env['KUBE_NAMESPACE_PREFIX']}vision-lab/resourcequotas/luthier"
-    before = admin.get(quota)["spec"]["hard"]
-    admin.patch(quota, {"spec": {"hard": before | {"pods": str(2 * JOBS)}}})
-    wait_for(lambda: NODE in names_of_nodes(alice), within_s=60, what="the node in the platform")
-    boss = platform.client("admin")
-    boss.call("PUT", "/tenants/vision-lab/quotas/cpu", {"limit": JOBS, "reason": "a node of CPUs was added"})
-    made = [str(alice.submit(spec("trains", TRAINER, command="python3 main.py 100000 0.1"))["id"])]
-    for number in range(1, JOBS):
-        played = spec(f"played-{number}", "print()")
-        made.append(str(alice.submit(played | {"resources": CPUS})["id"]))
-    secrets = wait_for(lambda: secrets_of(real_cluster, made[1:]), within_s=120, what="every gang's secret")
-    with PlayedAgents(platform.url, secrets):
-        for job in made:
-            alice.wait_state(job, "PROCESSING", within_s=120)
-        wait_for(lambda: step(alice, made[0]) >= 10, within_s=120, what="step 10")
-        yield made
-        for job in made:
-            with suppress(AssertionError):
-                alice.post(f"/jobs/{job}/cancel")
-        for job in made:
-            alice.wait_state(job, "CANCELED", within_s=120)
-    admin.patch(quota, {"spec": {"hard": before}})
-    fake.remove_nodes(admin, NODE)
+    hard = admin.get(quota)["spec"]["hard"]
+    limits = {each["gpu_type"]: each["limit"] for each in boss.get("/tenants/vision-lab/quotas")["items"]}
+    with ExitStack() as afterwards:
+        fake.add_nodes(admin, fake.node(NODE, gpus=0, cpus=JOBS))
+        afterwards.callback(fake.remove_nodes, admin, NODE)
+        admin.patch(quota, {"spec": {"hard": hard | {"pods": str(2 * JOBS)}}})
+        afterwards.callback(admin.patch, quota, {"spec": {"hard": hard}})
+        wait_for(lambda: NODE in names_of_nodes(alice), within_s=60, what="the node in the platform")
+        limit(boss, JOBS)
+        afterwards.callback(limit, boss, limits.get("cpu", 0))
+        yield
+
+
+def limit(boss: Client, cpus: int) -> None:
+    change = {"limit": cpus, "reason": "a node of CPUs comes and goes"}
+    assert boss.call("PUT", "/tenants/vision-lab/quotas/cpu", change).status == 200
 
 
 def names_of_nodes(client: Client) -> list[str]:

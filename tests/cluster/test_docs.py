@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests import documents
-from tests.cluster.conftest import new_folder
+from tests.cluster.folders import new_folder
 from tools.kube import processes
 from tools.kube.cluster import stop
 

@@ -14,7 +14,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import pytest
 
 from tests.browser.programs import TRAINER
-from tests.cluster.conftest import new_folder, require_own_cluster
+from tests.cluster.conftest import require_own_cluster
+from tests.cluster.folders import new_folder
 from tests.cluster.installation import CLAIM, METRICS_TOKEN, NAMESPACE, Installation, installed
 from tests.cluster.permissions import granted, used_permissions
 from tests.cluster.pods import spec

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.kubernetes import reports
-from tests.cluster.conftest import new_folder
+from tests.cluster.folders import new_folder
 from tools.kube import binaries, nodes
 from tools.kube.__main__ import main
 from tools.kube.client import Api, Object
