@@ -82,7 +82,8 @@ def platform(
 ) -> Iterator[Platform]:
     """A whole platform with its two tenants, whose learners are pods on the real nodes. Started once per run."""
     data = tmp_path_factory.mktemp("pods") / "data"
-    with platform_on_pods(real_cluster, data, api_proxy.kubeconfig) as started:
+    token = {"LUTHIER_METRICS_TOKEN": uuid4().hex * 2}
+    with platform_on_pods(real_cluster, data, api_proxy.kubeconfig, **token) as started:
         yield started
 
 
