@@ -1,4 +1,4 @@
-"""``python -m learner_agent launcher|shipper``, or ``python <path>/learner_agent launcher [-- argv …]``."""
+"""``python -m learner_agent launcher|[fork] shipper``, or ``python <path>/learner_agent launcher [-- argv …]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.path.insert(0, os.path.dirname(here))
 
-USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent shipper | learner_agent sandbox"
+USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent [fork] shipper | learner_agent sandbox"
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +24,14 @@ def main(arguments: list[str]) -> int:
             from learner_agent.launcher import main as launcher_main
 
             return launcher_main(arguments[2:] if arguments[1:2] == ["--"] else arguments[1:])
+        if arguments == ["fork", "shipper"]:
+            from learner_agent import fork_server
+            from learner_agent.shipper import preload
+
+            preload()
+            if not fork_server.serve():
+                return os.EX_OK
+            arguments = ["shipper"]
         if arguments == ["shipper"]:
             from learner_agent.shipper import main as shipper_main
 

@@ -4,6 +4,6 @@ Its only state is the spool, so it may be killed and started again at any time. 
 live, and exits when the server has confirmed everything.
 """
 
-from learner_agent.shipper.run import main
+from learner_agent.shipper.run import main, preload
 
-__all__ = ["main"]
+__all__ = ["main", "preload"]

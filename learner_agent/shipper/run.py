@@ -321,6 +321,12 @@ def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) ->
         pass
 
 
+def preload() -> None:
+    """Import what `main` still imports, in a process from which shippers are forked."""
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: F401
+
+
 def main() -> int:
     """Entry point. SIGTERM is ignored: unconfirmed data is sent first, and SIGKILL loses nothing.
 

@@ -11,9 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import isolation, processes, protocol
+from gpu_scheduler.clusters.local import environment, isolation, processes, protocol
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
+from gpu_scheduler.clusters.local.fork_server import ForkServer
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.isolation import Mode
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
@@ -48,11 +49,20 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"--sandbox: required, but {sandboxing.report().text}\n")
         return os.EX_CONFIG
     logging.getLogger(__name__).info("isolation", extra={"found": sandboxing.report().text})
-    context = DaemonContext(data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing)
+    shippers = ForkServer(
+        [sys.executable, "-m", agent.name, "fork", "shipper"],
+        env=environment.of_fork_server(agent.parent), cwd=agent.parent,
+    )  # fmt: skip
+    context = DaemonContext(
+        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing, shippers
+    )
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
     gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)
-    Daemon(gangs, options.socket, protocol.read_key(options.key), wakeup).run()
+    try:
+        Daemon(gangs, options.socket, protocol.read_key(options.key), wakeup).run()
+    finally:
+        shippers.close()
     os.close(folder)
     return 0
 

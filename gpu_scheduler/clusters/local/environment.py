@@ -168,3 +168,9 @@ def of_shipper(
         MARK: mark,
         **_sandbox(sandbox),
     }
+
+
+def of_fork_server(import_from: Path) -> dict[str, str]:
+    """The environment of the process from which shippers are forked: nothing of a job, and nothing secret."""
+    kept = {name: os.environ[name] for name in (*PASSED_ON, "PATH") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(import_from)}

@@ -135,7 +135,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
 
     Raises OSError. output gets what it prints; the file is replaced above one mebibyte.
     """
-    log = _open_output(output)
+    log = open_output(output)
     try:
         with spawning:
             child = subprocess.Popen(
@@ -152,18 +152,23 @@ def start(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: 
             note_child(child.pid)
     finally:
         os.close(log)
+    return follow(child.pid, boot)
+
+
+def follow(pid: int, boot: str) -> Process:
+    """A child of ours that was started just now and noted. Raises OSError, and then it is killed."""
     try:
-        row = stat_of(child.pid)
+        row = stat_of(pid)
         if row is None:  # a child of ours stays in the table until we reap it
             raise OSError(errno.EMFILE, "the process table cannot be read")
-        return Process(Identity(child.pid, row.started, boot), os.pidfd_open(child.pid), ours=True)
+        return Process(Identity(pid, row.started, boot), os.pidfd_open(pid), ours=True)
     except OSError:  # no handles are left: a retry must not find two of it
-        os.kill(child.pid, signal.SIGKILL)
-        os.waitpid(child.pid, 0)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         raise
 
 
-def _open_output(output: Path) -> int:
+def open_output(output: Path) -> int:
     """Open a log to append to it. What a program put in its place, a link, a FIFO or a folder, is put aside."""
     with suppress(FileNotFoundError):
         found = output.lstat()

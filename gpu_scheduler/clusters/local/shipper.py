@@ -88,12 +88,11 @@ class ShipperProcess:
             mark=self.mark,
             sandbox=self._context.sandboxing.of_learner(self._folders, (), (self._context.datasets, agent)),
         )
-        self.process = processes.start(
-            [self._context.python, "-m", agent.name, "shipper"],
-            env=env,
-            cwd=self._folders.root,
-            output=self._folders.shipper_log,
-            boot=self._context.boot,
+        cwd, output, boot = self._folders.root, self._folders.shipper_log, self._context.boot
+        forks = self._context.shippers
+        forked = forks and forks.start(version=code, env=env, cwd=cwd, output=output, boot=boot, now=now)
+        self.process = forked or processes.start(
+            [self._context.python, "-m", agent.name, "shipper"], env=env, cwd=cwd, output=output, boot=boot
         )
         self._started_at = now
         self._unstarted_since = None

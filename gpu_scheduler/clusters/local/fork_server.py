@@ -1,0 +1,133 @@
+"""Where the daemon has shippers from when many start: a process that has imported what they need forks them.
+
+A fresh interpreter and its imports are most of what the shipper of a small job costs. The server
+(learner_agent.fork_server) is started when a second shipper follows within a minute, and ends by itself when none is
+needed any more; a lone job costs nothing more. A forked shipper is a child of the daemon with a mark, a session and an
+exit code like any other. Whatever is wrong with the server, a shipper is started the plain way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.processes import MARK, Process
+
+logger = logging.getLogger(__name__)
+
+BUSY_S = 60.0
+"""The server is started when two starts are no further apart."""
+PAUSE_S = 60.0
+"""After a failure everything starts the plain way for so long."""
+ANSWER_S = 10.0
+SHOWN_CHARS = 512
+"""Room for what /proc shows of a forked process."""
+
+
+class ForkServer:
+    """Forks processes of one command. For one thread; times are of the boot clock."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> None:
+        """env: the server's own, with nothing of any job."""
+        self._command, self._cwd = list(command), cwd
+        self._env = {**env, MARK: "-" * SHOWN_CHARS}
+        self._process: Process | None = None
+        self._connection: socket.socket | None = None
+        self._is_ready = False
+        self._version = ""
+        self._asked_at = float("-inf")
+        self._paused_until = float("-inf")
+
+    def start(
+        self, *, version: str, env: Mapping[str, str], cwd: Path, output: Path, boot: str, now: float
+    ) -> Process | None:
+        """A process forked from the server; None if there is none, so that the caller starts it.
+
+        version: of the code that it must run. Raises OSError where `processes.start` would, too.
+        """
+        is_busy, self._asked_at = now - self._asked_at <= BUSY_S, now
+        if self._process is not None and not (version == self._version and self._process.is_alive()):
+            if not self._is_ready:
+                self._give_up(now, "it ended before it was ready")
+            self.close()
+        if self._process is None:
+            if is_busy and now >= self._paused_until:
+                try:
+                    self._launch(version, boot)
+                except OSError as error:
+                    self._give_up(now, str(error))
+            return None
+        try:
+            pid = self._fork(env, cwd, output)
+        except (OSError, ValueError, KeyError) as error:
+            self._give_up(now, str(error))
+            self.close()
+            processes.kill_tree(None, [env[MARK]], root_too=True)  # had it started one before it failed
+            return None
+        return None if pid is None else processes.follow(pid, boot)
+
+    def close(self) -> None:
+        """End the server. What it forked lives on."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.signal(signal.SIGKILL)
+            while self._process.is_alive():
+                select.select([self._process], [], [], 0.1)
+        self._connection = self._process = None
+        self._is_ready = False
+
+    def _give_up(self, now: float, why: str) -> None:
+        logger.warning("fork server failed", extra={"why": why, "paused_s": PAUSE_S})
+        self._paused_until = now + PAUSE_S
+
+    def _launch(self, version: str, boot: str) -> None:
+        """Start it; the next calls see whether it is ready. Raises OSError."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(ANSWER_S)
+        with its, processes.spawning:
+            child = subprocess.Popen(
+                self._command,
+                env=self._env,
+                cwd=self._cwd,
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            child.returncode = 0  # it is waited for by its pidfd
+            processes.note_child(child.pid)
+        self._connection, self._version = ours, version
+        self._process = processes.follow(child.pid, boot)
+
+    def _fork(self, env: Mapping[str, str], cwd: Path, output: Path) -> int | None:
+        """The new process's pid; None while the server is not ready. Raises OSError, ValueError, KeyError."""
+        assert self._connection is not None
+        if not self._is_ready:
+            if not select.select([self._connection], [], [], 0)[0]:
+                return None
+            self._is_ready = bool(self._connection.recv(16))
+        log = processes.open_output(output)
+        request = os.memfd_create("request", os.MFD_CLOEXEC)
+        try:
+            content = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
+            with open(request, "wb", closefd=False) as target:
+                target.write(content)
+            os.lseek(request, 0, os.SEEK_SET)
+            with processes.spawning:
+                socket.send_fds(self._connection, [b"."], [log, request])
+                answer = json.loads(self._connection.recv(4096))
+                # From its answer on the process may be an orphan, and after this the daemon's child for certain.
+                self._connection.recv(16)
+                processes.note_child(answer["pid"])
+        finally:
+            os.close(log)
+            os.close(request)
+        return int(answer["pid"])

@@ -1,0 +1,84 @@
+"""Processes that start by a fork of one that has imported everything, instead of by a fresh interpreter each.
+
+The node daemon holds the other end of the connection, on standard input, and asks for one process at a time with a
+byte and two open files: where it prints, and its environment and working folder as JSON. The server reads none of
+that: it forks, and its child does, so that nothing of one job is ever in the memory from which another one starts. The
+child forks once more and ends: the new process has lost its parent and becomes the node daemon's child, as one that the
+daemon starts itself. It ends with its connection, and after some time without work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import socket
+import sys
+from collections.abc import Mapping
+
+IDLE_S = 600.0
+SHOWN = ("LUTHIER_PROCESS_MARK", "TRAINING_ID")
+"""What /proc shows of the environment of a forked process, by which it is found. The server's own environment has the
+first one, with a value that is long enough for both."""
+READY, DONE = b"ready", b"done"
+
+
+def serve() -> bool:
+    """Fork processes until the node daemon hangs up: False. True in each forked process, with what it was given."""
+    connection = socket.socket(fileno=sys.stdin.fileno())
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    gc.collect()
+    gc.freeze()  # what is shared stays shared: a collection in a child does not touch it
+    connection.send(READY)
+    while True:
+        events = waiting.poll(IDLE_S * 1000)
+        if not events or events[0][1] != select.POLLIN:
+            connection.detach()
+            return False
+        child = os.fork()
+        if child == 0:
+            _take_over(connection)
+            return True
+        os.waitpid(child, 0)
+        connection.send(DONE)
+
+
+def _take_over(connection: socket.socket) -> None:
+    """Fork the process that was asked for, and return in it only."""
+    try:
+        _, (output, request), _, _ = socket.recv_fds(connection, 1, 2)
+        with open(request, "rb") as source:
+            asked = json.load(source)
+        os.chdir(asked["cwd"])
+        _show(asked["env"])
+        child = os.fork()
+        if child:
+            connection.send(json.dumps({"pid": child}).encode())
+            os._exit(os.EX_OK)
+    except BaseException as error:
+        connection.send(json.dumps({"error": repr(error)[:500]}).encode())
+        os._exit(os.EX_OSERR)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for handle, place in ((nothing, connection.detach()), (output, 1), (output, 2)):
+        os.dup2(handle, place)
+    os.close(nothing)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+
+
+def _show(env: Mapping[str, str]) -> None:
+    """Write SHOWN over the environment that the server was started with: it is what /proc shows. Raises ValueError."""
+    with open("/proc/self/environ", "rb") as block, open("/proc/self/stat") as row:
+        variables = block.read()
+        start = int(row.read().rpartition(")")[2].split()[47])  # env_start, see proc(5)
+    place = variables.index(f"{SHOWN[0]}=".encode())
+    room = variables.index(b"\0", place) - place
+    shown = b"\0".join(f"{name}={env[name]}".encode() for name in SHOWN if name in env)
+    if len(shown) > room:
+        raise ValueError("no room for the mark")
+    ctypes.memmove(start + place, shown.ljust(room, b"\0"), room)
