@@ -157,9 +157,9 @@ class Node:
     requests, such as the memory of its shipper's container. learner_mib: the most memory that one learner can have
     where the node's memory is known but not divided. unhealthy: devices beside the allocatable ones that it has but
     cannot use. why: sentences for administrators about what keeps learners away, as far as the cluster says.
-    topology: from the smallest domain to the largest, such as ("rack-1", "block-a"), for policies that place gangs
-    by it; none does yet. A node takes new learners only if it is ready and not cordoned; until avoid_until, because it
-    failed a gang, only if they fit on no others.
+    rack, block: the domains of the network that it is in, a block being several racks; empty: not known. A node takes
+    new learners only if it is ready and not cordoned; until avoid_until, because it failed a gang, only if they fit on
+    no others.
     """
 
     name: str
@@ -167,7 +167,8 @@ class Node:
     allocatable: Resources
     ready: bool = True
     used_by_others: Resources = NOTHING
-    topology: tuple[str, ...] = ()
+    rack: str = ""
+    block: str = ""
     cordoned: bool = False
     avoid_until: datetime | None = None
     per_learner: Resources = NOTHING

@@ -46,6 +46,8 @@ class ClusterNode(models.Model):
     name = models.CharField(primary_key=True, max_length=120)
     cluster = models.CharField(max_length=40)
     slot_type = models.CharField(max_length=40)
+    rack = models.CharField(max_length=63, blank=True, db_default="")  # this and the next: "": not known
+    block = models.CharField(max_length=63, blank=True, db_default="")
     slots = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField(
         null=True

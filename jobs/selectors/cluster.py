@@ -51,13 +51,16 @@ class Avoid:
 class NodeUse:
     """One node: its slots, those in use, and who uses them. A node that takes no new learners has none free.
 
-    others: slots that programs outside Luthier hold. unhealthy: devices beside the slots that the node cannot use.
-    why: what keeps learners away, as far as the cluster says. cpus: beside GPUs; slots of type ``cpu`` are CPUs. cpus
-    and memory are None where the cluster does not divide them among the learners, or does not say how much there is.
+    rack, block: empty: not known. others: slots that programs outside Luthier hold. unhealthy: devices beside the slots
+    that the node cannot use. why: what keeps learners away, as far as the cluster says. cpus: beside GPUs; slots of
+    type ``cpu`` are CPUs. cpus and memory are None where the cluster does not divide them among the learners, or does
+    not say how much there is.
     """
 
     name: str
     slot_type: str
+    rack: str
+    block: str
     slots: int
     used: int
     others: int
@@ -124,6 +127,8 @@ def nodes(user: access.Person) -> list[NodeUse]:
         NodeUse(
             row.name,
             row.slot_type,
+            row.rack,
+            row.block,
             row.slots,
             sum(each.slots for each in occupants[row.name]),
             row.others_slots,

@@ -14,7 +14,7 @@ from jobs.models import ClusterNode, NodeChange
 
 NODE_COLUMNS = (
     "name", "slot_type", "slots", "ready", "memory_mib", "cpus", "divided_mib", "learner_cpus", "learner_mib",
-    "others_slots", "others_cpus", "others_mib", "cordoned", "unhealthy", "why",
+    "others_slots", "others_cpus", "others_mib", "cordoned", "unhealthy", "why", "rack", "block",
 )  # fmt: skip
 """Of ClusterNode: what the cluster reports of a node."""
 
@@ -39,6 +39,8 @@ def node_row(node: Node) -> dict[str, Any]:
         "cordoned": node.cordoned,
         "unhealthy": node.unhealthy,
         "why": node.why[:500],
+        "rack": node.rack,
+        "block": node.block,
     }
 
 
@@ -58,6 +60,8 @@ def node_of_row(
     cordoned: bool,
     unhealthy: int,
     why: str,
+    rack: str,
+    block: str,
     avoid_until: datetime | None = None,
 ) -> Node:
     """The node whose row has these values of NODE_COLUMNS, and avoid_until, which no cluster reports."""
@@ -78,6 +82,8 @@ def node_of_row(
         avoid_until=avoid_until,
         unhealthy=unhealthy,
         why=why,
+        rack=rack,
+        block=block,
     )
 
 

@@ -89,6 +89,8 @@ class AvoidSerializer(ReadSerializer):
 class NodeSerializer(ReadSerializer):
     name = serializers.CharField()
     slot_type = serializers.CharField()
+    rack = serializers.CharField(allow_blank=True, help_text="empty: not known")
+    block = serializers.CharField(allow_blank=True, help_text="several racks; empty: not known")
     slots = serializers.IntegerField()
     used = serializers.IntegerField()
     others = serializers.IntegerField(help_text="slots held by programs outside Luthier")
@@ -118,6 +120,8 @@ class NodeSerializer(ReadSerializer):
     response_example={
         "name": "node-7",
         "slot_type": "a100",
+        "rack": "rack-2",
+        "block": "block-a",
         "slots": 8,
         "used": 4,
         "others": 0,

@@ -60,6 +60,8 @@ def nodes() -> list[dict[str, Any]]:
         {
             "name": node.name,
             "slot_type": node.slot_type,
+            "rack": node.rack,
+            "block": node.block,
             "slots": node.slots,
             "used": used[node.name],
             "ready": node.ready,

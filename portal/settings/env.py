@@ -139,6 +139,10 @@ class Environment:
     kube_gpu_resource: Annotated[str, values.kube_gpu_resources] = "nvidia.com/gpu"
     # runtime class of learners' pods on GPU nodes, with commas; SLOT_TYPE= in front of one for a single slot type
     kube_runtime_class: Annotated[str, values.kube_runtime_classes] = ""
+    # labels of nodes, with commas; the first that a node has names its rack, or its block; none = those that Kueue's
+    # documentation, Google and Amazon use
+    kube_rack_label: Annotated[str, values.kube_labels] = ""
+    kube_block_label: Annotated[str, values.kube_labels] = ""
     # a claim in each tenant's namespace whose volume has the data sets, in a folder per tenant; none = no data sets
     kube_data_claim: Annotated[str, values.kube_object_name] = ""
     # taints that learners' pods tolerate, as `kubectl taint` writes them, with commas

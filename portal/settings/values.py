@@ -16,6 +16,7 @@ from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.kubernetes import peers, pools
 from gpu_scheduler.clusters.kubernetes.settings import (
     account,
+    parse_labels,
     parse_names,
     parse_tolerations,
     require_name,
@@ -242,6 +243,12 @@ def kube_gpu_resources(text: str) -> str:
 def kube_runtime_classes(text: str) -> str:
     """Runtime classes by slot type."""
     pools.runtime_classes(text)
+    return text
+
+
+def kube_labels(text: str) -> str:
+    """Labels of nodes."""
+    parse_labels(text)
     return text
 
 

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.cluster
 def contract_nodes(cluster: Cluster) -> Iterator[None]:
     """The nodes that the suite names."""
     names = ("node-a", "node-b")
-    fake.add_nodes(cluster.admin, *(fake.node(name, gpus=0, cpus=4) for name in names))
+    first, second = (fake.node(name, gpus=0, cpus=4) for name in names)
+    prefix = "cloud.provider.com/topology"
+    first["metadata"]["labels"] |= {f"{prefix}-rack": "r1", f"{prefix}-block": "b1"}
+    fake.add_nodes(cluster.admin, first, second)
     yield
     fake.remove_nodes(cluster.admin, *names)
 

@@ -58,6 +58,8 @@ WRONG = {
     "KUBE_ALLOWED_IMAGES": "Registry.example/*",
     "KUBE_GPU_RESOURCE": "gpu",
     "KUBE_RUNTIME_CLASS": "cpu=No",
+    "KUBE_RACK_LABEL": "rack of node",
+    "KUBE_BLOCK_LABEL": "example.com/",
     "KUBE_DATA_CLAIM": "a,b",
     "KUBE_RUNTIME_IMAGE": "registry.example/sklearn:1",
     "KUBE_SERVICE_ACCOUNT": "luthier",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,9 +153,18 @@ def is_ready(node: Object) -> bool:
 
 
 def to_node(
-    node: Object, holdings: Iterable[Holding], gpus: GpuResources, tolerated: Collection[Toleration] = ()
+    node: Object,
+    holdings: Iterable[Holding],
+    gpus: GpuResources,
+    tolerated: Collection[Toleration] = (),
+    *,
+    rack_labels: Sequence[str] = (),
+    block_labels: Sequence[str] = (),
 ) -> Node:
-    """The scheduler's view of a node: what the kubelet compares with the sum of all pods' requests."""
+    """The scheduler's view of a node: what the kubelet compares with the sum of all pods' requests.
+
+    Of the labels that name its rack, and its block, the first one that it has counts.
+    """
     slot_type = slot_type_of(node, gpus)
     gpu_resource = gpus.of(slot_type)
     found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
@@ -173,7 +182,14 @@ def to_node(
         per_learner=PER_LEARNER,
         unhealthy=max(0, int(quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) - found.gpus)),
         why=" ".join(filter(None, [_not_ready(node), keeps_away])),
+        rack=_first_label(node, rack_labels),
+        block=_first_label(node, block_labels),
     )
+
+
+def _first_label(node: Object, names: Sequence[str]) -> str:
+    labels = node["metadata"].get("labels", {})
+    return next((str(labels[name]) for name in names if labels.get(name)), "")
 
 
 def _keeps_us_away(node: Object, slot_type: str, gpu_resource: str, tolerated: Collection[Toleration]) -> str:

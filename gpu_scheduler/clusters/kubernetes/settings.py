@@ -22,6 +22,18 @@ _TOLERATION = re.compile(
     r"([a-zA-Z0-9][-a-zA-Z0-9_./]*)(?:=([-a-zA-Z0-9_.]*))?:(NoSchedule|NoExecute|PreferNoSchedule)"
 )
 
+_NODE_LABEL = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9._]{0,61}[a-zA-Z0-9])?"
+)
+_KUEUE, _GOOGLE, _AMAZON = (
+    "cloud.provider.com/topology",
+    "cloud.google.com/gce-topology",
+    "topology.k8s.aws/network-node-layer",
+)
+RACK_LABELS = f"{_KUEUE}-rack,{_GOOGLE}-subblock,{_AMAZON}-3"
+BLOCK_LABELS = f"{_KUEUE}-block,{_GOOGLE}-block,{_AMAZON}-2"
+"""What Kueue's documentation, Google and Amazon call them; Amazon's layer 3 is the switch next to the node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
@@ -39,7 +51,8 @@ REQUIRED = ("KUBE_INSTALLATION", "KUBE_AGENT_IMAGE")
 class KubernetesSettings:
     """installation: marks every object of this installation; two on one cluster must differ. agent_image: has the
     learner agent in /agent. runtime_image: image of a framework, with {runtime} for its name; empty: no frameworks.
-    gpu_resource, runtime_class: by slot type, see pools.
+    gpu_resource, runtime_class: by slot type, see pools. rack_label, block_label: labels of nodes, with commas, of
+    which the first that a node has names its rack, and its block.
     tolerations: taints that learners' pods tolerate, as `kubectl taint` writes them, with commas. priority_class: of
     learners' pods; empty: the cluster's default. pull_secrets: names of Secrets with registries' passwords, with
     commas, in each tenant's namespace. data_claim: a claim in each tenant's namespace whose volume has the data sets,
@@ -53,6 +66,8 @@ class KubernetesSettings:
     namespace_prefix: str = "luthier-"
     gpu_resource: str = pools.GPU
     runtime_class: str = ""
+    rack_label: str = RACK_LABELS
+    block_label: str = BLOCK_LABELS
     tolerations: str = ""
     priority_class: str = ""
     pull_secrets: str = ""
@@ -192,6 +207,15 @@ def parse_tolerations(text: str) -> tuple[Toleration, ...]:
             )
         found.append(Toleration(parts[1], parts[2], parts[3]))
     return tuple(found)
+
+
+def parse_labels(text: str) -> list[str]:
+    """Names of labels, with commas between them. Raises ValueError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not _NODE_LABEL.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} cannot be the name of a label, such as example.com/rack")
+    return names
 
 
 def parse_names(text: str) -> list[str]:

@@ -30,7 +30,7 @@ from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, ver
 from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
 from gpu_scheduler.clusters.kubernetes.pools import GpuResources
 from gpu_scheduler.clusters.kubernetes.resources import Amount, Holding
-from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, parse_labels
 from gpu_scheduler.clusters.kubernetes.versions import Newest
 from gpu_scheduler.model import Node
 
@@ -105,8 +105,11 @@ class View:
     def scheduler_nodes(self) -> list[Node]:
         on = self._by_node()
         tolerated = self.settings.tolerated()
+        racks, blocks = parse_labels(self.settings.rack_label), parse_labels(self.settings.block_label)
         return [
-            resources.to_node(node, on.get(name, []), self._gpus, tolerated)
+            resources.to_node(
+                node, on.get(name, []), self._gpus, tolerated, rack_labels=racks, block_labels=blocks
+            )
             for name, node in sorted(self.nodes.items())
         ]
 

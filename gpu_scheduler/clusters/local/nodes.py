@@ -2,7 +2,8 @@
 
 An entry may end in ``:cpus=32`` (of a node with GPUs; the slots of type cpu are CPUs) and ``:memory=64Gi``, which its
 learners then divide among themselves. What is not given is not limited, and nothing is made up for it: how the nodes
-named here share one machine is not known. A learner gets no more memory than the machine has.
+named here share one machine is not known. A learner gets no more memory than the machine has. ``:rack=r1:block=b1``
+names the domains of the network that the node stands for.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ class LocalNode:
     devices: tuple[str, ...] = ()
     cpus: int | None = None
     memory_mib: int | None = None
+    rack: str = ""
+    block: str = ""
 
     def on_machine(self, machine_mib: int) -> Node:
         """This node on a machine with this memory."""
-        return Node.with_slots(
+        node = Node.with_slots(
             self.name,
             self.slot_type,
             self.slots,
@@ -48,6 +51,7 @@ class LocalNode:
             memory_mib=self.memory_mib,
             learner_mib=machine_mib if self.memory_mib is None else None,
         )
+        return replace(node, rack=self.rack, block=self.block)
 
 
 def read_nodes(text: str) -> tuple[LocalNode, ...]:
@@ -104,11 +108,11 @@ def _entry(entry: str) -> LocalNode | str:
 
 
 def _with_options(node: LocalNode, options: list[str], entry: str) -> LocalNode | str:
-    """The node with its cpus=… and memory=…, or what is wrong with them."""
+    """The node with its options, or what is wrong with them."""
     for option in options:
         name, _, value = option.partition("=")
         if name not in _OPTIONS:
-            return f"{entry!r}: {option!r} is neither cpus=NUMBER nor memory=AMOUNT"
+            return f"{entry!r}: {option!r} is none of cpus=NUMBER, memory=AMOUNT, rack=NAME and block=NAME"
         changed = _OPTIONS[name](node, value)
         if isinstance(changed, str):
             return f"{entry!r}: {changed}"
@@ -131,7 +135,15 @@ def _with_memory(node: LocalNode, value: str) -> LocalNode | str:
     return replace(node, memory_mib=int(found[1]) * (1024 if found[2] == "Gi" else 1))
 
 
-_OPTIONS = {"cpus": _with_cpus, "memory": _with_memory}
+def _with_rack(node: LocalNode, value: str) -> LocalNode | str:
+    return replace(node, rack=value) if LABEL.fullmatch(value) else f"the rack {value!r} {LABEL_RULE}"
+
+
+def _with_block(node: LocalNode, value: str) -> LocalNode | str:
+    return replace(node, block=value) if LABEL.fullmatch(value) else f"the block {value!r} {LABEL_RULE}"
+
+
+_OPTIONS = {"cpus": _with_cpus, "memory": _with_memory, "rack": _with_rack, "block": _with_block}
 
 
 def detect() -> tuple[LocalNode, ...]:

@@ -13,7 +13,7 @@ at least one per second: {"revision", "all": true if these are all gangs, "chang
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,16 @@ def node_to_json(node: Node) -> dict[str, Any]:
         "memory_mib": node.learner_mib,
         "cpus": node.allocatable.cpus if node.slot_type != CPU_TYPE else None,
         "divided_mib": node.allocatable.memory_mib,
+        "rack": node.rack,
+        "block": node.block,
     }
 
 
 def node_from_json(value: Mapping[str, Any]) -> Node:
     fields = dict(value)
     learner_mib, divided_mib = fields.pop("memory_mib"), fields.pop("divided_mib", None)
-    return Node.with_slots(**fields, memory_mib=divided_mib, learner_mib=learner_mib)
+    domains = {level: fields.pop(level, "") for level in ("rack", "block")}
+    return replace(Node.with_slots(**fields, memory_mib=divided_mib, learner_mib=learner_mib), **domains)
 
 
 def report_to_json(report: GangReport) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from gpu_scheduler.clusters.base import (
@@ -56,7 +57,8 @@ def launch(name: str, *behaviors: str, nodes: Sequence[str] = ("node-a",), slots
 
 
 class Harness(Protocol):
-    """One kind of cluster under test: two nodes, node-a and node-b, with four cpu slots each."""
+    """One kind of cluster under test: two nodes, node-a and node-b, with four cpu slots each. node-a is in rack r1 of
+    block b1, of node-b neither is known."""
 
     cluster: Cluster
 
@@ -108,9 +110,8 @@ class MemoryHarness:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.memory = MemoryCluster(
-            [Node.with_slots("node-b", "cpu", 4), Node.with_slots("node-a", "cpu", 4)], clock=lambda: self.now
-        )
+        first, second = (Node.with_slots(name, "cpu", 4) for name in ("node-a", "node-b"))
+        self.memory = MemoryCluster([second, replace(first, rack="r1", block="b1")], clock=lambda: self.now)
         self.memory.starts_in_s = 0.5
         self.cluster: Cluster = self.memory
 

@@ -27,7 +27,9 @@ TIMEOUT_S = 60.0
 class NodeDaemon:
     """Starts, kills and restarts one daemon on one folder; no process outlives ``close``."""
 
-    def __init__(self, *, nodes: str = "node-a:cpu:4,node-b:cpu:4", agent: Path = FAKE_AGENT) -> None:
+    def __init__(
+        self, *, nodes: str = "node-a:cpu:4:rack=r1:block=b1,node-b:cpu:4", agent: Path = FAKE_AGENT
+    ) -> None:
         # A Unix socket's path is short by law; pytest's folders are not.
         self._folder = tempfile.TemporaryDirectory(prefix="node-", ignore_cleanup_errors=True)
         self.data = Path(self._folder.name) / "data"

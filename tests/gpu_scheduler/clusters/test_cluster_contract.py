@@ -267,6 +267,11 @@ def test_images_are_launched_or_refused_as_the_capabilities_say(harness: Harness
         assert refused.value.code is RefusalCode.IMAGE_ERROR
 
 
+def test_a_nodes_rack_and_block_are_named_where_they_are_known(harness: Harness) -> None:
+    shown = {node.name: (node.rack, node.block) for node in harness.cluster.nodes()}
+    assert (shown["node-a"], shown["node-b"]) == (("r1", "b1"), ("", ""))
+
+
 def test_only_slot_types_that_the_capabilities_count_are_on_the_nodes(harness: Harness) -> None:
     known = harness.cluster.capabilities.slot_types
     assert known is None or known >= {node.slot_type for node in harness.cluster.nodes()}

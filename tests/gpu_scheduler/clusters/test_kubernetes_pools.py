@@ -94,6 +94,33 @@ def test_only_what_others_hold_of_the_pools_own_resource_counts() -> None:
     assert view.free("node-a").gpus == 5
 
 
+GOOGLE = {"cloud.google.com/gce-topology-block": "b7", "cloud.google.com/gce-topology-subblock": "s1"}
+AMAZON = {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (1, 2, 3)}
+KUEUE = {"cloud.provider.com/topology-block": "b1", "cloud.provider.com/topology-rack": "r1"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "chosen", "domains"),
+    [
+        ({}, {}, ("", "")),
+        (KUEUE, {}, ("r1", "b1")),
+        (GOOGLE, {}, ("s1", "b7")),
+        (AMAZON, {}, ("nn-3", "nn-2")),
+        (AMAZON | KUEUE, {}, ("r1", "b1")),
+        (
+            KUEUE | {"example.com/rack": "own"},
+            {"rack_label": "example.com/no,example.com/rack"},
+            ("own", "b1"),
+        ),
+    ],
+)
+def test_a_nodes_rack_and_block_are_what_the_first_of_the_labels_says(
+    labels: dict[str, str], chosen: dict[str, str], domains: tuple[str, str]
+) -> None:
+    [seen] = View.of([node(labels, gpu=1)], [], replace(SETTINGS, **chosen)).scheduler_nodes()
+    assert (seen.rack, seen.block) == domains
+
+
 def test_the_quota_bounds_each_resource_by_the_limits_of_its_types() -> None:
     quota = tenancy._quota(TenantLimits("red", {"a100-1g": 7, "h100": 4, "a100": 2, "cpu": 9}), MIXED)
     gpus = {name: count for name, count in quota.items() if "/" in name}

@@ -91,7 +91,9 @@ def test_a_node_offers_the_cpus_and_memory_that_are_given_and_no_made_up_ones() 
         ("a:cpu:4:cpus=8", "the slots of a node of type cpu are its CPUs"),
         ("a:a100:4:cpus=many", "'many' is not a number of CPUs"),
         ("a:a100:4:memory=64", "'64' is not an amount of memory; write it as 512Mi or 64Gi"),
-        ("a:a100:4:gib=64", "'gib=64' is neither cpus=NUMBER nor memory=AMOUNT"),
+        ("a:a100:4:gib=64", "'gib=64' is none of cpus=NUMBER, memory=AMOUNT, rack=NAME and block=NAME"),
+        ("a:a100:4:rack=R 1", f"the rack 'R 1' {LABEL_RULE}"),
+        ("a:a100:4:block=", f"the block '' {LABEL_RULE}"),
     ],
 )
 def test_an_option_of_a_node_that_cannot_be_read_is_named(entry: str, said: str) -> None:
@@ -99,8 +101,15 @@ def test_an_option_of_a_node_that_cannot_be_read_is_named(entry: str, said: str)
         read_nodes(entry)
 
 
+def test_a_node_is_in_the_rack_and_the_block_that_are_given() -> None:
+    given, plain = read_nodes("a:a100:4:rack=r1:block=b1:cpus=8,b:a100:4")
+    known, unknown = given.on_machine(1000), plain.on_machine(1000)
+    assert (known.rack, known.block, known.allocatable.cpus) == ("r1", "b1", 8)
+    assert (unknown.rack, unknown.block) == ("", "")
+
+
 def test_a_node_reaches_the_workers_as_the_daemon_has_it() -> None:
-    for node in read_nodes("a:a100:4:cpus=32:memory=64Gi,b:a100:4,c:cpu:2:memory=1Gi"):
+    for node in read_nodes("a:a100:4:cpus=32:memory=64Gi,b:a100:4,c:cpu:2:memory=1Gi:rack=r1:block=b1"):
         shown = node.on_machine(1000)
         assert node_from_json(node_to_json(shown)) == shown
 

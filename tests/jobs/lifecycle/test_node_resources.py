@@ -58,6 +58,8 @@ def test_a_node_read_back_from_its_row_offers_the_same(
         Node.with_slots("n", slot_type, 4, ready, cpus=cpus, memory_mib=memory),
         per_learner=more,
         cordoned=cordoned,
+        rack="r1",
+        block="b1",
         used_by_others=NOTHING if slot_type == "cpu" else more,
     )
     back = node_of_row(*(node_row(node)[name] for name in NODE_COLUMNS))
@@ -65,7 +67,7 @@ def test_a_node_read_back_from_its_row_offers_the_same(
     assert back.most_memory_mib == node.most_memory_mib
     assert back.per_learner.needed(slot_type) == node.per_learner.needed(slot_type)
     assert back.used_by_others.needed(slot_type) == node.used_by_others.needed(slot_type)
-    assert (back.ready, back.cordoned) == (ready, cordoned)
+    assert (back.ready, back.cordoned, back.rack, back.block) == (ready, cordoned, "r1", "b1")
 
 
 def test_a_gpu_job_with_more_cpus_than_a_node_has_never_starts_and_says_why(gpus: World) -> None:

@@ -289,6 +289,19 @@ def test_the_cluster_page_and_rest_show_cpus_and_memory_with_what_others_hold(
     assert pool.used + pool.others + pool.free + pool.down == pool.slots == 16
 
 
+def test_a_nodes_rack_and_block_are_on_the_page_and_in_rest_where_they_are_known(
+    signed_in: SignIn, alice: User
+) -> None:
+    fields = {"cluster": "memory", "slot_type": "a100", "slots": 8}
+    ClusterNode.objects.create(name="node-a", rack="r1", block="b7", **fields)
+    ClusterNode.objects.create(name="node-b", **fields)
+    first, second = signed_in(alice).get("/api/v1/cluster/nodes").json()["items"]
+    assert [(each["rack"], each["block"]) for each in (first, second)] == [("r1", "b7"), ("", "")]
+    text = markup(signed_in(alice).get("/cluster"))
+    assert text.count("rack r1</small>") == text.count("block b7</small>") == 1
+    assert text.count(">rack ") == text.count(">block ") == 1
+
+
 def test_what_keeps_learners_from_a_node_is_said_on_the_page_and_in_rest(
     signed_in: SignIn, alice: User
 ) -> None:
