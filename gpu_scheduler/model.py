@@ -36,6 +36,51 @@ class PlacementStrategy(StrEnum):
     SPREAD = "spread"
 
 
+class Level(StrEnum):
+    """Parts of a cluster, from the smallest to the largest: a block is several racks."""
+
+    NODE = "node"
+    RACK = "rack"
+    BLOCK = "block"
+
+
+LEVELS = tuple(Level)
+
+Domain = tuple[str, ...]
+"""One node, rack or block: block, rack and node, as far down as it goes. Racks of one name in two blocks are two."""
+
+
+def domain_at(level: Level, inner: Domain) -> Domain:
+    """The domain of this level that the inner one is in. Where that is not known, it is what is known of it to be in
+    one: the inner one itself, or its rack."""
+    block, rack = (*inner, "")[:2]
+    if level is Level.BLOCK and block:
+        return (block,)
+    if level is not Level.NODE and rack:
+        return block, rack
+    return inner
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All learners of a gang in one domain of this level. Not required: if they fit there, else in the smallest larger
+    one."""
+
+    level: Level
+    required: bool
+
+    @classmethod
+    def read(cls, text: str) -> Topology:
+        """From its text. Raises ValueError."""
+        how, _, level = text.partition(" ")
+        if how not in ("required", "preferred"):
+            raise ValueError(f"the topology {text!r} is neither required nor preferred")
+        return cls(Level(level), how == "required")
+
+    def __str__(self) -> str:
+        return f"{'required' if self.required else 'preferred'} {self.level}"
+
+
 class Priority(IntEnum):
     """A job's class. Ranks are one apart: aging raises a queue head by one class at a time."""
 
@@ -53,6 +98,7 @@ class WaitReason(StrEnum):
 
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     NODE_TOO_SMALL = "NODE_TOO_SMALL"
+    TOPOLOGY_TOO_SMALL = "TOPOLOGY_TOO_SMALL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
     EXCEEDS_MAX_GANG = "EXCEEDS_MAX_GANG"
     EXCEEDS_MAX_TIME = "EXCEEDS_MAX_TIME"
@@ -68,6 +114,7 @@ class WaitReason(StrEnum):
     GANG_FRAGMENTED = "GANG_FRAGMENTED"
     NODE_CPUS = "NODE_CPUS"
     NODE_MEMORY = "NODE_MEMORY"
+    TOPOLOGY_FRAGMENTED = "TOPOLOGY_FRAGMENTED"
     NOT_EVALUATED = "NOT_EVALUATED"
     CLUSTER_BUSY = "CLUSTER_BUSY"
     DISK_FULL = "DISK_FULL"
@@ -207,6 +254,11 @@ class Node:
         return max(0, whole - (self.per_learner.memory_mib or 0))
 
     @property
+    def domain(self) -> Domain:
+        """Itself as the smallest domain."""
+        return self.block, self.rack, self.name
+
+    @property
     def takes_learners(self) -> bool:
         return self.ready and not self.cordoned
 
@@ -220,7 +272,8 @@ class Gang:
 
     resources are per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
     equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
-    only such a job may use slots that are reserved for another one. user is the owner's name.
+    only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
+    learners must, or should, be to each other; None: anywhere.
     """
 
     job: str
@@ -233,6 +286,7 @@ class Gang:
     queued_at: datetime
     runs_at_most_s: float | None = None
     user: str = ""
+    topology: Topology | None = None
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
@@ -243,6 +297,11 @@ class Gang:
         object.__setattr__(self, "need", need)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "asked", self.learners.min * slots)
+
+    @property
+    def required_level(self) -> Level | None:
+        """Of the domain that must hold all its learners; None: they may be anywhere."""
+        return self.topology.level if self.topology is not None and self.topology.required else None
 
     def resized(self, *, learners: int | None = None, slots: int | None = None) -> Gang:
         """The same gang with a fixed number of learners, or with other slots for each of them."""

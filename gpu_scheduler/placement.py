@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_scheduler.model import (
+    LEVELS,
     NOTHING,
     UNCOUNTED,
+    Domain,
     Gang,
+    Level,
     Need,
     Node,
     PlacementStrategy,
     Room,
     Running,
+    domain_at,
     need_of,
 )
 
@@ -72,17 +76,22 @@ class Rooms:
         self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
         self._capacity: dict[Room, int] = {}
         self._most: dict[tuple[int, Room], int] = {}
+        self._by_domain: dict[tuple[Level, Room], tuple[Mapping[str, Domain], Counter[Domain]]] = {}
 
     def copy(self) -> Rooms:
         """The same, to be lowered by itself."""
         found = copy(self)
         found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
-        found._capacity, found._most = {}, {}
+        found._capacity, found._most, found._by_domain = {}, {}, {}
         return found
 
     def without(self, names: Collection[str]) -> Rooms:
         """The same without these nodes."""
         return Rooms({name: room for name, room in self.of.items() if name not in names})
+
+    def only(self, names: Iterable[str]) -> Rooms:
+        """The same of these nodes alone."""
+        return Rooms({name: self.of[name] for name in names})
 
     def lower(self, name: str, to: Room) -> None:
         """Set what a node offers to less than before."""
@@ -103,6 +112,10 @@ class Rooms:
             known.clear()
         for need in known:
             known[need] += learners_in(to, need) - learners_in(before, need)
+        if len(self._by_domain) > NEEDS_KNOWN:
+            self._by_domain.clear()
+        for (_, need), (domain_of, fitting) in self._by_domain.items():
+            fitting[domain_of[name]] += learners_in(to, need) - learners_in(before, need)
 
     def capacity(self, need: Room) -> int:
         """How many learners of this size fit. O(distinct rooms) once, then kept up to date."""
@@ -111,6 +124,17 @@ class Rooms:
             known = sum([count * learners_in(room, need) for room, count in self._count.items()])
             self._capacity[need] = known
         return known
+
+    def by_domain(self, level: Level, need: Room, domain_of: Mapping[str, Domain]) -> Counter[Domain]:
+        """How many learners of this size fit into each domain of a level; domain_of: by node. Not to be changed.
+        O(nodes) once, then kept up to date."""
+        known = self._by_domain.get((level, need))
+        if known is None:
+            fitting: Counter[Domain] = Counter()
+            for name, room in self.of.items():
+                fitting[domain_of[name]] += learners_in(room, need)
+            known = self._by_domain[level, need] = domain_of, fitting
+        return known[1]
 
     def holding(self, need: Room) -> list[tuple[int, Room]]:
         """The distinct rooms in which at least one learner fits, with how many; those with the fewest first."""
@@ -171,6 +195,8 @@ class Pool:
         self.only_slots = self._adds_nothing and not (self.counts_cpus or self.counts_memory)
         self._needs: dict[Need, Need] = {}
         self._most_learners: dict[int | Need, int] = {}  # by slots or need per learner, on the empty nodes
+        self._domains: dict[Level, dict[str, Domain]] = {}
+        self._at = {node.name: node.domain for node in nodes}
         self._avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
@@ -219,7 +245,41 @@ class Pool:
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
-        return self._empty_ready.capacity(self.need(gang)) >= gang.learners.min
+        return self.capacity(self._empty_ready, gang, self.need(gang)) >= gang.learners.min
+
+    def domains(self, level: Level) -> Mapping[str, Domain]:
+        """Which domain of this level each node is in."""
+        found = self._domains.get(level)
+        if found is None:
+            found = {name: domain_at(level, inner) for name, inner in self._at.items()}
+            self._domains[level] = found
+        return found
+
+    def knows(self, level: Level) -> bool:
+        """Say whether the domain of this level is known of any node."""
+        part = {Level.BLOCK: 0, Level.RACK: 1, Level.NODE: 2}[level]
+        return any(inner[part] for inner in self._at.values())
+
+    def capacity(self, offer: Rooms, gang: Gang, need: Room) -> int:
+        """How many of its learners can be on these nodes at once: in one domain, if it requires that."""
+        level = gang.required_level
+        if level is None:
+            return offer.capacity(need)
+        return max(offer.by_domain(level, need, self.domains(level)).values(), default=0)
+
+    def widest(self, gang: Gang, level: Level, *, empty: bool = False) -> tuple[Domain, int]:
+        """The domain of a level into which most of its learners fit now, or with empty if nothing ran, and how many."""
+        offer = self._empty if empty else self.free
+        fitting = offer.by_domain(level, self.need(gang), self.domains(level))
+        return max(fitting.items(), key=lambda each: (each[1], each[0]), default=((), 0))
+
+    def free_in(self, level: Level, domain: Domain) -> int:
+        """Free slots in this domain."""
+        return sum(
+            self.free.of[name][0]
+            for name, of in self.domains(level).items()
+            if of == domain and name in self.free.of
+        )
 
     def learners_fitting(self, gang: Gang) -> int:
         """How many of its learners fit into what is free."""
@@ -257,21 +317,28 @@ class Pool:
     def fits(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang can start now: on unreserved slots, or on reserved ones because it ends soon enough."""
         need = gang.need if self._adds_nothing else self.need(gang)
-        if self.unreserved.capacity(need) >= gang.learners.min:
+        if self.capacity(self.unreserved, gang, need) >= gang.learners.min:
             return True
-        return self._ends_in_time(gang, now) and self.free.capacity(need) >= gang.learners.min
+        return self._ends_in_time(gang, now) and self.fits_on_free(gang, need)
+
+    def fits_on_free(self, gang: Gang, need: Room) -> bool:
+        """Say whether the gang fits into what is free, reserved or not."""
+        return self.capacity(self.free, gang, need) >= gang.learners.min
 
     def place(self, gang: Gang) -> tuple[str, ...]:
         """Choose a node per rank and take the slots of a gang that ``fits``.
 
         PACK: fewest nodes, the last one the tightest that fits. SPREAD: as many nodes as possible, the freest
-        first. Ties go by name. Nodes that are avoided are used only if the gang does not fit on the others.
+        first. Ties go by name. Nodes that are avoided are used only if the gang does not fit on the others. Of a gang
+        with a topology, all of that counts inside the domain that _domain_for chooses.
         """
-        need, offer = self.need(gang), self.unreserved
-        if offer.capacity(need) < gang.learners.min:
+        need, offer, least = self.need(gang), self.unreserved, gang.learners.min
+        if self.capacity(offer, gang, need) < least:
             offer = self.free.copy()
-        if self._avoided and (others := offer.without(self._avoided)).capacity(need) >= gang.learners.min:
+        if self._avoided and self.capacity(others := offer.without(self._avoided), gang, need) >= least:
             offer = others
+        if gang.topology is not None and (names := self._domain_for(gang, need, offer)):
+            offer = offer.only(names)
         choose = _pack if gang.strategy is PlacementStrategy.PACK else _spread
         chosen = choose(offer, gang.learners.min, need)
         for name, learners in chosen:
@@ -280,31 +347,66 @@ class Pool:
             self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
+    def _domain_for(self, gang: Gang, need: Room, offer: Rooms) -> list[str]:
+        """The nodes of the smallest domain that holds all its learners; none if none of a level that counts does.
+
+        PACK looks at the smallest level first, SPREAD at its own, and both at larger ones if its own is not required.
+        Of a level's domains the one is taken in which the least is left, then in whose rack and in whose block: that
+        keeps large domains whole for gangs that need them.
+        """
+        assert gang.topology is not None
+        own = LEVELS.index(gang.topology.level)
+        first = 0 if gang.strategy is PlacementStrategy.PACK else own
+        last = own if gang.topology.required else len(LEVELS) - 1
+        fitting = {level: offer.by_domain(level, need, self.domains(level)) for level in LEVELS[first:]}
+        for level in LEVELS[first : last + 1]:
+            larger = LEVELS[LEVELS.index(level) :]
+            least = min(
+                (
+                    (*(fitting[each][domain_at(each, domain)] for each in larger), domain)
+                    for domain, learners in fitting[level].items()
+                    if learners >= gang.learners.min
+                ),
+                default=None,
+            )
+            if least is not None:
+                domains = self.domains(level)
+                return [name for name in offer.of if domains[name] == least[-1]]
+        return []
+
     def reserve_for(self, gang: Gang, *, all_nodes: bool = False) -> bool:
         """Reserve the nodes on which the gang can start soonest; False if the pool has a reservation already.
 
         all_nodes: every node, until the gang has started.
 
-        Without known run times, those are the nodes that lack the least. What is free there stays free, so
-        what is lacking only shrinks from plan to plan: the gang starts at the latest when the learners that run there
-        now have ended, whatever else arrives.
+        Without known run times, those are the nodes that lack the least, of one domain if it requires that. What is
+        free there stays free, so what is lacking only shrinks from plan to plan: the gang starts at the latest when the
+        learners that run there now have ended, whatever else arrives.
         """
         if self.reserved_for is not None or not self.up_could_hold(gang):
             return False
         if all_nodes:
             self._reserve(gang, self._ready)
             return True
-        learners, need, free, lacking = gang.learners.min, self.need(gang), self.free.of, []
+        learners, need, free = gang.learners.min, self.need(gang), self.free.of
+        level = gang.required_level
+        domains = self.domains(level) if level is not None else {}
+        by_domain: defaultdict[Domain, list[tuple[float, bool, str, int]]] = defaultdict(list)
         for name, room in self._ready.items():
             if self.only_slots:
                 fitting, most = free[name][0] / need[0], room[0] // need[0]
             else:
                 fitting, most = _parts_of_learners(free[name], need), learners_in(room, need)
+            lacking = by_domain[domains.get(name, ())]
             for nth in range(1, min(learners, most) + 1):
                 missing = nth - fitting
                 missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
                 lacking.append((missing, name in self._avoided, name, nth))
-        chosen = Counter(name for _, _, name, _ in heapq.nsmallest(learners, lacking))
+        least = [
+            heapq.nsmallest(learners, lacking) for lacking in by_domain.values() if len(lacking) >= learners
+        ]
+        places = min(least, key=lambda places: (sum(missing for missing, *_ in places), places))
+        chosen = Counter(name for _, _, name, _ in places)
         self.reserve_nodes(gang, chosen)
         self._kept = frozenset(chosen)
         return True

@@ -61,7 +61,7 @@ def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) 
     gang, supply, numbers = finding.gang, finding.supply, finding.numbers
     for check in checks:
         fails = check is finding.check
-        if not fails and not check.applies(supply):
+        if not fails and not (check.applies(supply) and check.concerns(gang)):
             continue
         own = check.numbers(gang, supply)
         meter = check.meter(numbers | own if own else numbers)

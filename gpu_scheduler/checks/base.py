@@ -98,6 +98,10 @@ class Check(ABC):
         listed as passed. The same in the whole plan."""
         return True
 
+    def concerns(self, gang: Gang) -> bool:
+        """False if the gang asks for nothing that this check compares: then it passes, and is not listed."""
+        return True
+
     @abstractmethod
     def sentence(self, finding: Finding) -> str:
         """One sentence for the job's owner: what is missing, with the numbers. Names no other tenant, and jobs of

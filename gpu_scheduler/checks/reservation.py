@@ -29,7 +29,7 @@ class Unreserved(Check):
             return Finding(self, gang, supply, Scope.TENANT)
         assert pool is not None
         need = gang.need if pool.only_slots else pool.need(gang)
-        if pool.reserved_for is not None and pool.free.capacity(need) >= gang.learners.min:
+        if pool.reserved_for is not None and pool.fits_on_free(gang, need):
             return None if pool.fits(gang, supply.now) else Finding(self, gang, supply, Scope.CLUSTER)
         return None
 

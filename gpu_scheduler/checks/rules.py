@@ -10,11 +10,13 @@ from gpu_scheduler.checks.nodes import Capacity, NodeCpus, NodeMemory, WholeGang
 from gpu_scheduler.checks.quota import CohortRoom, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
 from gpu_scheduler.checks.tenant import ActiveTenant, JobsLimit
+from gpu_scheduler.checks.topology import OneDomain, TopologySize
 from gpu_scheduler.checks.user import UserJobs, UserMax, UserRoom
 
 CHECKS: tuple[Check, ...] = (
     MatchingPool(),
     NodeSize(),
+    TopologySize(),
     MaxQuota(),
     MaxGang(),
     MaxTime(),
@@ -30,4 +32,5 @@ CHECKS: tuple[Check, ...] = (
     WholeGang(),
     NodeCpus(),
     NodeMemory(),
+    OneDomain(),
 )

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.ledger import Account, Ledger
-from gpu_scheduler.model import Gang, Priority, Room, Running, Snapshot, Stop, WaitReason, need_of
+from gpu_scheduler.model import Domain, Gang, Priority, Room, Running, Snapshot, Stop, WaitReason, need_of
 from gpu_scheduler.placement import Pool, learners_in, minus, plus
 
 PREEMPTS = Priority.URGENT
@@ -88,7 +88,7 @@ class Preemption:
         self._rooms: dict[str, _Rooms] = {}
         self._users: Counter[tuple[str, str, str]] = Counter()
         """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
-        self._in_vain: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
+        self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
         self.stops: list[Stop] = []
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
@@ -108,7 +108,7 @@ class Preemption:
             rooms = self._rooms[slot_type] = _Rooms(supply.pool, self._runs[slot_type])
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
         candidates, leaving = self._candidates(gang, supply, owns=owns), self._leaving.get(gang.job, [])
-        shape = (urgent, "" if urgent and owns else gang.tenant, gang.need, gang.learners.min)
+        shape = (urgent, "" if urgent and owns else gang.tenant, gang.need, gang.learners.min, gang.topology)
         if (
             not (urgent or owns)
             or not (candidates or leaving or rooms.changed)
@@ -125,7 +125,7 @@ class Preemption:
             made.without(run)
             victims.append(run)
         if not made.suffices():
-            self._in_vain[gang.tenant, slot_type].add((gang.slots, gang.learners.min))
+            self._in_vain[gang.tenant, slot_type].add(_size(gang))
             if not made.holds_gang:
                 rooms.too_small_for.add(shape)
             return 0
@@ -171,7 +171,7 @@ class Preemption:
         if gang.job in self._leaving:
             return True
         vain = self._in_vain[gang.tenant, finding.supply.slot_type]
-        return bool(self._borrowed) and len(vain) < TRIES and (gang.slots, gang.learners.min) not in vain
+        return bool(self._borrowed) and len(vain) < TRIES and _size(gang) not in vain
 
     def _is_reclaimed(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> bool:
         """Whether this run holds slots that it borrowed of the gang's cohort, and that the gang's tenant takes back."""
@@ -210,6 +210,10 @@ class Preemption:
             )
 
         return sorted(candidates, key=cost)
+
+
+def _size(gang: Gang) -> Hashable:
+    return gang.slots, gang.learners.min, gang.topology
 
 
 class _Rooms:
@@ -258,7 +262,8 @@ class _Made:
     """The room that one gang finds when these runs have left, on nodes and in its tenant's limits.
 
     slots, jobs: by tenant, what it will have in use in addition. owns: its limit covers the gang. around_reservations:
-    not on nodes reserved for another gang that waited too long.
+    not on nodes reserved for another gang that waited too long. Learners are counted by domain where the gang requires
+    one, else all together.
     """
 
     def __init__(
@@ -283,13 +288,25 @@ class _Made:
         self._gone: defaultdict[str, list[Running]] = defaultdict(
             list
         )  # by node, once for each learner there
-        self._fitting = {name: learners_in(room, self._need) for name, room in self._before.items()}
-        self._learners = sum(self._fitting.values())
+        level = gang.required_level
+        self._domains = rooms.pool.domains(level) if level is not None else {}
+        self._learners: Counter[Domain] = Counter()  # those that fit, by domain
+        self._large_enough = 0  # domains
+        self._fitting: dict[str, int] = {}
+        for name, room in self._before.items():
+            self._set_fitting(name, learners_in(room, self._need))
 
     @property
     def holds_gang(self) -> bool:
         """Whether all its learners fit on nodes."""
-        return self._learners >= self._gang.learners.min
+        return self._large_enough > 0
+
+    def _set_fitting(self, name: str, learners: int) -> None:
+        domain, least = self._domains.get(name, ()), self._gang.learners.min
+        before = self._learners[domain]
+        now = self._learners[domain] = before + learners - self._fitting.get(name, 0)
+        self._fitting[name] = learners
+        self._large_enough += (now >= least) - (before >= least)
 
     def without(self, run: Running) -> None:
         for name in run.nodes:
@@ -327,9 +344,15 @@ class _Made:
         return account.used + self._rooms.slots[tenant] + self.slots[tenant]
 
     def nodes(self) -> dict[str, int]:
-        """Where the gang will be, with how many learners: on as few nodes as possible."""
+        """Where the gang will be, with how many learners: on as few nodes as possible, of the domain in which the least
+        is left."""
         found, left = {}, self._gang.learners.min
-        for name in sorted(self._fitting, key=lambda name: (-self._fitting[name], name)):
+        enough = [(learners, domain) for domain, learners in self._learners.items() if learners >= left]
+        if not enough:
+            return {}
+        _, chosen = min(enough)
+        of_domain = [name for name in self._fitting if self._domains.get(name, ()) == chosen]
+        for name in sorted(of_domain, key=lambda name: (-self._fitting[name], name)):
             times = min(left, self._fitting[name])
             if times:
                 found[name] = times
@@ -349,9 +372,7 @@ class _Made:
         self.slots[run.tenant] += sign * run.slots * len(run.nodes)
         self.jobs[run.tenant] += sign
         for name in {name for name in run.nodes if name in self._before}:
-            fitting = learners_in(self._vacated(name, self._before[name]), self._need)
-            self._learners += fitting - self._fitting[name]
-            self._fitting[name] = fitting
+            self._set_fitting(name, learners_in(self._vacated(name, self._before[name]), self._need))
 
     def _vacated(self, name: str, room: Room) -> Room:
         freed = [0, 0, 0]

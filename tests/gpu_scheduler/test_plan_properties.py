@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +15,30 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.checks import CHECKS, NOT_QUEUED, Scope, check_named, check_of
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, PlacementStrategy, Plan, Snapshot, WaitReason
+from gpu_scheduler.model import (
+    CPU_TYPE,
+    LEVELS,
+    NOTHING,
+    Gang,
+    Level,
+    PlacementStrategy,
+    Plan,
+    Snapshot,
+    Topology,
+    WaitReason,
+)
 from gpu_scheduler.policies.fair_share import OF_USER, FairShare
 from tests.gpu_scheduler.worlds import (
     NOON,
+    TOPOLOGIES,
     TYPES,
+    Free,
     fitting,
+    fitting_together,
     free_after,
     gang,
     is_allowed,
+    near,
     next_snapshot,
     nodes,
     overcommitted,
@@ -159,7 +175,13 @@ def _could_start(job: Gang, world: Snapshot, made: Plan, free, used, live) -> bo
     types = [job.slot_type] if job.slot_type else [one for one in TYPES if one != CPU_TYPE]
     for slot_type in types:
         key = (job.tenant, slot_type)
-        fits = fitting(job, free, world, slot_type) >= job.learners.min
+        level = job.required_level
+        room = (
+            fitting_together(job, free, world, slot_type, level)
+            if level
+            else fitting(job, free, world, slot_type)
+        )
+        fits = room >= job.learners.min
         if (
             fits
             and is_allowed(job, world, made, slot_type)
@@ -227,10 +249,62 @@ def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) 
                 assert not all_fit
                 assert numbers["have"] < numbers["need"] or job.learners.min > 1
                 assert numbers["learners_fitting"] == fitting(job, free, world, numbers["slot_type"])
+            case WaitReason.TOPOLOGY_TOO_SMALL:
+                up = replace(
+                    world, nodes=tuple(replace(node, ready=True) for node in world.nodes), running=()
+                )
+                alone = replace(up, nodes=tuple(replace(node, used_by_others=NOTHING) for node in up.nodes))
+                _agrees_on_domains(job, numbers, free_after(alone, Plan()), alone)
+            case WaitReason.TOPOLOGY_FRAGMENTED:
+                assert all_fit
+                _agrees_on_domains(job, numbers, free, world)
             case WaitReason.FAIR_SHARE:
                 pass
             case other:
                 raise AssertionError(f"{other} is none of plan()'s reasons")
+
+
+def _agrees_on_domains(job: Gang, numbers: Mapping[str, Any], free: Free, world: Snapshot) -> None:
+    level = Level(numbers["level"])
+    assert level is job.required_level
+    most = fitting_together(job, free, world, numbers["slot_type"], level)
+    assert most == numbers["have"] < numbers["need"] == job.learners.min
+
+
+@EVERYDAY
+@given(worlds())
+def test_a_gang_that_requires_a_level_is_in_one_domain_of_it(world: Snapshot) -> None:
+    jobs = {job.job: job for job in world.waiting}
+    by_name = {node.name: node for node in world.nodes}
+    for start in plan(world).starts:
+        level = jobs[start.job].required_level
+        if level is not None:
+            first, *others = (by_name[name] for name in start.placement.nodes)
+            assert all(near(first, other, level) for other in others)
+
+
+@EVERYDAY
+@given(worlds(), TOPOLOGIES, st.sampled_from(PlacementStrategy))
+def test_a_gang_is_in_the_smallest_domain_that_holds_it(
+    world: Snapshot, topology: Topology, strategy: PlacementStrategy
+) -> None:
+    """PACK looks at the smallest level first, SPREAD at its own."""
+    nodes = tuple(replace(node, avoid_until=None) for node in world.nodes)
+    for job in world.waiting:
+        asked = replace(job, topology=topology, strategy=strategy)
+        alone = replace(world, nodes=nodes, waiting=(asked,), policy_state={})
+        made = plan(alone)
+        for start in made.starts:
+            placed = [node for name in start.placement.nodes for node in nodes if node.name == name]
+            free, slot_type = free_after(alone, Plan()), start.placement.slot_type
+            own = LEVELS.index(topology.level)
+            levels = LEVELS[0 if strategy is PlacementStrategy.PACK else own :]
+            fit = [
+                each
+                for each in levels
+                if fitting_together(asked, free, alone, slot_type, each) >= len(placed)
+            ]
+            assert all(near(placed[0], other, level) for level in fit[:1] for other in placed)
 
 
 @EVERYDAY

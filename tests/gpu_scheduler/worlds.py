@@ -15,6 +15,7 @@ from gpu_scheduler import world
 from gpu_scheduler.model import (
     CPU_TYPE,
     Gang,
+    Level,
     Node,
     PlacementStrategy,
     Plan,
@@ -25,6 +26,7 @@ from gpu_scheduler.model import (
     Running,
     Snapshot,
     TenantState,
+    Topology,
 )
 from gpu_scheduler.policies.fair_share import OF_USER, FairShare
 
@@ -166,6 +168,10 @@ def _machine(draw: st.DrawFn, name: str) -> Node:
         memory_mib=draw(st.none() | st.sampled_from([900, 4096, 16_384])),
     )
     if draw(st.booleans()):
+        node = replace(
+            node, rack=draw(st.sampled_from(["", "r1", "r2"])), block=draw(st.sampled_from(["", "b1", "b2"]))
+        )
+    if draw(st.booleans()):
         return node
     if draw(st.booleans()):
         node = replace(node, avoid_until=NOON + timedelta(seconds=draw(st.integers(-60, 60))))
@@ -223,8 +229,11 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
         priority=draw(st.integers(0, 3)),
         queued_at=NOON - timedelta(seconds=draw(st.integers(0, 5000))),
         runs_at_most_s=draw(st.none() | st.integers(1, 1200)),
+        topology=draw(st.none() | TOPOLOGIES),
     )
 
+
+TOPOLOGIES = st.builds(Topology, st.sampled_from(Level), st.booleans())
 
 Free = dict[str, Room]
 """Slots, thousandths of a CPU and MiB by node, as a Room; below zero where a node is over-committed."""
@@ -262,14 +271,36 @@ def taken(job: Gang, node: Node, world: Snapshot) -> Room:
     return job.slots, cpus, (job.resources.memory_mib or 0) + max(pool)
 
 
-def fitting(job: Gang, free: Free, world: Snapshot, slot_type: str) -> int:
-    """How many of its learners fit on the nodes of the type that are ready."""
+def fitting(
+    job: Gang, free: Free, world: Snapshot, slot_type: str, among: Iterable[Node] | None = None
+) -> int:
+    """How many of its learners fit on the nodes of the type that are ready, or on those of them among these."""
     found = 0
-    for node in world.nodes:
+    for node in world.nodes if among is None else among:
         if node.ready and node.slot_type == slot_type:
             need = taken(job, node, world)
             found += max(0, min(has // one for has, one in zip(free[node.name], need, strict=True) if one))
     return found
+
+
+def near(one: Node, other: Node, level: Level) -> bool:
+    """Whether two nodes are known to be in one domain of the level."""
+    if one.name == other.name:
+        return True
+    same_rack = one.rack == other.rack != "" and one.block == other.block
+    same_block = one.block == other.block != ""
+    return (level is not Level.NODE and same_rack) or (level is Level.BLOCK and same_block)
+
+
+def fitting_together(job: Gang, free: Free, world: Snapshot, slot_type: str, level: Level) -> int:
+    """How many of its learners fit at most on nodes of the type that are near each other: round each node in turn."""
+    return max(
+        (
+            fitting(job, free, world, slot_type, [node for node in world.nodes if near(node, one, level)])
+            for one in world.nodes
+        ),
+        default=0,
+    )
 
 
 def _left_by_others(node: Node) -> Room:

@@ -1,0 +1,215 @@
+"""Gangs that must, or should, be in one node, rack or block: where they start, why they wait, what is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler import world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import RunTime, forecast, suggest
+from gpu_scheduler.model import (
+    Explanation,
+    Gang,
+    Level,
+    Node,
+    PlacementStrategy,
+    Plan,
+    Snapshot,
+    Topology,
+    WaitReason,
+)
+from gpu_scheduler.policies.fair_share import FairShare
+from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
+
+RACK, BLOCK, NODE = (Topology(level, required=True) for level in (Level.RACK, Level.BLOCK, Level.NODE))
+PREFER_RACK = Topology(Level.RACK, required=False)
+
+
+def racks(**slots: int) -> tuple[Node, ...]:
+    """racks(a1x=8, a1y=8, a2x=8): names begin with type and rack; racks 1 and 2 are block b1, 3 and 4 block b2."""
+    return tuple(
+        replace(node, rack=f"r{node.name[1]}", block="b1" if node.name[1] in "12" else "b2")
+        for node in nodes(**slots)
+    )
+
+
+FOUR = racks(a1x=8, a1y=8, a2x=8, a2y=8, a3x=8, a3y=8)
+
+
+def close(job: str, learners: int, slots: int, topology: Topology | None = RACK, **changes: Any) -> Gang:
+    return gang(job, learners, slots, topology=topology, **changes)
+
+
+def placed(made: Plan, job: str) -> tuple[str, ...]:
+    return next(start.placement.nodes for start in made.starts if start.job == job)
+
+
+def why(made: Plan, job: str) -> Explanation:
+    return next(wait for wait in made.waits if wait.job == job)
+
+
+def test_a_required_rack_is_waited_for_although_the_cluster_has_room() -> None:
+    busy = [running(f"r{number}", name, slots=4) for number, name in enumerate(("a1x", "a2x", "a3x"))]
+    wait = why(plan(snapshot(FOUR, [close("j1", 2, 8)], busy)), "j1")
+    assert wait.code is WaitReason.TOPOLOGY_FRAGMENTED
+    assert wait.message == (
+        "Waiting for 2 learners with 8 a100 GPUs each in one rack: 1 fits into rack r3 of block b2, the one with the"
+        " most room, where 12 a100 GPUs are free."
+    )
+    expected = {
+        "level": "rack",
+        "need": 2,
+        "have": 1,
+        "domain": "rack r3 of block b2",
+        "domain_free": 12,
+        "position": 1,
+    }
+    assert expected.items() <= wait.numbers.items()
+    [row] = [each for each in wait.numbers["checks"] if each["check"] == "topology"]
+    assert (row["ok"], row["limit"], row["asked"]) == (False, 1, 2)
+
+
+def test_without_a_topology_nothing_is_said_of_it_and_any_nodes_do() -> None:
+    busy = [running(f"r{number}", name, slots=4) for number, name in enumerate(("a1x", "a2x", "a3x"))]
+    made = plan(snapshot(FOUR, [close("j1", 2, 8, None), gang("j2", 9, 8)], busy))
+    assert set(placed(made, "j1")) == {"a1y", "a2y"}
+    assert not {"topology", "topology_size"} & {each["check"] for each in why(made, "j2").numbers["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("topology", "learners", "on", "said"),
+    [
+        (NODE, 2, FOUR, "No node is large enough: 2 learners"),
+        (
+            RACK,
+            3,
+            FOUR,
+            "the largest holds 2 even if nothing else runs. Request fewer learners, require a block, or",
+        ),
+        (
+            BLOCK,
+            5,
+            FOUR,
+            "the largest holds 4 even if nothing else runs. Request fewer learners, or prefer the block",
+        ),
+        (RACK, 2, nodes(a1=8, a2=8), "No rack is large enough (of no node is the rack known)"),
+    ],
+)
+def test_what_no_domain_could_ever_hold_is_said_with_the_remedy(
+    topology: Topology, learners: int, on: tuple[Node, ...], said: str
+) -> None:
+    wait = why(plan(snapshot(on, [close("j1", learners, 8, topology)])), "j1")
+    assert wait.code is WaitReason.TOPOLOGY_TOO_SMALL
+    assert said in wait.message
+    assert "position" not in wait.numbers
+
+
+def test_a_node_whose_rack_is_not_known_is_said_to_be_alone() -> None:
+    on = (*racks(a1x=8, a1y=8, a1z=8), *nodes(a9=16))
+    wait = why(plan(snapshot(on, [close("j1", 3, 8)], [running("r1", "a1x", "a1y", slots=4)])), "j1")
+    assert "2 fit into node a9 (its rack is not known), the one with the most room" in wait.message
+
+
+def test_racks_of_one_name_in_two_blocks_are_two_racks() -> None:
+    on = (replace(FOUR[0], rack="r1", block="b1"), replace(FOUR[1], rack="r1", block="b2"))
+    assert why(plan(snapshot(on, [close("j1", 2, 8)])), "j1").code is WaitReason.TOPOLOGY_TOO_SMALL
+
+
+def test_the_fullest_rack_that_holds_it_is_taken_and_its_block_that_is_fullest() -> None:
+    """So whole racks, and whole blocks, stay free for gangs that need them."""
+    small = close("j1", 2, 4, RACK, strategy=PlacementStrategy.SPREAD)
+    made = plan(snapshot(FOUR, [small], [running("r1", "a1x", "a1y", slots=4)]))
+    assert set(placed(made, "j1")) == {"a1x", "a1y"}
+    whole = close("j2", 2, 8, RACK)
+    assert set(placed(plan(snapshot(FOUR, [whole])), "j2")) == {"a3x", "a3y"}, (
+        "b1 has two racks to keep together"
+    )
+
+
+def test_a_preference_falls_back_to_the_next_larger_domain_and_then_to_any() -> None:
+    def where(*busy: str) -> set[str]:
+        held = [running(f"r{name}", name, slots=8) for name in busy]
+        asked = close("j1", 2, 8, PREFER_RACK, strategy=PlacementStrategy.SPREAD)
+        return set(placed(plan(snapshot(FOUR, [asked], held)), "j1"))
+
+    assert where() == {"a3x", "a3y"}
+    assert where("a3x", "a1x") == {"a2x", "a2y"}
+    assert where("a3x", "a1x", "a2x") == {"a1y", "a2y"}, "one block"
+    assert where("a3x", "a1x", "a2x", "a2y") == {"a1y", "a3y"}, "anywhere"
+
+
+def test_avoided_nodes_are_left_out_where_another_rack_holds_the_gang() -> None:
+    on = tuple(
+        replace(node, avoid_until=NOON.replace(hour=13)) if node.name == "a3x" else node for node in FOUR
+    )
+    assert set(placed(plan(snapshot(on, [close("j1", 2, 8)])), "j1")) == {"a1x", "a1y"}
+    alone = tuple(node for node in on if node.name.startswith("a3"))
+    assert set(placed(plan(snapshot(alone, [close("j1", 2, 8)])), "j1")) == {"a3x", "a3y"}
+
+
+def test_a_reservation_is_for_one_rack_the_one_that_lacks_the_least() -> None:
+    """Small jobs keep coming; the rack whose runs hold the least is kept until the gang can start in it."""
+    busy = [
+        *(running(f"r{name}", name, slots=8) for name in ("a1x", "a1y", "a2x", "a3x")),
+        running("ra2y", "a2y", slots=1),
+    ]
+    head = {"j1": NOON.replace(hour=11)}
+    small = [gang(f"j{number}", 1, 7, queued_at=NOON) for number in (2, 3)]
+    seen = snapshot(FOUR, [close("j1", 2, 8), *small], busy, policy=FairShare(), policy_state=head)
+    made = plan(seen)
+    assert [start.placement.nodes for start in made.starts] == [("a2y",)], "a3x and a3y lack the least"
+    kept = why(made, "j3")
+    assert kept.code is WaitReason.FAIR_SHARE
+    after = world.apply(seen, made, ended=["ra3x"])
+    assert set(placed(plan(after), "j1")) == {"a3x", "a3y"}
+
+
+def test_a_gang_does_not_start_across_racks_where_another_reserved_a_part_of_each() -> None:
+    """Enough is free in each rack, and enough is unreserved, but not in one rack."""
+    on = racks(a1x=16, a1y=8, a2x=16, a2y=8)
+    busy = [running("r1", "a1x", slots=8), running("r2", "a2x", slots=8)]
+    head = {"j1": NOON.replace(hour=11)}
+    waiting = [gang("j1", 2, 16), close("j2", 2, 8)]
+    made = plan(snapshot(on, waiting, busy, policy=FairShare(), policy_state=head))
+    assert (made.starts, why(made, "j2").code) == ((), WaitReason.FAIR_SHARE)
+
+
+def test_what_an_urgent_gang_stops_is_all_in_the_rack_where_it_then_starts() -> None:
+    """The two cheapest runs are in different racks; stopping one in each would free no rack."""
+    dearest_first = ("a3x", "a3y", "a2y", "a1y", "a2x", "a1x")
+    busy = []
+    for hour, name in enumerate(dearest_first, start=2):
+        run = running(f"r{name}", name, slots=8, tenant="green")
+        busy.append(replace(run, started_at=NOON.replace(hour=hour), gang=replace(run.gang, priority=0)))
+    urgent = close("j1", 2, 8, RACK, priority=3)
+    seen = snapshot(FOUR, [urgent], busy)
+    made = plan(seen)
+    assert sorted(stop.job for stop in made.stops) == ["ra1x", "ra1y"]
+    assert why(made, "j1").numbers["stopping_for_it"] == 2
+    after = world.apply(seen, made, ended=[stop.job for stop in made.stops])
+    assert set(placed(plan(after), "j1")) == {"a1x", "a1y"}
+
+
+def mixed(**ends: int) -> tuple[Snapshot, dict[str, RunTime]]:
+    """Each of these nodes is full for so many seconds."""
+    busy = [running(f"r{name}", name, slots=8) for name in ends]
+    return (
+        snapshot(FOUR, [close("j1", 2, 8)], busy),
+        {f"r{name}": RunTime((float(seconds),)) for name, seconds in ends.items()},
+    )
+
+
+def test_the_forecast_waits_for_one_rack_and_a_looser_topology_starts_now() -> None:
+    seen, runs = mixed(a1x=300, a2x=900, a3x=600)
+    [own] = seen.waiting
+    assert forecast(seen, runs)["j1"].p50 == NOON.replace(minute=5)
+    variants = {
+        "block": replace(own, job="block", topology=BLOCK),
+        "preferred": replace(own, job="preferred", topology=PREFER_RACK),
+        "same": replace(own, job="same"),
+    }
+    found = suggest(seen, runs, "j1", variants)
+    assert {name: start.p50 for name, start in found.items()} == {"block": NOON, "preferred": NOON}
