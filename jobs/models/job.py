@@ -61,6 +61,7 @@ class Job(models.Model):
     slots = models.PositiveIntegerField()  # per learner, held while running
     resources = models.TextField(null=True)  # noqa: DJ001  # as JSON; null: an earlier version wrote the row
     placement = models.CharField(max_length=8)
+    topology = models.CharField(max_length=20, blank=True, db_default="")  # such as "required rack"; "": none
     priority = models.CharField(max_length=12)
     priority_rank = models.SmallIntegerField()
     max_restarts = models.PositiveIntegerField()

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from jobs import clusters
 from jobs.models import ClusterNode, PeriodicTask, Runtime, Worker
+from jobs.selectors.domains import largest_domains
 from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant, User
 from tenants.services import images, secrets
@@ -102,6 +103,7 @@ def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
         image_patterns=images.effective_patterns(tenant),
         runtime_images={slug: image for slug, image in known if image},
         pools={slot_type: TypeCapacity(*size) for slot_type, *size in sizes},
+        domains={} if spec.topology is None else largest_domains(spec),
         limits={kind: limit for kind, limit, _, _ in limits},
         user_limits={kind: limit for kind, _, limit, _ in limits if limit is not None},
         gang_limits={kind: limit for kind, _, _, limit in limits if limit is not None},

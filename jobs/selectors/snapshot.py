@@ -27,6 +27,7 @@ from gpu_scheduler.model import (
     Snapshot,
     Stop,
     TenantState,
+    Topology,
     slot_type_of,
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
@@ -44,7 +45,7 @@ def _columns(job: str = "") -> list[Any]:
     """
     names = (
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
-        "time_limit_s", "running_s", "owner__username",
+        "time_limit_s", "running_s", "owner__username", "topology",
     )  # fmt: skip
     return [*(f"{job}{name}" for name in names), requested(job)]
 
@@ -186,6 +187,7 @@ def _gang(
     limit_s: int | None,
     ran_s: float,
     user: str,
+    topology: str,
     resources: str | None,
 ) -> Gang:
     slot_type = slot_type_of(gpus, gpu_type)
@@ -200,6 +202,7 @@ def _gang(
         queued_at,
         None if limit_s is None else max(0.0, limit_s - ran_s),
         user,
+        Topology.read(topology) if topology else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
 from gpu_scheduler.ledger import Ledger
-from gpu_scheduler.model import CPU_TYPE, Gang, Priority, Snapshot
+from gpu_scheduler.model import CPU_TYPE, LEVELS, Gang, Level, Priority, Snapshot, Topology
 from jobs.models import Job
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.queue import forecast_view
@@ -17,7 +17,7 @@ from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import NEW
 from jobs.states import State
 
-KINDS = ("learners", "gpus", "cpus", "gpu_type", "priority")
+KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "priority")
 SIZES = 3
 """Smaller sizes tried of each kind: a half, a quarter, one."""
 
@@ -35,6 +35,9 @@ class Suggestion:
         """The change as fields of the spec, for a clone."""
         if self.kind == "priority":
             return {"priority": self.value}
+        if self.kind == "topology":
+            how, level = self.value.split()
+            return {"topology": {how: level}}
         return {"resources": {self.kind: self.value if self.kind == "gpu_type" else int(self.value)}}
 
 
@@ -74,6 +77,8 @@ def _starts(estimate: StartForecast) -> Any:
 def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:
     """The smallest change of each kind first: it wins among equals."""
     new = replace(own, job=NEW, queued_at=seen.now)
+    for topology in _looser(own.required_level):
+        yield "topology", str(topology), replace(new, topology=topology)
     for learners in _smaller(own.learners.min):
         yield "learners", str(learners), new.resized(learners=learners)
     for slots in _smaller(own.slots):
@@ -87,6 +92,14 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
     for level in Priority:
         if level > own.priority and level.name.lower() in job.tenant.priorities:
             yield "priority", level.name.lower(), replace(new, priority=level)
+
+
+def _looser(required: Level | None) -> list[Topology]:
+    """The larger levels that a job can require instead, then its own as a preference."""
+    if required is None:
+        return []
+    larger = LEVELS[LEVELS.index(required) + 1 :]
+    return [*(Topology(level, required=True) for level in larger), Topology(required, required=False)]
 
 
 def _smaller(size: int) -> list[int]:

@@ -181,6 +181,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
         queued_at=now,
         runs_at_most_s=spec.time_limit_s,
         user=user,
+        topology=spec.topology,
     )
 
 

@@ -239,6 +239,7 @@ def create_job(
         slots=spec.slots_per_learner,
         resources=json.dumps(normalized["resources"]),
         placement=spec.placement,
+        topology=str(spec.topology or ""),
         priority=spec.priority,
         priority_rank=Priority[spec.priority.upper()],
         max_restarts=spec.max_restarts,

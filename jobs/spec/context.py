@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.model import CPU_TYPE, unit
 from jobs.spec import quantities
-from jobs.spec.definition import DEFAULTS, PRIORITIES
+from jobs.spec.definition import DEFAULTS, PRIORITIES, TOPOLOGY_LEVELS
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, path_text, printable
 from jobs.spec.walk import nearest
@@ -49,8 +49,9 @@ class Context:
     without row has none. user_limits, gang_limits: slot type -> the most slots that one user, or one job, can have
     there, where that is limited. max_time_s: the longest time limit of a job (None: it needs none). priorities: what
     this tenant may use. data_paths: which of the spec's data paths exist below the data root (None: unknown here).
-    data_folders: its folders, for the remedy (None: the data root cannot be read). secrets: the names that this
-    submitter's jobs may be granted.
+    domains: slot type -> the most of the job's learners that one domain of the level that it requires could hold;
+    empty: not to be checked. data_folders: its folders, for the remedy (None: the data root cannot be read). secrets:
+    the names that this submitter's jobs may be granted.
     """
 
     images: bool = False
@@ -60,6 +61,7 @@ class Context:
     pythons: frozenset[str] | None = None
     packages: bool = True
     pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
+    domains: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     user_limits: Mapping[str, int] = field(default_factory=dict)
     gang_limits: Mapping[str, int] = field(default_factory=dict)
@@ -147,7 +149,24 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         )
         got = str(spec.resources.learners)
         yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
+    else:
+        yield from _domain_errors(spec, context)
     yield from _beside_slots(spec, pools)
+
+
+def _domain_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    """More learners than any domain of the level that the job requires could ever hold."""
+    if spec.topology is None or not context.domains:
+        return
+    level, most = spec.topology.level, max(context.domains.values())
+    if spec.resources.learners > most:
+        message = (
+            f"No {level} of this cluster could ever hold {spec.resources.learners} such learners, the largest holds"
+            f" {most}: request fewer learners, a larger level, or say preferred instead of required"
+        )
+        larger = TOPOLOGY_LEVELS[TOPOLOGY_LEVELS.index(level) + 1 :]
+        allowed = ", ".join([f"at most {most} learners", *larger])
+        yield Problem("topology.required", "exceeds_cluster", message, level.value, allowed)
 
 
 def _beside_slots(spec: Spec, pools: list[TypeCapacity]) -> Iterator[Problem]:

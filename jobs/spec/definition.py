@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.model import Priority
+from gpu_scheduler.model import Level, Priority, Topology
 from jobs.spec import quantities
 from jobs.spec.paths import MAX_PATH_CHARS
 from tenants import images, secret_names
@@ -19,6 +19,9 @@ SCHEMA_ID = "https://luthier.invalid/schema/job/v1"
 """A name, not an address: the schema is served by each installation at /api/v1/schema/job."""
 
 PLACEMENTS = ("pack", "spread")
+TOPOLOGY_LEVELS = tuple(level.value for level in Level)
+TOPOLOGIES = tuple(str(Topology(level, required)) for required in (True, False) for level in Level)
+"""Every value of topology, as one text."""
 PRIORITIES = tuple(level.name.lower() for level in Priority)
 
 MAX_NAME_CHARS = 100
@@ -261,6 +264,7 @@ def _needs() -> dict[str, Any]:
             "enum": list(PLACEMENTS),
             "default": DEFAULTS["placement"],
         },
+        "topology": _topology(),
         "priority": {
             "description": "Which jobs are considered first; a platform admin sets which classes a tenant may use.",
             "enum": list(PRIORITIES),
@@ -290,6 +294,25 @@ def _needs() -> dict[str, Any]:
                         "maxLength": MAX_PATH_CHARS,
                     },
                 },
+            },
+        },
+    }
+
+
+def _topology() -> dict[str, Any]:
+    levels = list(TOPOLOGY_LEVELS)
+    return {
+        "type": "object",
+        "description": "How close the learners are to each other: one of the two; anywhere if omitted. A block is"
+        " several racks.",
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {
+            "required": {"description": "All learners in one of these, or the job waits.", "enum": levels},
+            "preferred": {
+                "description": "All learners in one of these if they fit, else in the next larger one, else anywhere.",
+                "enum": levels,
             },
         },
     }

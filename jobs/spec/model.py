@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.model import slot_type_of
+from gpu_scheduler.model import Level, Topology, slot_type_of
 from jobs.spec import quantities
 from jobs.spec.definition import API_VERSION, DEFAULTS
 from jobs.spec.problems import Problem
@@ -72,6 +72,7 @@ class Spec:
     resources: ResourceRequest
     distributed: bool | None
     placement: str
+    topology: Topology | None
     priority: str
     data: tuple[Mount, ...]
     checkpoint: CheckpointRules
@@ -113,6 +114,7 @@ class Spec:
             "resources": _resources_dict(self.resources),
             "distributed": self.distributed,
             "placement": self.placement,
+            "topology": _topology_dict(self.topology),
             "priority": self.priority,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
             "checkpoint": _checkpoint_dict(self.checkpoint),
@@ -146,6 +148,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         resources=_build_resources(DEFAULTS["resources"] | dict(value.get("resources", {}))),
         distributed=value.get("distributed"),
         placement=value.get("placement", DEFAULTS["placement"]),
+        topology=_build_topology(value.get("topology", {})),
         priority=value.get("priority", DEFAULTS["priority"]),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
         checkpoint=CheckpointRules(
@@ -191,6 +194,16 @@ def _build_resources(resources: Mapping[str, Any]) -> ResourceRequest:
         cpus=int(resources["cpus"]),
         memory_mib=quantities.parse_memory(resources["memory"]),
     )
+
+
+def _build_topology(topology: Mapping[str, str]) -> Topology | None:
+    return next((Topology(Level(level), kind == "required") for kind, level in topology.items()), None)
+
+
+def _topology_dict(topology: Topology | None) -> dict[str, str] | None:
+    if topology is None:
+        return None
+    return {"required" if topology.required else "preferred": topology.level.value}
 
 
 def _requirements_value(spec: Spec) -> list[str] | dict[str, str] | None:

@@ -172,10 +172,16 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
         "cpus": f"Use {learners} × {count} {unit}{_s(count)}",
         "gpu_type": f"Use {count}",
         "priority": f"Use {count} priority",
+        "topology": _topology_title(way.value),
     }
     query = urlencode({"from": job["id"], way.kind: way.value})
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
     return SuggestionCard(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
+
+
+def _topology_title(topology: str) -> str:
+    how, _, level = topology.partition(" ")
+    return f"Require one {level}" if how == "required" else f"Prefer one {level}"
 
 
 def hindsight(view: View) -> str:

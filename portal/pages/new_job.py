@@ -24,7 +24,7 @@ from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
-from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS
+from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS, TOPOLOGIES
 from jobs.states import State
 from portal.pages.form_once import once, say
 from portal.pages.guard import in_tenant, person
@@ -130,6 +130,9 @@ def _changes(request: HttpRequest) -> dict[str, Any]:
         found.setdefault("resources", {})["gpu_type"] = kind
     if (level := request.GET.get("priority", "")) in PRIORITIES:
         found["priority"] = level
+    if (topology := request.GET.get("topology", "")) in TOPOLOGIES:
+        how, level = topology.split()
+        found["topology"] = {how: level}
     return found
 
 
@@ -139,6 +142,7 @@ def _changed_fields(request: HttpRequest) -> str:
     fields = changes.get("resources", {}) | (
         {"priority": changes["priority"]} if "priority" in changes else {}
     )
+    fields |= {f"{how} topology": level for how, level in changes.get("topology", {}).items()}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
 
 
@@ -196,6 +200,7 @@ def _page(
         "defaults": DEFAULTS,
         "pythons": PYTHONS,
         "took": _took(parent) if parent else None,
+        "topologies": TOPOLOGIES,
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "error": error.message if error else "",
         "errors": details.get("errors", []),

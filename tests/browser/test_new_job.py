@@ -73,6 +73,8 @@ def test_all_errors_are_listed_and_linked_at_once_and_no_input_is_lost(open_as: 
     page.get_by_label("Memory each").fill("1Gi")
     page.get_by_label("Save every").fill("5s")
     page.get_by_label("Learners", exact=True).fill("1")
+    page.get_by_label("Topology").select_option("preferred rack")
+    assert "topology:\n  preferred: rack" in yaml_of(page)
     page.get_by_label("Name", exact=True).fill("fixed")
     expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
     expect(page.locator("[data-fits]")).to_contain_text("1 for this job")

@@ -78,6 +78,26 @@ def test_a_gpu_job_with_more_cpus_than_a_node_has_never_starts_and_says_why(gpus
     assert "needs 64 CPUs beside its 2 a100 GPUs" in row.reason_message
 
 
+def test_a_gang_waits_for_one_rack_as_its_spec_says_and_starts_there(world: World) -> None:
+    for name, rack in (("gpu-a", "r2"), ("gpu-b", "r1"), ("gpu-c", "r2")):
+        world.cluster.set_node(replace(Node.with_slots(name, "a100", 8), rack=rack, block="b1"))
+    world.tenant.quotas.create(gpu_type="a100", limit=24)
+    small = submit(world, gpus=4, cpus=1, memory="1Gi")
+    world.settle()
+    resources = {"learners": 2, "gpus": 8, "gpu_type": "a100"}
+    fields = {"learners": 2, "gpus": 8, "slots": 8, "gpu_type": "a100"}
+    job = world.submit(spec=factories.spec(resources=resources), topology="required rack", **fields)
+    world.settle()
+    assert (state(small), state(job)) == (State.DEPLOYING, State.QUEUED)
+    assert job_of(job).reason_code == "TOPOLOGY_FRAGMENTED"
+    assert preview_resume(job_of(job)).code == "TOPOLOGY_FRAGMENTED", "previews read the stored nodes"
+    world.request(small, Intent.CANCEL)
+    world.settle()
+    world.elapse(60)
+    world.settle()
+    assert job_of(job).attempts.get().nodes == ["gpu-a", "gpu-c"]
+
+
 def test_jobs_share_a_nodes_memory_and_the_next_one_starts_when_it_is_free(gpus: World) -> None:
     first = submit(gpus, cpus=1, memory="40Gi")
     gpus.settle()

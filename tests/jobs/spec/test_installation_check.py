@@ -29,6 +29,20 @@ def test_job_that_fits_has_no_findings() -> None:
     assert findings.errors == findings.warnings == ()
 
 
+def test_what_no_domain_of_the_required_level_could_ever_hold_is_refused_with_what_one_does() -> None:
+    racks = replace(HERE, domains={"a100": 2, "v100": 3})
+    asked = {"resources": {"learners": 4, "gpus": 4}, "topology": {"required": "rack"}}
+    (problem,) = check(parse(spec_with(**asked)), racks).errors
+    assert (problem.path, problem.code, problem.got) == ("topology.required", "exceeds_cluster", "rack")
+    assert problem.allowed == "at most 3 learners, block"
+    assert problem.message == (
+        "No rack of this cluster could ever hold 4 such learners, the largest holds 3: request fewer learners, a larger"
+        " level, or say preferred instead of required"
+    )
+    asked["resources"]["learners"] = 3
+    assert found(racks, **asked) == {}
+
+
 def test_image_on_the_local_cluster_is_refused_with_its_sentence() -> None:
     image = parse(spec_with(framework=None, image="x:1"))
     (problem,) = check(image, HERE).errors

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gpu_scheduler.model import Level, Topology
 from jobs.spec import SpecError, parse, to_yaml
 
 FULL = r"""
@@ -72,6 +73,16 @@ def test_least_spec_gets_every_default() -> None:
     assert (normalized["max_restarts"], normalized["env"], normalized["tags"]) == (0, {}, [])
     assert normalized["keep"] == []
     assert "time_limit" not in normalized
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("level", Level)
+def test_a_topology_is_one_level_required_or_preferred(level: Level, required: bool) -> None:
+    assert "topology" not in parse(LEAST).normalized
+    written = {"required" if required else "preferred": level.value}
+    spec = parse(spec_with(topology=written))
+    assert spec.topology == Topology(level, required) == Topology.read(str(spec.topology))
+    assert spec.normalized["topology"] == written
 
 
 @pytest.mark.parametrize("distributed", [True, False])

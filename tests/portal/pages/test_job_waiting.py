@@ -152,6 +152,23 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     assert "learners 1" in markup(answer)
 
 
+def test_a_looser_topology_is_offered_where_it_starts_sooner_and_leads_to_its_clone(alice: User) -> None:
+    ClusterNode.objects.update(rack="r1", block="b1")
+    ClusterNode.objects.filter(name="node-b").update(rack="r2")
+    job = waits("TOPOLOGY_TOO_SMALL", owner=alice, learners=2, slots=3, topology="required rack")
+    Job.objects.filter(pk=job.pk).update(spec=job.spec | {"topology": {"required": "rack"}})
+    way = next(way for way in suggestions_for(job) if way.kind == "topology")
+    assert (way.value, way.changes) == ("required block", {"topology": {"required": "block"}})
+    page = page_of(alice, job)
+    assert "Require one block" in page
+    assert "pack, required rack" in page
+    client = Client()
+    client.force_login(alice)
+    answer = client.get(f"/t/vision-lab/jobs/new?from={job.pk}&topology=required+block")
+    assert "topology:\n  required: block" in answer.context["text"]
+    assert "required topology block" in markup(answer)
+
+
 def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: User, carol: User) -> None:
     Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
     factories.job(owner=alice, state=State.PROCESSING, slots=2, learners=1, time_limit_s=3600)
@@ -185,6 +202,7 @@ def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: Use
         ("gpus", "2", {"resources": {"gpus": 2}}),
         ("gpu_type", "a100", {"resources": {"gpu_type": "a100"}}),
         ("priority", "high", {"priority": "high"}),
+        ("topology", "preferred rack", {"topology": {"preferred": "rack"}}),
     ],
 )
 def test_a_way_is_a_change_of_the_spec(kind: str, value: str, changes: dict[str, Any]) -> None:

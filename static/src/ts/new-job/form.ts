@@ -48,7 +48,7 @@ export class SpecForm {
       if (control.type === "radio") {
         (control as HTMLInputElement).checked = String(value ?? "") === control.value;
       } else {
-        const text = Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
+        const text = isPair(control) ? pairText(value) : Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
         const fits = !isLines(control) || value == null || (Array.isArray(value) && value.every((one) => !/\n|^$/.test(String(one))));
         control.value = fits ? text || (control.dataset.default ?? "") : "";
         if (isLines(control)) [control.disabled, control.placeholder] = [!fits, fits ? (control.dataset.example ?? "") : texts.inYaml];
@@ -113,7 +113,10 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
 }
 
 /** Whether a path is this control's value or, of a list with an entry a line, one of its entries. */
-const isAbout = (path: string, control: Control): boolean => path === control.dataset.path || (isLines(control) && path.startsWith(`${control.dataset.path}[`));
+const isAbout = (path: string, control: Control): boolean =>
+  path === control.dataset.path ||
+  (isLines(control) && path.startsWith(`${control.dataset.path}[`)) ||
+  (isPair(control) && path.startsWith(`${control.dataset.path}.`));
 
 const isLines = (control: Control): control is HTMLTextAreaElement => control.dataset.kind === "lines";
 
@@ -132,6 +135,11 @@ function setDevice(spec: Spec, device: string): void {
   spec.set(GPU_TYPE, device === "cpu" ? undefined : device);
 }
 
+const isPair = (control: Control): boolean => control.dataset.kind === "pair";
+
+/** A mapping of one entry as its choice is named: {required: rack} is "required rack". */
+const pairText = (value: unknown): string => Object.entries((value ?? {}) as Record<string, unknown>).flat().join(" ");
+
 function read(control: Control): unknown {
   const text = control.value.trim();
   switch (control.dataset.kind) {
@@ -141,6 +149,8 @@ function read(control: Control): unknown {
       return text ? text.split(",").map((part) => part.trim()).filter(Boolean) : undefined;
     case "lines":
       return text ? text.split("\n").map((line) => line.trim()).filter(Boolean) : undefined;
+    case "pair":
+      return text ? Object.fromEntries([text.split(" ")]) : undefined;
     case "flag":
       return text ? text === "true" : undefined;
     default:
