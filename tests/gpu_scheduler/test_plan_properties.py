@@ -42,6 +42,7 @@ from tests.gpu_scheduler.worlds import (
     next_snapshot,
     nodes,
     overcommitted,
+    racked_worlds,
     running,
     snapshot,
     usage_after,
@@ -143,7 +144,7 @@ def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_listed(
 
 
 @EVERYDAY
-@given(worlds())
+@given(worlds() | racked_worlds())
 def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: Snapshot) -> None:
     """Work conservation: only FAIR_SHARE holds back a job that fits, for a queue head past its starvation timeout.
 
@@ -192,7 +193,7 @@ def _could_start(job: Gang, world: Snapshot, made: Plan, free, used, live) -> bo
 
 
 @EVERYDAY
-@given(worlds())
+@given(worlds() | racked_worlds())
 def test_the_reason_given_is_true_when_the_plan_is_carried_out(world: Snapshot) -> None:
     made = plan(world)
     free, (used, live) = free_after(world, made), usage_after(world, made)
@@ -272,7 +273,7 @@ def _agrees_on_domains(job: Gang, numbers: Mapping[str, Any], free: Free, world:
 
 
 @EVERYDAY
-@given(worlds())
+@given(racked_worlds())
 def test_a_gang_that_requires_a_level_is_in_one_domain_of_it(world: Snapshot) -> None:
     jobs = {job.job: job for job in world.waiting}
     by_name = {node.name: node for node in world.nodes}
@@ -284,7 +285,7 @@ def test_a_gang_that_requires_a_level_is_in_one_domain_of_it(world: Snapshot) ->
 
 
 @EVERYDAY
-@given(worlds(), TOPOLOGIES, st.sampled_from(PlacementStrategy))
+@given(racked_worlds(), TOPOLOGIES, st.sampled_from(PlacementStrategy))
 def test_a_gang_is_in_the_smallest_domain_that_holds_it(
     world: Snapshot, topology: Topology, strategy: PlacementStrategy
 ) -> None:

@@ -68,7 +68,7 @@ def gang(
 
 def running(job: str, *on: str, slots: int = 1, **changes: Any) -> Running:
     """One learner on each of these nodes."""
-    names = ("tenant", "slot_type", "cpus", "memory_mib", "user")
+    names = ("tenant", "slot_type", "cpus", "memory_mib", "user", "priority")
     of_gang = {name: changes.pop(name) for name in names if name in changes}
     whole = gang(job, len(on), slots, queued_at=NOON - timedelta(hours=2), **of_gang)
     assert whole.slot_type is not None
@@ -233,6 +233,43 @@ def _waiting(draw: st.DrawFn, name: str) -> Gang:
     )
 
 
+@st.composite
+def racked_worlds(draw: st.DrawFn) -> Snapshot:
+    """One type on up to seven nodes in racks and blocks, some not known, and gangs with a topology that could start."""
+    domains = st.tuples(st.sampled_from(["r1", "r1", "r2", ""]), st.sampled_from(["b1", "b1", "b2", ""]))
+    machines = []
+    for number in range(draw(st.integers(2, 7))):
+        rack, block = draw(domains)
+        node = Node.with_slots(f"n{number}", "a100", draw(st.integers(1, 4)))
+        machines.append(replace(node, rack=rack, block=block))
+    busy = [
+        running(
+            f"r{node.name}",
+            node.name,
+            slots=draw(st.integers(1, node.slots)),
+            tenant=draw(tenants),
+            priority=0,
+        )
+        for node in machines
+        if draw(st.booleans())
+    ]
+    waiting = [
+        gang(
+            f"j{number}",
+            draw(st.integers(2, 4)),
+            draw(st.integers(1, 2)),
+            tenant=draw(tenants),
+            topology=draw(TOPOLOGIES),
+            strategy=draw(st.sampled_from(PlacementStrategy)),
+            priority=draw(st.sampled_from([1, 1, 3])),
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    made = snapshot(machines, waiting, busy)
+    return replace(made, tenants=tuple(TenantState(tenant) for tenant in TENANTS))
+
+
+tenants = st.sampled_from(TENANTS[:2])
 TOPOLOGIES = st.builds(Topology, st.sampled_from(Level), st.booleans())
 
 Free = dict[str, Room]
