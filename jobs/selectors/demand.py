@@ -30,6 +30,7 @@ OWED = frozenset(
         WaitReason.FAIR_SHARE,
         WaitReason.INSUFFICIENT_CAPACITY,
         WaitReason.GANG_FRAGMENTED,
+        WaitReason.TOPOLOGY_FRAGMENTED,
         WaitReason.NODE_CPUS,
         WaitReason.NODE_MEMORY,
         WaitReason.CLUSTER_BUSY,
