@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -127,7 +126,8 @@ def test_a_shipper_is_started_again_whatever_took_the_place_of_its_log(
     first, log = learner._shipper.process, learner.folders.shipper_log
     assert first is not None
     if kind == "nothing":
-        shutil.rmtree(learner.folders.root)
+        # At once: its processes still write into it.
+        learner.folders.root.rename(tmp_path / "gone")
     else:
         log.unlink()
     reader = -1
