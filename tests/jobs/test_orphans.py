@@ -63,6 +63,8 @@ COLLECTED = {
     "jobs.UsageDay": "kept: one row per user, slot type and day of use, which outlives the jobs",
     "jobs.UsageDue": "when it is rolled up (jobs.usage_days), so at the latest before its job goes",
     "jobs.Worker": "an hour after its last look (periodic.tidy)",
+    "tenants.AuthenticatorApp": "at most one row per user that counts, and one that is being set up",
+    "tenants.RecoveryCode": "ten rows per user, replaced by new ones (tenants.two_factor)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
     "tenants.AuditSeal": "kept: the chain of what was recorded, which outlives the entries",
     "tenants.GroupMapping": KEPT,

@@ -25,6 +25,7 @@ OTHER_ROWS = {
     "tenants/services/identities.py": {"made.save()"},
     "tenants/services/secrets.py": {"row.save()"},
     "tenants/services/users.py": {"found.save()", "made.save()"},
+    "tenants/two_factor.py": {"app.save()"},
 }
 """Writes of rows that are no jobs, by module: what looks like a write of a job's state and is none."""
 OTHER_MODELS = re.compile(
