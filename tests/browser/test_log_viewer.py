@@ -25,6 +25,10 @@ ROWS = """() => [...document.querySelectorAll('x-log .log-row')]
     .sort((a, b) => a[2] - b[2])"""
 
 
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""The frame after a key was pressed is over."""
+
+
 def submitted(client: Client, name: str, program: str, arguments: str = "", **changes: Any) -> str:
     job = client.submit(spec(name, program, command=f"python -u main.py {arguments}", **changes))
     return str(job["id"])
@@ -58,7 +62,7 @@ def all_lines(page: Page, count: int) -> list[tuple[int, str]]:
         for n, text, _ in page.evaluate(ROWS):
             assert seen.setdefault(n, text) == text
         page.keyboard.press("PageDown")
-        page.wait_for_timeout(30)
+        page.evaluate(DRAWN)
     return sorted(seen.items())
 
 
@@ -193,6 +197,7 @@ def test_search_finds_lines_that_are_not_loaded_and_a_link_opens_at_its_line(
     job = submitted(alice, "searched", programs.COUNTER, "5000 1000 0")
     alice.wait_state(job, "COMPLETED")
     page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .log-status")).to_contain_text("End of log")  # from where the search begins
     page.get_by_label("Search the log").fill("line 123")
     expect(page.locator("x-log .match-count")).to_have_text("11 of 11")
     page.get_by_label("Next match").click()

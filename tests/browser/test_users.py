@@ -129,8 +129,8 @@ def invite(page: Page, name: str, picture: Picture) -> str:
 def sign_in(page: Page, name: str, password: str) -> None:
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password", exact=True).fill(password)
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_load_state("networkidle")
+    with page.expect_navigation():  # the answer to the form
+        page.get_by_role("button", name="Sign in").click()
 
 
 def shown(page: Page, picture: Picture, name: str, **more: object) -> None:
