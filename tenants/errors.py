@@ -79,7 +79,8 @@ class LastManager(TenantError):
 
 
 class LastAdmin(TenantError):
-    """The installation needs at least one platform admin who can sign in. Make another user a platform admin first."""
+    """The installation needs at least one platform admin who can sign in. Make another user a platform admin first, and
+    let them sign in."""
 
     code = "last_admin"
 

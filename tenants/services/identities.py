@@ -21,17 +21,20 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from tenants import access, audit, checks
 from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, UserDisabled, problem
 from tenants.models import User
 from tenants.services.groups import GROUP_CHARS, apply_groups
-from tenants.services.users import LENGTHS, keep_an_admin, links, locked_user, user_get
+from tenants.services.users import LENGTHS, keep_an_admin, links, locked_user, used_links, user_get
 
 logger = logging.getLogger(__name__)
 
 PROVIDER = "openid_connect"
 """Of the rows. Who an identity is depends on its issuer as well, so another provider's same subject is another one."""
+SIGNED_IN_AT = "signed_in_at"
+"""Key of what a row keeps: when its user last signed in by it; absent before the first time."""
 SUBJECT_CHARS = 255
 NAMES_TRIED = 99
 
@@ -106,11 +109,14 @@ def user_of(identity: Identity) -> User:
         raise IdentityUnknown(subject=identity.subject)
     if not user.is_active or user.is_service_account:
         raise AccountClosed(username=user.get_username())
+    row = SocialAccount.objects.get(provider=PROVIDER, uid=identity.uid)
+    row.extra_data[SIGNED_IN_AT] = timezone.now().isoformat()
     if identity.groups is None:
         logger.warning("groups not stated by the provider", extra={"username": user.get_username()})
     else:
-        SocialAccount.objects.filter(provider=PROVIDER, uid=identity.uid).update(extra_data=identity.stored)
+        row.extra_data |= identity.stored
         apply_groups(user, identity.groups)
+    row.save(update_fields=["extra_data"])
     return user
 
 
@@ -123,7 +129,8 @@ def identity_of(user: User) -> str | None:
 def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     """Let the identity with this subject sign in as the user, instead of the one linked before, whose sessions end.
 
-    Raises AdminOnly, NotFound, FieldsInvalid, or UserDisabled where one is linked.
+    Where passwords are off, one that has signed in is not replaced for the last platform admin: the new one may never
+    come. Raises AdminOnly, NotFound, FieldsInvalid, LastAdmin, or UserDisabled where one is linked.
     """
     changed = locked_user(user, username)
     subject = subject.strip()
@@ -136,6 +143,8 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     if other is None:
         details: dict[str, Any] = {"subject": subject, "by": "admin"}
         if identity_of(changed) is not None:
+            if not settings.LUTHIER_PASSWORD_SIGN_IN and used_links().filter(user=changed).exists():
+                keep_an_admin(changed)
             details["sessions"] = _forget(changed)
         _link(changed, identity)
         audit.record(actor=user, action="user.link", target=username, details=details)

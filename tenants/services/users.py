@@ -246,6 +246,11 @@ def links() -> QuerySet[SocialAccount]:
     return SocialAccount.objects.filter(extra_data__issuer=str(settings.LUTHIER_OIDC_ISSUER))
 
 
+def used_links() -> QuerySet[SocialAccount]:
+    """Those of them by which their user has signed in; last_login says nothing, as a password sets it as well."""
+    return links().filter(extra_data__signed_in_at__isnull=False)
+
+
 def keep_an_admin(leaves: User) -> None:
     """Another one has to be there with a password that signs in, or with an identity that has signed in.
 
@@ -273,7 +278,7 @@ def _admins() -> QuerySet[User]:
 
 
 def _signs_in_by_provider() -> Q:
-    return Q(last_login__isnull=False, pk__in=links().values("user"))
+    return Q(pk__in=used_links().values("user"))
 
 
 def _note_reset(user: User) -> None:

@@ -19,7 +19,7 @@ from portal.management.commands import prepare
 from portal.settings.secret import SecretsKeys
 from tenants.errors import LastAdmin
 from tenants.models import AuditEntry, AuthenticatorApp, OneTimePassword, Session, User
-from tenants.services.identities import identity_link, identity_unlink
+from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
 from tenants.services.users import user_change, user_disable, user_reset
 from tests import factories
 from tests.markup import markup
@@ -38,8 +38,13 @@ def off(settings: LazySettings) -> LazySettings:
 @pytest.fixture
 def linked(off: LazySettings) -> User:
     """An admin with a password, who has signed in by the provider as well."""
-    user = factories.user("linked", is_superuser=True, password=factories.PASSWORD, last_login=timezone.now())
-    return identity_link(user=user, username="linked", subject="linked-there")
+    user = factories.user("linked", is_superuser=True, password=factories.PASSWORD)
+    return signs_in(identity_link(user=user, username="linked", subject="linked-there"))
+
+
+def signs_in(user: User) -> User:
+    """By the identity that is linked to the user."""
+    return user_of(Identity("https://id.example", identity_of(user) or ""))
 
 
 def give(client: Client, name: str, password: str) -> Any:
@@ -103,10 +108,15 @@ def test_the_last_admin_who_could_sign_in_stays_one(linked: User) -> None:
         lambda: user_disable(user=linked, username="linked"),
         lambda: user_change(user=linked, username="linked", changes={"is_superuser": False}),
         lambda: identity_unlink(user=linked, username="linked"),
+        lambda: identity_link(user=linked, username="linked", subject="may-never-come"),
     ):
-        with pytest.raises(LastAdmin):
+        with pytest.raises(LastAdmin, match="let them sign in"):
             change()
-    identity_link(user=linked, username="other", subject="other-there")
+    other = identity_link(user=linked, username="other", subject="mistyped")
+    with pytest.raises(LastAdmin):  # a password, not this identity, has signed them in
+        identity_unlink(user=linked, username="linked")
+    signs_in(identity_link(user=linked, username="other", subject="other-there"))
+    assert identity_link(user=linked, username="linked", subject="another").pk != other.pk
     identity_unlink(user=linked, username="linked")
 
 
