@@ -39,7 +39,9 @@ WRONG = "Incorrect code. Each works once; an app shows a new one every 30 second
 def code(request: HttpRequest) -> HttpResponse:
     """Ask for the code, and begin the session once it is right."""
     known = awaited(request)
-    if known is None or known.app is not None or not two_factor.is_on(known.user):
+    if known is not None and known.app is not None:
+        return HttpResponseRedirect(SET_UP)
+    if known is None or not two_factor.is_on(known.user):
         return _too_late(request)
     if request.method == "GET":
         return render(request, "login_code.html", {"of": known.user})

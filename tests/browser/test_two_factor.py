@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests import factories
 from tests.browser.test_users import NEW, Picture, fresh, invite, shown, sign_in  # noqa: F401  # fresh is a fixture
@@ -87,3 +87,14 @@ def test_a_person_sets_up_an_app_signs_in_with_its_codes_and_has_it_reset(
     again.goto(f"{platform.url}/me")
     sign_in(again, name, NEW)
     expect(again.get_by_text("A platform admin removed your two-factor authentication")).to_be_visible()
+
+    # What an installation answers that requires a second factor, to who has none: the dialog leads to its setup.
+    def to_set_up(route: Route) -> None:
+        route.fulfill(status=302, headers={"Location": "/login/two-factor"})
+
+    other.route("**/login", to_set_up)
+    other.route("**/login/code", to_set_up)
+    other.route("**/login/two-factor", lambda route: route.fulfill(body="Set up", content_type="text/html"))
+    dialog.get_by_label("Password", exact=True).fill(NEW)
+    dialog.get_by_role("button", name="Sign in").click()
+    other.wait_for_url("**/login/two-factor")

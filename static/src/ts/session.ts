@@ -4,6 +4,9 @@ import { live } from "./live";
 import { texts } from "./texts";
 import { toast } from "./toast";
 
+// What may be due after the password: a code, or where none is set up yet, an authenticator app.
+const CODE = "/login/code";
+const SET_UP = "/login/two-factor";
 const RETRY_MS = 2_000; // the session is valid although the socket was refused: try the socket again
 
 let dialog: HTMLDialogElement | undefined;
@@ -79,15 +82,22 @@ async function submit(form: HTMLFormElement): Promise<void> {
     return focus();
   }
   const now = await signedIn();
-  const code = now === undefined ? await fetch("/login/code", { redirect: "manual" }).catch(() => null) : null;
-  if (code?.ok) {
+  const code = now === undefined ? await due(CODE) : null;
+  if (code) {
     await show(code);
     return focus();
   }
+  if (now === undefined && (await due(SET_UP))) return location.assign(SET_UP);
   // Another person signed in: they must not see this page.
   if (now !== owner()) return location.reload();
   dialog?.close();
   resume();
+}
+
+/** The page at this path, unless the server sends on to another one because it is not due. */
+async function due(path: string): Promise<Response | null> {
+  const answer = await fetch(path, { redirect: "manual" }).catch(() => null);
+  return answer?.ok ? answer : null;
 }
 
 /** Who is signed in now; undefined if the server does not respond. */
