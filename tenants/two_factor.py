@@ -130,6 +130,11 @@ def codes_renew(user: User) -> list[str]:
     return _new_codes(user)
 
 
+def codes_current(user: User, codes: list[str]) -> bool:
+    """Whether these are the recovery codes that the user has now, used or not."""
+    return user.recovery_codes.filter(digest__in=[_digest(code) for code in codes]).exists()
+
+
 def check(user: User, code: str) -> str | None:
     """What the code is of, if it is right, which uses it up: APP or RECOVERY. Of simultaneous calls one succeeds.
 

@@ -207,6 +207,27 @@ def test_recovery_codes_are_renewed_and_the_app_is_removed_with_the_password_onl
     assert give_password(Client())["Location"] == "/"
 
 
+def test_a_form_that_is_sent_again_claims_nothing_that_was_undone(alice: User, signed_in: SignIn) -> None:
+    browser = signed_in(alice)
+    browser.post("/me/two-factor/begin", PASSWORD)
+    secret = browser.get("/me/two-factor").context["begun"].secret
+    forms = {
+        "confirm": {"code": factories.app_code(secret), "form_key": "k1"},
+        "codes": PASSWORD | {"form_key": "k2"},
+    }
+    for name, form in forms.items():
+        for _ in range(2):  # a repeat whose first answer was lost
+            done = browser.post(f"/me/two-factor/{name}", form, follow=True)
+            assert len(done.context["given"]["text"].split()) == 10
+    assert browser.session["proved"]["second"] == "authenticator app"
+    browser.post("/me/two-factor/remove", PASSWORD)
+    for name, form in forms.items():
+        done = browser.post(f"/me/two-factor/{name}", form, follow=True)
+        assert done.context["given"] is None, "codes that no longer work"
+        assert "authentication is on" not in markup(done)
+    assert browser.session["proved"]["second"] == ""
+
+
 def test_where_it_is_required_who_has_none_reaches_its_setup_alone(
     alice: User, required: LazySettings
 ) -> None:
