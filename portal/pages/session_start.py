@@ -59,8 +59,10 @@ def awaited(request: HttpRequest) -> Awaited | None:
     user = User.objects.filter(pk=kept["user"], is_active=True, is_service_account=False).first()
     if user is None or not constant_time_compare(kept["hash"], user.get_session_auth_hash()):
         return None
-    if kept["by"] == SINGLE_SIGN_ON and identity_of(user) is None:
-        return None
+    if kept["by"] == SINGLE_SIGN_ON:
+        subject = identity_of(user)
+        if subject is None or subject != kept.get("subject"):  # unlinked, or replaced
+            return None
     return Awaited(user, kept["by"], kept["to"], kept["app"])
 
 
@@ -93,8 +95,14 @@ def _set_up(request: HttpRequest, user: User, *, to: str, by: str) -> HttpRespon
 
 def _wait(request: HttpRequest, user: User, *, to: str, by: str, app: int | None) -> HttpResponse:
     request.session.flush()
-    kept = {"user": user.pk, "hash": user.get_session_auth_hash(), "by": by, "to": to, "app": app}
-    request.session[AWAITED] = kept
+    request.session[AWAITED] = {
+        "user": user.pk,
+        "hash": user.get_session_auth_hash(),
+        "subject": identity_of(user) if by == SINGLE_SIGN_ON else None,
+        "by": by,
+        "to": to,
+        "app": app,
+    }
     request.session.set_expiry(PERIOD)
     return HttpResponseRedirect(CODE if app is None else SET_UP)
 

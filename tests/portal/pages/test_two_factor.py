@@ -339,3 +339,14 @@ class TestAfterSingleSignOn:
         identity_unlink(user=admin, username="erin")
         answer = client.post("/login/code", {"code": factories.app_code(secret)})
         assert (answer["Location"], is_in(client)) == ("/login", False)
+
+    def test_a_code_is_too_late_once_another_identity_was_linked(
+        self, erin: User, admin: User, settings: LazySettings
+    ) -> None:
+        settings.LUTHIER_TWO_FACTOR_AFTER_SSO = True
+        secret, _ = factories.authenticator_app(erin)
+        client = Client()
+        client.get("/login/sso/callback")
+        identity_link(user=admin, username="erin", subject="another")
+        answer = client.post("/login/code", {"code": factories.app_code(secret)})
+        assert (answer["Location"], is_in(client)) == ("/login", False)
