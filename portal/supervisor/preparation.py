@@ -44,6 +44,8 @@ class Preparation:
         applied = line.get("applied", 0)
         if applied:
             self._report.say(f"Database brought up to date ({applied} migrations)")
+        for warning in line.get("warnings", []):
+            self._report.say(f"Warning: {warning}")
 
     async def until_done(self) -> dict[str, Any]:
         """What was made for the first start: {"users": …, "job": …}, empty when nothing was.

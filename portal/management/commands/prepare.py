@@ -1,16 +1,18 @@
 """`manage.py prepare`: bring the database up to date and, when it is empty, make the demo.
 
 `manage.py up` and docker-compose.yml run it before anything else uses the database. It prints one JSON object per
-line: first {"applied": n}, then what was made, {} for nothing. It waits for a database that is still starting.
+line: first {"applied": n, "warnings": [texts]}, then what was made, {} for nothing. It waits for a database that is
+still starting.
 """
 
 import json
+import logging
 import time
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 from django.db import OperationalError, connection
 
 from portal import demo
@@ -18,9 +20,11 @@ from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
 from tenants.services.users import admins_locked_out
 
+logger = logging.getLogger(__name__)
+
 NO_WAY_IN = (
-    "LUTHIER_PASSWORD_SIGN_IN: no platform admin could sign in without a password. Start without it, then let an admin"
-    " sign in once by single sign-on, or give one a one-time password: `manage.py admin NAME --reset`."
+    "LUTHIER_PASSWORD_SIGN_IN: no platform admin can sign in without a password. Give one a one-time password:"
+    " `manage.py admin NAME --reset`, or let one whose identity is linked sign in by single sign-on."
 )
 WAIT_S = 60
 POLL_S = 0.05
@@ -39,9 +43,11 @@ class Command(BaseCommand):
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
         register_runtimes()
-        if not settings.LUTHIER_PASSWORD_SIGN_IN and admins_locked_out():
-            raise CommandError(NO_WAY_IN)
-        self._report({"applied": pending})
+        # Not an error: the jobs of everyone else run on, and the remedy takes a database that is up.
+        warnings = [NO_WAY_IN] if not settings.LUTHIER_PASSWORD_SIGN_IN and admins_locked_out() else []
+        for warning in warnings:
+            logger.warning(warning)
+        self._report({"applied": pending, "warnings": warnings})
         self._report({} if options["no_demo"] else demo.first_start())
 
     def _report(self, line: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -53,6 +54,13 @@ def give(client: Client, name: str, password: str) -> Any:
 
 def is_in(client: Client) -> bool:
     return client.get("/me").status_code == 200
+
+
+def warnings() -> Any:
+    """Those of `manage.py prepare`."""
+    out = StringIO()
+    call_command("prepare", "--no-demo", stdout=out)
+    return json.loads(out.getvalue().splitlines()[0])["warnings"]
 
 
 def test_no_password_signs_in_and_the_page_offers_what_does(alice: User, off: LazySettings) -> None:
@@ -120,23 +128,22 @@ def test_the_last_admin_who_could_sign_in_stays_one(linked: User) -> None:
     identity_unlink(user=linked, username="linked")
 
 
-def test_it_does_not_start_where_no_admin_could_sign_in(
-    off: LazySettings, monkeypatch: pytest.MonkeyPatch
+def test_it_starts_with_a_warning_where_no_admin_can_sign_in(
+    off: LazySettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(prepare, "register_runtimes", lambda: None)
-    call_command(
-        "prepare", "--no-demo", stdout=StringIO()
-    )  # there is no admin yet: `manage.py admin` makes one
+    assert warnings() == []  # there is no admin yet: `manage.py admin` makes one
     factories.user("boss", is_superuser=True, password=factories.PASSWORD, last_login=timezone.now())
-    with pytest.raises(
-        CommandError, match=r"no platform admin could sign in .* `manage.py admin NAME --reset`"
-    ):
-        call_command("prepare", "--no-demo", stdout=StringIO())
+    assert warnings() == [prepare.NO_WAY_IN]
+    assert "`manage.py admin NAME --reset`" in caplog.text
     assert not diagnosis.sign_in().ready
+    refused = Client()
+    give(refused, "boss", factories.PASSWORD)
+    assert not is_in(refused)
     out = StringIO()
     call_command("admin", "boss", "--reset", stdout=out)
     assert "and signs in." in out.getvalue()
-    call_command("prepare", "--no-demo", stdout=StringIO())
+    assert warnings() == []
     client = Client()
     assert give(client, "boss", out.getvalue().split()[4])["Location"] == "/"
     assert client.get("/admin-console/").status_code == 200
