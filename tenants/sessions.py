@@ -55,6 +55,10 @@ class SessionStore(DatabaseStore):
 
     def _get_session_from_db(self) -> Any:
         row = super()._get_session_from_db()  # type: ignore[misc]  # the stubs leave it out
+        if row is not None and row.user_id is not None and not self.decode(row.session_data):
+            row.delete()  # so that it does not come back to life should less be required again
+            self._session_key = None
+            return None
         if row is not None and timezone.now() - row.seen_at > SEEN_EVERY:
             Session.objects.filter(pk=row.pk).update(seen_at=Now())
         return row

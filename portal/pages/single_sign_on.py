@@ -37,7 +37,7 @@ TRIES_A_MINUTE = 30
 STATE_S = 600
 """How long a person may take at the provider."""
 TEXTS = {
-    "provider_unreachable": "{name} does not respond. Try again, or sign in with your password.",
+    "provider_unreachable": "{name} does not respond. Try again, or sign in with {instead}.",
     "provider_slow": "{name} responds slowly, and too many sign-ins wait for it. Try again in a minute.",
     "canceled": "Signing in with {name} was canceled.",
     "state_lost": "This sign-in is too old or was started in another browser. Start again.",
@@ -113,7 +113,11 @@ def _within_budget(request: HttpRequest) -> bool:
 def _refused(request: HttpRequest, refusal: Refused, to: str = "") -> HttpResponse:
     logger.warning("single sign-on failed", extra={"reason": refusal.reason, "error": str(refusal)})
     name = settings.LUTHIER_OIDC_NAME
-    return _to_login(request, TEXTS[refusal.reason].format(name=name[:1].upper() + name[1:]), to)
+    instead = (
+        "your password" if settings.LUTHIER_PASSWORD_SIGN_IN else "a one-time password of a platform admin"
+    )
+    text = TEXTS[refusal.reason].format(name=name[:1].upper() + name[1:], instead=instead)
+    return _to_login(request, text, to)
 
 
 def _to_login(request: HttpRequest, text: str, to: str = "") -> HttpResponse:

@@ -38,7 +38,7 @@ class Ended:
 
 
 def sessions_of(*, user: access.Person, owner: User, current: str | None = None) -> list[OpenSession]:
-    """The owner's sessions that have not expired, the last used first. current: the key of the caller's own session.
+    """The owner's sessions that let them in, the last used first. current: the key of the caller's own session.
 
     Raises NotAllowed.
     """
@@ -54,6 +54,7 @@ def sessions_of(*, user: access.Person, owner: User, current: str | None = None)
             row.pk == current,
         )
         for row in owner.sessions.filter(expire_date__gt=timezone.now()).order_by("-seen_at", "pk")
+        if row.get_decoded()  # nothing of one that lets its user in no longer
     ]
 
 

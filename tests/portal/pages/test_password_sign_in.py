@@ -21,6 +21,7 @@ from portal.settings.secret import SecretsKeys
 from tenants.errors import LastAdmin
 from tenants.models import AuditEntry, AuthenticatorApp, OneTimePassword, Session, User
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
+from tenants.services.sessions import sessions_of
 from tenants.services.users import user_change, user_disable, user_reset
 from tests import factories
 from tests.markup import markup
@@ -79,8 +80,11 @@ def test_sessions_that_a_password_began_count_no_longer(alice: User, off: LazySe
     give(client, "alice", factories.PASSWORD)
     assert is_in(client)
     off.LUTHIER_PASSWORD_SIGN_IN = False
+    assert sessions_of(user=alice, owner=alice) == []
     assert not is_in(client)
     assert client.get("/api/v1/me").status_code == 401
+    off.LUTHIER_PASSWORD_SIGN_IN = True
+    assert not is_in(client), "what was refused came back to life"
 
 
 def test_a_one_time_password_signs_in_once(linked: User, alice: User) -> None:
