@@ -15,6 +15,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
+from portal import single_sign_on
 from portal.health import diagnosis
 from portal.management.commands import prepare
 from portal.settings.secret import SecretsKeys
@@ -85,6 +86,19 @@ def test_sessions_that_a_password_began_count_no_longer(alice: User, off: LazySe
     assert client.get("/api/v1/me").status_code == 401
     off.LUTHIER_PASSWORD_SIGN_IN = True
     assert not is_in(client), "what was refused came back to life"
+
+
+@pytest.mark.parametrize(("passwords", "instead"), [(True, "your password"), (False, "a one-time password")])
+def test_without_the_provider_the_page_names_what_signs_in(
+    off: LazySettings, monkeypatch: pytest.MonkeyPatch, passwords: bool, instead: str
+) -> None:
+    def down(*_: object) -> None:
+        raise single_sign_on.Unreachable
+
+    off.LUTHIER_PASSWORD_SIGN_IN = passwords
+    monkeypatch.setattr(single_sign_on, "begin", down)
+    client = Client()
+    assert f"or sign in with {instead}" in markup(client.get("/login/sso", follow=True))
 
 
 def test_a_one_time_password_signs_in_once(linked: User, alice: User) -> None:
