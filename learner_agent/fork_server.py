@@ -17,6 +17,7 @@ import select
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 IDLE_S = 600.0
 SHOWN = ("LUTHIER_PROCESS_MARK", "TRAINING_ID")
@@ -43,7 +44,8 @@ def serve() -> bool:
             _take_over(connection)
             return True
         os.waitpid(child, 0)
-        connection.send(DONE)
+        with suppress(OSError):  # the next look shows that the daemon has hung up
+            connection.send(DONE)
 
 
 def _take_over(connection: socket.socket) -> None:
@@ -59,7 +61,10 @@ def _take_over(connection: socket.socket) -> None:
             connection.send(json.dumps({"pid": child}).encode())
             os._exit(os.EX_OK)
     except BaseException as error:
-        connection.send(json.dumps({"error": repr(error)[:500]}).encode())
+        with suppress(OSError):  # the daemon may have hung up
+            connection.send(json.dumps({"error": repr(error)[:300]}).encode())
+        os._exit(os.EX_OSERR)
+    if _is_closed(connection):  # it is awaited no more; what exists before that is killed by its mark
         os._exit(os.EX_OSERR)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -69,6 +74,12 @@ def _take_over(connection: socket.socket) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(asked["env"])
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    hangup = select.poll()
+    hangup.register(connection, 0)
+    return bool(hangup.poll(0))
 
 
 def _show(env: Mapping[str, str]) -> None:

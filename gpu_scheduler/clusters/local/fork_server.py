@@ -15,7 +15,9 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_scheduler.clusters.local import processes
@@ -27,7 +29,10 @@ BUSY_S = 60.0
 """The server is started when two starts are no further apart."""
 PAUSE_S = 60.0
 """After a failure everything starts the plain way for so long."""
-ANSWER_S = 10.0
+ANSWER_S = 2.0
+"""The daemon's other work waits for an answer, at most so long."""
+END_S = 1.0
+"""So long a killed server is waited for at once; after that the daemon's passes see its end."""
 SHOWN_CHARS = 512
 """Room for what /proc shows of a forked process."""
 
@@ -40,6 +45,7 @@ class ForkServer:
         self._command, self._cwd = list(command), cwd
         self._env = {**env, MARK: "-" * SHOWN_CHARS}
         self._process: Process | None = None
+        self._ending: list[Process] = []
         self._connection: socket.socket | None = None
         self._is_ready = False
         self._version = ""
@@ -54,9 +60,8 @@ class ForkServer:
         version: of the code that it must run. Raises OSError where `processes.start` would, too.
         """
         is_busy, self._asked_at = now - self._asked_at <= BUSY_S, now
-        if self._process is not None and not (version == self._version and self._process.is_alive()):
-            if not self._is_ready:
-                self._give_up(now, "it ended before it was ready")
+        self.reap(now)
+        if self._process is not None and version != self._version:
             self.close()
         if self._process is None:
             if is_busy and now >= self._paused_until:
@@ -65,23 +70,44 @@ class ForkServer:
                 except OSError as error:
                     self._give_up(now, str(error))
             return None
-        try:
-            pid = self._fork(env, cwd, output)
-        except (OSError, ValueError, KeyError) as error:
-            self._give_up(now, str(error))
-            self.close()
-            processes.kill_tree(None, [env[MARK]], root_too=True)  # had it started one before it failed
+        if not self._has_become_ready():
             return None
+        # What is wrong with the files of one process says nothing about the server, on which others depend.
+        with (
+            open(processes.open_output(output), "ab") as log,
+            open(os.memfd_create("request"), "wb") as request,
+        ):
+            request.write(json.dumps({"env": dict(env), "cwd": str(cwd)}).encode())
+            request.flush()
+            request.seek(0)
+            try:
+                pid = self._fork(log.fileno(), request.fileno())
+            except (OSError, ValueError) as error:
+                self._give_up(now, str(error))
+                self.close()
+                processes.kill_tree(None, [env[MARK]], root_too=True)  # had it started one before it failed
+                return None
         return None if pid is None else processes.follow(pid, boot)
 
+    def reap(self, now: float) -> None:
+        """See the end of servers; called regularly, so that none stays a zombie."""
+        self._ending = [process for process in self._ending if process.is_alive()]
+        if self._process is not None and not self._process.is_alive():
+            if not self._has_become_ready():
+                self._give_up(now, "it ended before it was ready")
+            self.close()
+
     def close(self) -> None:
-        """End the server. What it forked lives on."""
+        """End the server. What it forked lives on, except a process that has not begun."""
         if self._connection is not None:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
-        if self._process is not None:
+        if self._process is not None and self._process.is_alive():
             self._process.signal(signal.SIGKILL)
-            while self._process.is_alive():
-                select.select([self._process], [], [], 0.1)
+            _await(self._process, END_S)
+            if self._process.is_alive():
+                self._ending.append(self._process)
         self._connection = self._process = None
         self._is_ready = False
 
@@ -92,7 +118,6 @@ class ForkServer:
     def _launch(self, version: str, boot: str) -> None:
         """Start it; the next calls see whether it is ready. Raises OSError."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(ANSWER_S)
         with its, processes.spawning:
             child = subprocess.Popen(
                 self._command,
@@ -107,27 +132,33 @@ class ForkServer:
         self._connection, self._version = ours, version
         self._process = processes.follow(child.pid, boot)
 
-    def _fork(self, env: Mapping[str, str], cwd: Path, output: Path) -> int | None:
-        """The new process's pid; None while the server is not ready. Raises OSError, ValueError, KeyError."""
+    def _has_become_ready(self) -> bool:
         assert self._connection is not None
-        if not self._is_ready:
-            if not select.select([self._connection], [], [], 0)[0]:
-                return None
-            self._is_ready = bool(self._connection.recv(16))
-        log = processes.open_output(output)
-        request = os.memfd_create("request", os.MFD_CLOEXEC)
-        try:
-            content = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
-            with open(request, "wb", closefd=False) as target:
-                target.write(content)
-            os.lseek(request, 0, os.SEEK_SET)
-            with processes.spawning:
-                socket.send_fds(self._connection, [b"."], [log, request])
-                answer = json.loads(self._connection.recv(4096))
-                # From its answer on the process may be an orphan, and after this the daemon's child for certain.
-                self._connection.recv(16)
+        if not self._is_ready and _await(self._connection, 0):
+            with suppress(OSError):
+                self._is_ready = bool(self._connection.recv(16))
+        return self._is_ready
+
+    def _fork(self, log: int, request: int) -> int | None:
+        """The new process's pid; None if this one cannot be forked. Raises OSError, ValueError."""
+        assert self._connection is not None
+        give_up = time.monotonic() + ANSWER_S
+        with processes.spawning:
+            self._connection.settimeout(ANSWER_S)
+            socket.send_fds(self._connection, [b"."], [log, request])
+            answer = json.loads(self._connection.recv(4096))
+            # From its answer on the process may be an orphan, and after this the daemon's child for certain.
+            self._connection.settimeout(max(0.001, give_up - time.monotonic()))
+            self._connection.recv(16)
+            if "pid" in answer:
                 processes.note_child(answer["pid"])
-        finally:
-            os.close(log)
-            os.close(request)
-        return int(answer["pid"])
+                return int(answer["pid"])
+        logger.warning("not forked", extra={"why": answer["error"]})
+        return None
+
+
+def _await(file: Process | socket.socket, seconds: float) -> bool:
+    """Wait until a socket can be read, or a process has ended: True."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -116,6 +116,7 @@ def test_without_its_server_or_its_daemon_a_forked_shipper_goes_on(daemon: NodeD
     pid = forked(daemon, "job-x-1")
     (server,) = servers(daemon)
     os.kill(server, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{server}").exists())  # it stays no zombie
     daemon.cluster.launch(launch("job-y-1", "runs"))
     wait_for(lambda: lives(shipper(daemon, "job-y-1")))
     assert not is_forked(shipper(daemon, "job-y-1")), "another one starts the plain way meanwhile"
