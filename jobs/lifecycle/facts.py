@@ -82,6 +82,11 @@ class LearnerObservation:
         return self.report is not None and self.report.phase is LearnerPhase.UNKNOWN
 
     @property
+    def unreachable(self) -> bool:
+        """Its node does not answer, and its agent is silent, too: a node alone may miss its heartbeats for a moment."""
+        return self.unknown and (self.silent_s is None or self.silent_s > SILENT_S)
+
+    @property
     def program_ended(self) -> bool:
         """The cluster shows that its program has ended or died; its agent may still be sending."""
         return self.report is not None and (self.processes_ended or self.report.program_ended)
@@ -317,7 +322,7 @@ def node_lost(learner: LearnerObservation) -> Reason | None:
     if learner.report is not None and learner.report.reason is EndReason.NODE_LOST:
         words = f"Node {learner.node} was shut down or lost with learner {learner.rank} on it."
         return Reason("node_lost", words, numbers)
-    if learner.unknown and (learner.silent_s is None or learner.silent_s > SILENT_S):
+    if learner.unreachable:
         words = f"Node {learner.node} is not responding and learner {learner.rank} is silent."
         return Reason("node_lost", words, numbers)
     return None

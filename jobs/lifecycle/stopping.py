@@ -119,7 +119,7 @@ def next_step(job: JobObservation) -> Step:
 def _waited_too_long(job: JobObservation) -> bool:
     """Waiting longer is useless: a dead node, or a stop with its uploads that took far too long."""
     active = job.active
-    if all(learner.unknown for learner in active) and job.stop_s > NODE_LOST_S:
+    if all(learner.unreachable for learner in active) and job.stop_s > NODE_LOST_S:
         return True
     if not is_graceful(job):
         return job.stop_s > _forced_grace_s(job) + (STORING_S if _still_stores(job) else SHIPPING_S)

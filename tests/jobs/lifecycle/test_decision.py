@@ -424,6 +424,11 @@ TABLE: list[tuple[str, JobObservation, str]] = [
         "remove",
     ),
     (
+        "its node does not answer for a moment, it saves and speaks",
+        seen(S, learner(shown=UNKNOWN, gen_seen=2), stop_s=60, **HALTING),
+        "wait",
+    ),
+    (
         "dead node, not yet",
         seen(S, learner(shown=UNKNOWN, silent_s=100), stop_s=15, stop_reason="node_lost"),
         "stop",
