@@ -6,6 +6,7 @@ code until ``remove`` takes the finalizer away, once no process of it is left.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -64,6 +65,7 @@ class KubernetesCluster:
         self._watcher = Watcher(self._api, settings)
         self._gone: dict[str, float] = {}
         """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
+        self._gone_lock = threading.Lock()
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
@@ -83,7 +85,7 @@ class KubernetesCluster:
         launch = _Launch(self._api, self._settings, self._watcher, spec)
         if (service := launch.existing()) is None:
             service = self._begin(launch)
-        self._gone.pop(spec.name, None)
+        self._forget_gone(spec.name)
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
             launch.create_rest(service)
 
@@ -139,7 +141,9 @@ class KubernetesCluster:
             launch.require_room(self._view())
             return launch.create_service()
         except LaunchRefused:  # for good, where after ClusterBusy another process may launch it
-            self._note_gone(launch.spec.name)
+            with suppress(ClusterError):  # another thread or process may have launched it meanwhile
+                if launch.existing() is None:
+                    self._note_gone(launch.spec.name)
             raise
 
     def _view(self) -> View:
@@ -159,11 +163,18 @@ class KubernetesCluster:
         return self._watcher.listed(PODS, labelSelector=manifests.selector(self._settings, gang))
 
     def _note_gone(self, gang: str) -> None:
-        self._gone = self._known_gone() | {gang: time.monotonic()}
+        with self._gone_lock:
+            self._gone[gang] = time.monotonic()
 
-    def _known_gone(self) -> dict[str, float]:
-        now = time.monotonic()
-        return {name: at for name, at in list(self._gone.items()) if now - at <= ABSENCE_S}
+    def _forget_gone(self, gang: str) -> None:
+        with self._gone_lock:
+            self._gone.pop(gang, None)
+
+    def _known_gone(self) -> frozenset[str]:
+        with self._gone_lock:
+            now = time.monotonic()
+            self._gone = {name: at for name, at in self._gone.items() if now - at <= ABSENCE_S}
+            return frozenset(self._gone)
 
     def _delete(self, pod: Object, *, grace_s: int) -> Object:
         deleted = self._api.delete(_path(pod, "pods"), uid=pod["metadata"]["uid"], grace_s=grace_s)

@@ -70,6 +70,19 @@ class FullNode(Lists):
         return found
 
 
+class LaunchedMeanwhile(Lists):
+    """Has the Service from the second look on."""
+
+    looks = 0
+
+    def get(self, path: str, **query: str) -> Object:
+        if path.endswith(f"/services/{GANG}"):
+            self.looks += 1
+            if self.looks > 1:
+                return {"metadata": {"name": GANG}}
+        return super().get(path, **query)
+
+
 def on(api: Any) -> KubernetesCluster:
     return KubernetesCluster(SETTINGS, api)
 
@@ -103,6 +116,13 @@ def test_what_the_api_server_says_was_never_made_is_gone_at_once() -> None:
 def test_what_waits_to_be_launched_is_not_gone_since_another_process_may_launch_it() -> None:
     driver = on(FullNode(version=5))
     with pytest.raises(GangBlocked):
+        driver.launch(launch(GANG, "runs"))
+    assert not Absences().is_gone(GANG, driver.observe([GANG]))
+
+
+def test_what_another_launched_while_it_was_refused_here_is_not_gone() -> None:
+    driver = on(LaunchedMeanwhile(version=5))
+    with pytest.raises(LaunchRefused):
         driver.launch(launch(GANG, "runs"))
     assert not Absences().is_gone(GANG, driver.observe([GANG]))
 
