@@ -81,6 +81,8 @@ def parse_gang_name(value: object) -> str:
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
+    """A process of the version before can read a node without rack and block."""
+    domains = {"rack": node.rack, "block": node.block}
     return {
         "name": node.name,
         "slot_type": node.slot_type,
@@ -89,16 +91,19 @@ def node_to_json(node: Node) -> dict[str, Any]:
         "memory_mib": node.learner_mib,
         "cpus": node.allocatable.cpus if node.slot_type != CPU_TYPE else None,
         "divided_mib": node.allocatable.memory_mib,
-        "rack": node.rack,
-        "block": node.block,
+        **{level: name for level, name in domains.items() if name},
     }
 
 
 def node_from_json(value: Mapping[str, Any]) -> Node:
-    fields = dict(value)
-    learner_mib, divided_mib = fields.pop("memory_mib"), fields.pop("divided_mib", None)
-    domains = {level: fields.pop(level, "") for level in ("rack", "block")}
-    return replace(Node.with_slots(**fields, memory_mib=divided_mib, learner_mib=learner_mib), **domains)
+    """What a later version says of a node, too, is left out."""
+    node = Node.with_slots(
+        **{field: value[field] for field in ("name", "slot_type", "slots", "ready")},
+        memory_mib=value.get("divided_mib"),
+        cpus=value.get("cpus"),
+        learner_mib=value["memory_mib"],
+    )
+    return replace(node, rack=value.get("rack", ""), block=value.get("block", ""))
 
 
 def report_to_json(report: GangReport) -> dict[str, Any]:

@@ -114,6 +114,12 @@ def test_a_node_reaches_the_workers_as_the_daemon_has_it() -> None:
         assert node_from_json(node_to_json(shown)) == shown
 
 
+def test_a_process_of_another_version_can_read_a_node() -> None:
+    plain, given = (node.on_machine(1000) for node in read_nodes("a:a100:4,b:a100:4:rack=r1"))
+    assert not {"rack", "block"} & node_to_json(plain).keys(), "the version before knows neither"
+    assert node_from_json({**node_to_json(given), "a_later_field": 1}) == given
+
+
 def run_daemon(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "key").write_text("the-key-of-a-node-daemon-under-test")
     base = ["--data", str(tmp_path / "data"), "--socket", str(tmp_path / "s"), "--key", str(tmp_path / "key")]
