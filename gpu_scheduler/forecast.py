@@ -27,12 +27,14 @@ MIN_SIMULATIONS = 4
 """Each simulation may use 1/MIN_SIMULATIONS of the work budget, so that at least this many fit."""
 WORK = 200_000
 """Units of work for one forecast; a unit takes about 3 µs. A plan costs PLAN units and one more per node, per waiting
-and per running job."""
+and per running job. For gangs with a topology, it costs one more per node for each of their levels, and IN_DOMAIN for
+each of their starts."""
 REQUEST_WORK = 20_000
 """Units for a forecast within a request: tens of milliseconds."""
 FORECAST_JOBS = 300
 """Waiting jobs that a forecast covers; jobs further back get "too many jobs ahead"."""
 PLAN = 50
+IN_DOMAIN = 20
 EXACT_PLANS = 64
 """After this many plans, a simulation advances in steps of STEP_FRACTION instead of event by event."""
 SAVE_S = 60.0
@@ -211,7 +213,10 @@ class _Simulation:
     def _plan(self) -> None:
         self._plans += 1
         self.spent += PLAN + len(self.world.nodes) + len(self.world.waiting) + len(self.world.running)
+        close = {gang.job: gang.topology.level for gang in self.world.waiting if gang.topology is not None}
+        self.spent += len(self.world.nodes) * len(set(close.values()))
         decided = plan(self.world, explained=False)
+        self.spent += IN_DOMAIN * sum(start.job in close for start in decided.starts)
         self.world = world.apply(self.world, decided)
         if decided.starts:
             self._follow_starts(self.world.running[-len(decided.starts) :])

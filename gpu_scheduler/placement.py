@@ -33,6 +33,7 @@ from gpu_scheduler.model import (
 SLOTS, CPUS, MEMORY = 0, 1, 2
 """Places in a Room."""
 NO_ROOM: Room = (0, 0, 0)
+ONE_SLOT: Room = (1, 0, 0)
 NEEDS_KNOWN = 64
 """Distinct sizes of learners for which the number that fits is kept up to date."""
 
@@ -76,7 +77,7 @@ class Rooms:
         self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
         self._capacity: dict[Room, int] = {}
         self._most: dict[tuple[int, Room], int] = {}
-        self._by_domain: dict[tuple[Level, Room], tuple[Mapping[str, Domain], Counter[Domain]]] = {}
+        self._by_domain: dict[tuple[Level, Room], Fitting] = {}
 
     def copy(self) -> Rooms:
         """The same, to be lowered by itself."""
@@ -114,8 +115,8 @@ class Rooms:
             known[need] += learners_in(to, need) - learners_in(before, need)
         if len(self._by_domain) > NEEDS_KNOWN:
             self._by_domain.clear()
-        for (_, need), (domain_of, fitting) in self._by_domain.items():
-            fitting[domain_of[name]] += learners_in(to, need) - learners_in(before, need)
+        for (_, need), fitting in self._by_domain.items():
+            fitting.lower(name, learners_in(before, need) - learners_in(to, need))
 
     def capacity(self, need: Room) -> int:
         """How many learners of this size fit. O(distinct rooms) once, then kept up to date."""
@@ -125,16 +126,16 @@ class Rooms:
             self._capacity[need] = known
         return known
 
-    def by_domain(self, level: Level, need: Room, domain_of: Mapping[str, Domain]) -> Counter[Domain]:
-        """How many learners of this size fit into each domain of a level; domain_of: by node. Not to be changed.
-        O(nodes) once, then kept up to date."""
-        known = self._by_domain.get((level, need))
+    def by_domain(self, need: Room, domains: Domains) -> Fitting:
+        """How many learners of this size fit into each domain of a level. O(nodes) once, then kept up to date."""
+        known = self._by_domain.get((domains.level, need))
         if known is None:
-            fitting: Counter[Domain] = Counter()
+            fit = {room: learners_in(room, need) for room in self._count}
+            learners: defaultdict[Domain, int] = defaultdict(int)
             for name, room in self.of.items():
-                fitting[domain_of[name]] += learners_in(room, need)
-            known = self._by_domain[level, need] = domain_of, fitting
-        return known[1]
+                learners[domains.of[name]] += fit[room]
+            known = self._by_domain[domains.level, need] = Fitting(domains, learners)
+        return known
 
     def holding(self, need: Room) -> list[tuple[int, Room]]:
         """The distinct rooms in which at least one learner fits, with how many; those with the fewest first."""
@@ -169,6 +170,80 @@ class Rooms:
         return found
 
 
+class Domains:
+    """The domains of one level. of: by node. nodes: the names in each. around: the smallest larger domain that each is
+    in, () if none is known."""
+
+    def __init__(self, level: Level, at: Mapping[str, Domain]) -> None:
+        self.level = level
+        self.of = {name: domain_at(level, inner) for name, inner in at.items()}
+        self.nodes: defaultdict[Domain, list[str]] = defaultdict(list)
+        for name, domain in self.of.items():
+            self.nodes[domain].append(name)
+        larger = LEVELS[LEVELS.index(level) + 1 :]
+        self.around = {
+            domain: next((outer for each in larger if (outer := domain_at(each, domain)) != domain), ())
+            for domain in self.nodes
+        }
+
+
+class Fitting:
+    """How many learners of one size fit into each domain of one level, of nodes that offer only ever less."""
+
+    def __init__(self, domains: Domains, learners: Mapping[Domain, int]) -> None:
+        self.learners = dict(learners)
+        self._domains = domains
+        self._count = Counter(self.learners.values())
+        self._widest: tuple[Domain, int] | None = None
+        self._heaps: defaultdict[int, dict[Domain, list[Domain]]] | None = None  # built by the first start
+
+    def lower(self, name: str, by: int) -> None:
+        """So many learners fewer fit on this node."""
+        if not by:
+            return
+        domain = self._domains.of[name]
+        before = self.learners[domain]
+        now = self.learners[domain] = before - by
+        self._count[before] -= 1
+        if not self._count[before]:
+            del self._count[before]
+        self._count[now] += 1
+        self._widest = None
+        if self._heaps is not None:
+            around = self._domains.around[domain]
+            heapq.heappush(self._heaps[now].setdefault(around, []), domain)
+            heap = self._heaps[before][around]
+            while heap and self.learners[heap[0]] != before:  # one below the top is dropped when it comes up
+                heapq.heappop(heap)
+            if not heap:
+                del self._heaps[before][around]
+
+    @property
+    def most(self) -> int:
+        """How many learners fit into the domain that holds the most. O(distinct numbers)."""
+        return max(self._count, default=0)
+
+    @property
+    def widest(self) -> tuple[Domain, int]:
+        """That domain, the last by name if there are several, and how many. O(domains) once after each change."""
+        if self._widest is None:
+            self._widest = max(self.learners.items(), key=lambda each: (each[1], each[0]), default=((), 0))
+        return self._widest
+
+    def tightest(self, least: int) -> tuple[int, list[tuple[Domain, Domain]]]:
+        """The smallest number of learners, at least this, that fits into a domain; and by what is around them, the
+        first by name of the domains with that number. Empty if none holds so many."""
+        if self._heaps is None:
+            self._heaps = defaultdict(dict)
+            for domain in sorted(self.learners):  # in order, so each list is a heap from the start
+                heaps = self._heaps[self.learners[domain]]
+                heaps.setdefault(self._domains.around[domain], []).append(domain)
+        fewest = min((learners for learners in self._count if learners >= least), default=0)
+        if not fewest:
+            return 0, []
+        return fewest, [(around, heap[0]) for around, heap in self._heaps[fewest].items()]
+
+
 class Pool:
     """The nodes of one slot type while a plan is being made. Nodes that are not ready take nothing new.
 
@@ -195,7 +270,7 @@ class Pool:
         self.only_slots = self._adds_nothing and not (self.counts_cpus or self.counts_memory)
         self._needs: dict[Need, Need] = {}
         self._most_learners: dict[int | Need, int] = {}  # by slots or need per learner, on the empty nodes
-        self._domains: dict[Level, dict[str, Domain]] = {}
+        self._domains: dict[Level, Domains] = {}
         self._at = {node.name: node.domain for node in nodes}
         self._avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
         self.total = self._empty_ready.total
@@ -249,10 +324,12 @@ class Pool:
 
     def domains(self, level: Level) -> Mapping[str, Domain]:
         """Which domain of this level each node is in."""
+        return self._domains_of(level).of
+
+    def _domains_of(self, level: Level) -> Domains:
         found = self._domains.get(level)
         if found is None:
-            found = {name: domain_at(level, inner) for name, inner in self._at.items()}
-            self._domains[level] = found
+            found = self._domains[level] = Domains(level, self._at)
         return found
 
     def knows(self, level: Level) -> bool:
@@ -265,21 +342,23 @@ class Pool:
         level = gang.required_level
         if level is None:
             return offer.capacity(need)
-        return max(offer.by_domain(level, need, self.domains(level)).values(), default=0)
+        return offer.by_domain(need, self._domains_of(level)).most
+
+    def most_in_one(self, gang: Gang, level: Level, *, empty: bool = False) -> int:
+        """How many of its learners fit into one domain of a level now, or with empty if nothing ran."""
+        return self._fitting(gang, level, empty=empty).most
 
     def widest(self, gang: Gang, level: Level, *, empty: bool = False) -> tuple[Domain, int]:
         """The domain of a level into which most of its learners fit now, or with empty if nothing ran, and how many."""
+        return self._fitting(gang, level, empty=empty).widest
+
+    def _fitting(self, gang: Gang, level: Level, *, empty: bool) -> Fitting:
         offer = self._empty if empty else self.free
-        fitting = offer.by_domain(level, self.need(gang), self.domains(level))
-        return max(fitting.items(), key=lambda each: (each[1], each[0]), default=((), 0))
+        return offer.by_domain(self.need(gang), self._domains_of(level))
 
     def free_in(self, level: Level, domain: Domain) -> int:
         """Free slots in this domain."""
-        return sum(
-            self.free.of[name][0]
-            for name, of in self.domains(level).items()
-            if of == domain and name in self.free.of
-        )
+        return self.free.by_domain(ONE_SLOT, self._domains_of(level)).learners.get(domain, 0)
 
     def learners_fitting(self, gang: Gang) -> int:
         """How many of its learners fit into what is free."""
@@ -358,20 +437,23 @@ class Pool:
         own = LEVELS.index(gang.topology.level)
         first = 0 if gang.strategy is PlacementStrategy.PACK else own
         last = own if gang.topology.required else len(LEVELS) - 1
-        fitting = {level: offer.by_domain(level, need, self.domains(level)) for level in LEVELS[first:]}
-        for level in LEVELS[first : last + 1]:
-            larger = LEVELS[LEVELS.index(level) :]
-            least = min(
-                (
-                    (*(fitting[each][domain_at(each, domain)] for each in larger), domain)
-                    for domain, learners in fitting[level].items()
-                    if learners >= gang.learners.min
-                ),
-                default=None,
-            )
-            if least is not None:
-                domains = self.domains(level)
-                return [name for name in offer.of if domains[name] == least[-1]]
+        for index, level in enumerate(LEVELS[first : last + 1], start=first):
+            domains = self._domains_of(level)
+            fewest, tied = offer.by_domain(need, domains).tightest(gang.learners.min)
+            for larger in LEVELS[index + 1 :] if len(tied) > 1 else ():
+                outer = self._domains_of(larger)
+                learners = offer.by_domain(need, outer).learners
+                # Around a domain of which no such larger one is known, as little is left as in it itself.
+                left = [learners.get(around, fewest) for around, _ in tied]
+                fewest = min(left)
+                tied = [
+                    (outer.around.get(around, around), domain)
+                    for (around, domain), learners_left in zip(tied, left, strict=True)
+                    if learners_left == fewest
+                ]
+            if tied:
+                chosen = min(domain for _, domain in tied)
+                return [name for name in domains.nodes[chosen] if name in offer.of]
         return []
 
     def reserve_for(self, gang: Gang, *, all_nodes: bool = False) -> bool:

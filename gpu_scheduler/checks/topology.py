@@ -25,7 +25,7 @@ class _InOneDomain(Check):
         if level is None:
             return None
         assert supply.pool is not None
-        _, have = supply.pool.widest(gang, level, empty=self.empty)
+        have = supply.pool.most_in_one(gang, level, empty=self.empty)
         return (
             None
             if have >= gang.learners.min

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpu_scheduler import world
+from gpu_scheduler import placement, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast, suggest
 from gpu_scheduler.model import (
+    Domain,
     Explanation,
     Gang,
     Level,
@@ -20,6 +22,7 @@ from gpu_scheduler.model import (
     Snapshot,
     Topology,
     WaitReason,
+    domain_at,
 )
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -213,3 +216,38 @@ def test_the_forecast_waits_for_one_rack_and_a_looser_topology_starts_now() -> N
     }
     found = suggest(seen, runs, "j1", variants)
     assert {name: start.p50 for name, start in found.items()} == {"block": NOON, "preferred": NOON}
+
+
+@pytest.mark.parametrize("topology", [NODE, RACK, BLOCK, PREFER_RACK])
+def test_the_domains_of_nodes_are_found_once_a_plan_however_many_gangs_start(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: Counter[Level] = Counter()
+
+    def counted(level: Level, inner: Domain) -> Domain:
+        found[level] += 1
+        return domain_at(level, inner)
+
+    monkeypatch.setattr(placement, "domain_at", counted)
+    on = [
+        replace(node, rack=f"r{number // 8}", block=f"b{number // 64}")
+        for number, node in enumerate(nodes(**{f"a{number:04}": 8 for number in range(1000)}))
+    ]
+    waiting = [close(f"j{number}", 1, 8, topology) for number in range(500)]
+    made = plan(snapshot(on, waiting, limits={"red": 4000}))
+    assert len(made.starts) == 500
+    assert found.total() <= 3 * len(Level) * len(on)
+
+
+def test_what_a_topology_costs_counts_as_work_of_a_forecast() -> None:
+    """Each run of a node ends alone: the work decides how many of the ends are seen."""
+    on = racks(**{f"a{rack}{number:02}": 8 for rack in "1234" for number in range(25)})
+    busy = [running(f"r{number}", node.name, slots=8) for number, node in enumerate(on)]
+    runs = {run.job: RunTime((60.0 * number,)) for number, run in enumerate(busy, start=1)}
+
+    def seen(topology: Topology | None) -> int:
+        waiting = [close(f"j{number}", 1, 8, topology) for number in range(100)]
+        ends = forecast(snapshot(on, waiting, busy, limits={"red": 4000}), runs, work=20_000)
+        return sum(end.p50 is not None for end in ends.values())
+
+    assert 0 < seen(RACK) < seen(None) < 100
