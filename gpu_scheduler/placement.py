@@ -470,11 +470,20 @@ class Pool:
         if all_nodes:
             self._reserve(gang, self._ready)
             return True
+        # What programs of others hold may never be free: it counts as theirs, unless the gang then fits nowhere.
+        holds = self.capacity(self.idle, gang, self.need(gang)) >= gang.learners.min
+        chosen = self._lacking_least(gang, self.idle.of if holds else self._ready)
+        self.reserve_nodes(gang, chosen)
+        self._kept = frozenset(chosen)
+        return True
+
+    def _lacking_least(self, gang: Gang, offered: Mapping[str, Room]) -> Counter[str]:
+        """How many of its learners go where, so that the least is lacking now. offered: if none of our learners ran."""
         learners, need, free = gang.learners.min, self.need(gang), self.free.of
         level = gang.required_level
         domains = self.domains(level) if level is not None else {}
         by_domain: defaultdict[Domain, list[tuple[float, bool, str, int]]] = defaultdict(list)
-        for name, room in self._ready.items():
+        for name, room in offered.items():
             if self.only_slots:
                 fitting, most = free[name][0] / need[0], room[0] // need[0]
             else:
@@ -488,10 +497,7 @@ class Pool:
             heapq.nsmallest(learners, lacking) for lacking in by_domain.values() if len(lacking) >= learners
         ]
         places = min(least, key=lambda places: (sum(missing for missing, *_ in places), places))
-        chosen = Counter(name for _, _, name, _ in places)
-        self.reserve_nodes(gang, chosen)
-        self._kept = frozenset(chosen)
-        return True
+        return Counter(name for _, _, name, _ in places)
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""

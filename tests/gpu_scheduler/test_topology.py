@@ -19,6 +19,7 @@ from gpu_scheduler.model import (
     Node,
     PlacementStrategy,
     Plan,
+    Resources,
     Snapshot,
     Topology,
     WaitReason,
@@ -251,3 +252,20 @@ def test_what_a_topology_costs_counts_as_work_of_a_forecast() -> None:
         return sum(end.p50 is not None for end in ends.values())
 
     assert 0 < seen(RACK) < seen(None) < 100
+
+
+@pytest.mark.parametrize("topology", [RACK, None])
+def test_a_reservation_is_not_for_nodes_that_programs_of_others_hold(topology: Topology | None) -> None:
+    """They lack the least, but may lack it for ever."""
+    on = tuple(
+        replace(node, used_by_others=Resources(1)) if node.name == "a1x" else node
+        for node in racks(a1x=8, a1y=8, a3x=8, a3y=8)
+    )
+    busy = [running(f"r{name}", name, slots=8) for name in ("a3x", "a3y")]
+    head = {"j1": NOON.replace(hour=11)}
+    waiting = [close("j1", 2, 8, topology), gang("j2", 1, 7, queued_at=NOON)]
+    made = plan(snapshot(on, waiting, busy, policy=FairShare(), policy_state=head))
+    free = {"a1x", "a1y"} if topology is RACK else {"a1x"}
+    assert set(placed(made, "j2")) <= free, "what lacks the least without them is reserved"
+    alone = snapshot(on[:2], waiting, policy=FairShare(), policy_state=head)
+    assert plan(alone).starts == (), "nowhere else: these are"
