@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 
 from gpu_scheduler.fairness import Span, Terms
 from gpu_scheduler.model import QuotaUse, WaitReason
@@ -39,6 +39,13 @@ OWED = frozenset(
 )
 """What a job waits for while its tenant is owed its slots: others have them, or there are too few. The other reasons
 are the job's own, its owner's limits, or its tenant's."""
+
+
+TIMED_OUT = "57014"
+
+
+class TooMuch(Exception):
+    """More was held or asked for in this time than is read at once, or than the database reads in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ SELECT * FROM (
     ARRAY(SELECT jsonb_array_elements_text(attempt.nodes)) AS nodes, attempt.opened_at, {COUNTS_UNTIL} AS until
   FROM alive JOIN jobs_attempt AS attempt ON attempt.job_id = alive.id
   WHERE attempt.opened_at < %(end)s AND (attempt.closed_at IS NULL OR attempt.closed_at > %(start)s)
-) AS held WHERE until > %(start)s ORDER BY opened_at, job_id
+    AND (%(nodes)s::text[] IS NULL OR attempt.nodes ?| %(nodes)s)
+) AS held WHERE until > %(start)s ORDER BY opened_at, job_id LIMIT %(most)s + 1
 """
 
 WAITS = f"""{ALIVE}
@@ -97,7 +105,7 @@ FROM alive CROSS JOIN LATERAL (
 ) AS wait
 WHERE wait.code = '{EventCode.WAITING}' AND wait.at < %(end)s
   AND (wait.until > %(start)s OR wait.until IS NULL AND alive.state = '{State.QUEUED}')
-ORDER BY wait.at, alive.id
+ORDER BY wait.at, alive.id LIMIT %(most)s + 1
 """
 
 REMOVED = f"""{ALIVE}
@@ -105,18 +113,23 @@ SELECT count(*) FROM alive JOIN jobs_removal AS gone ON gone.job_id = alive.id W
 """
 
 
-def uses_between(start: datetime, end: datetime) -> list[Use]:
-    """The attempts that held slots in this time, not cut to it, oldest first."""
+def uses_between(
+    start: datetime, end: datetime, nodes: Sequence[str] | None = None, most: int | None = None
+) -> list[Use]:
+    """The attempts that held slots in this time (of these nodes, or of all), not cut to it, oldest first. Raises
+    TooMuch if there are more than `most`."""
     return [
         Use(job, tenant, slot_type, slots, tuple(nodes), since, until)
-        for job, tenant, slot_type, slots, nodes, since, until in _rows(USES, start, end)
+        for job, tenant, slot_type, slots, nodes, since, until in _rows(
+            USES, start, end, most, nodes=None if nodes is None else list(nodes)
+        )
     ]
 
 
-def waits_between(start: datetime, end: datetime) -> list[Wait]:
+def waits_between(start: datetime, end: datetime, most: int | None = None) -> list[Wait]:
     """The waits of this time by reason, not cut to it, oldest first. A wait is known from the first pass on that
-    evaluated the job."""
-    return [Wait(*row) for row in _rows(WAITS, start, end)]
+    evaluated the job. Raises TooMuch if there are more than `most`."""
+    return [Wait(*row) for row in _rows(WAITS, start, end, most)]
 
 
 def events_removed_between(start: datetime, end: datetime) -> int:
@@ -125,10 +138,20 @@ def events_removed_between(start: datetime, end: datetime) -> int:
     return int(count)
 
 
-def _rows(statement: str, start: datetime, end: datetime) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, {"start": start, "end": end})
-        return cursor.fetchall()
+def _rows(
+    statement: str, start: datetime, end: datetime, most: int | None = None, **values: Any
+) -> list[tuple[Any, ...]]:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(statement, {"start": start, "end": end, "most": most, **values})
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+    except OperationalError as error:
+        if getattr(error.__cause__, "pgcode", None) == TIMED_OUT:
+            raise TooMuch from error
+        raise
+    if most is not None and len(rows) > most:
+        raise TooMuch
+    return rows
 
 
 def held_spans(start: datetime, end: datetime) -> list[Span]:

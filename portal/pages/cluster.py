@@ -11,7 +11,6 @@ from django.views.decorators.http import require_GET
 
 from jobs import humanize
 from jobs.selectors import cluster, heads, queue
-from portal.pages import timeline
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
 from portal.pages.shell import frame, last_tenant
@@ -35,7 +34,6 @@ def page(request: HttpRequest) -> HttpResponse:
         "out": sum(not node.takes_learners for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
         "news": news,
-        "timeline": timeline.view(request),
     }
     return render(request, "cluster.html", context)
 

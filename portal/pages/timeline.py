@@ -1,4 +1,4 @@
-"""Nodes over time on the cluster page: geometry of the bands, the gaps in them, and what is said of one gap."""
+"""Nodes over time, on a page of their own: geometry of the bands, the gaps in them, and what is said of one gap."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
 from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_GET
 
 from jobs import humanize
 from jobs.models import NodeChange
+from jobs.selectors.demand import TooMuch
 from jobs.selectors.snapshot import database_now
 from jobs.selectors.timeline import UNKNOWN, Gap, NodeTime, Phase, gap, nodes, timeline
 from jobs.selectors.wait_reasons import label_of
+from portal.pages import shell
+from portal.pages.guard import signed_in
 
 SPANS = {
     "hour": ("Last hour", timedelta(hours=1), 60),
@@ -98,19 +103,34 @@ class Frame:
         return min(self.now, self.start + part * self.part)
 
 
+@require_GET
+@signed_in
+def page(request: HttpRequest) -> HttpResponse:
+    """A page of its own: the cluster's is fetched again with each change, and a timeline reads much more."""
+    context = shell.frame(request, shell.last_tenant(request), "cluster") | {"timeline": view(request)}
+    return render(request, "cluster_timeline.html", context)
+
+
 def view(request: HttpRequest) -> dict[str, Any]:
-    """The timeline that the address asks for, and the gap that it names, if any."""
+    """The timeline that the address asks for, and the gap that it names, if any. too_much: which of both is not shown,
+    because too many jobs had a part in it."""
     frame = Frame.read(request.GET, database_now().astimezone(UTC))
     every = nodes()
     first = _first(request.GET.get("nodes", ""), len(every))
-    found = timeline(
-        request.user, every[first : first + NODES], frame.start, frame.end, frame.parts, frame.now
-    )
+    shown = every[first : first + NODES]
+    found: list[NodeTime] = []
+    why, too_much = None, ""
+    try:
+        found = timeline(request.user, shown, frame.start, frame.end, frame.parts, frame.now)
+        if frame.chosen:
+            why = _why(gap(request.user, *frame.chosen, frame.now))
+    except TooMuch:
+        too_much = "gap" if found else "span"
     return {
         "count": len(every),
         "more": len(every) > NODES,
         "first": first + 1,
-        "last": first + len(found),
+        "last": first + len(shown),
         "previous": max(1, first + 1 - NODES) if first else 0,
         "next": first + 1 + NODES if first + NODES < len(every) else 0,
         "span": frame.span,
@@ -119,7 +139,8 @@ def view(request: HttpRequest) -> dict[str, Any]:
         "end": frame.now,
         "ticks": _ticks(frame),
         "nodes": [_node(node, frame) for node in found],
-        "why": _why(gap(request.user, *frame.chosen, frame.now)) if frame.chosen else None,
+        "why": why,
+        "too_much": too_much,
     }
 
 

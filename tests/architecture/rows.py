@@ -264,6 +264,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "logout": (Page(ANY_USER, post=True, open_to_all=True),),
     "": (Page(ANY_USER),),
     "cluster": (Page(ANY_USER),),
+    "cluster/timeline": (Page(ANY_USER),),
     "docs/api": (Page(ANY_USER),),
     "help": (Page(ANY_USER),),
     "help/<slug:name>": (Page(ANY_USER, things={"name": "guide"}),),

@@ -39,6 +39,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "secrets-read-only": ("alice", "/t/vision-lab/secrets"),
     "secrets-own": ("alice", "/me/secrets"),
     "cluster": ("alice", "/cluster"),
+    "timeline": ("alice", "/cluster/timeline"),
     "profile": ("alice", "/me"),
     "help": ("alice", "/help"),
     "help-job-spec": ("alice", "/help/job-spec"),

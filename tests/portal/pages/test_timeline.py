@@ -1,4 +1,4 @@
-"""The timeline of the cluster page: what was held on each node when, and why nothing ran in a gap."""
+"""The timeline beside the cluster page: what was held on each node when, and why nothing ran in a gap."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pytest_django import Settings
 
 from gpu_scheduler.model import WaitReason
 from jobs.models import ClusterNode, Job, NodeChange, PlatformStop
+from jobs.selectors import demand
+from jobs.selectors import timeline as selected
 from portal.pages import timeline
 from tenants.models import Tenant, User
 from tests import factories
@@ -23,6 +25,7 @@ from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
+PAGE = "/cluster/timeline"
 NOW = datetime(2026, 11, 25, 12, 7, tzinfo=UTC)
 
 
@@ -57,14 +60,14 @@ def waits(of: Tenant, reason: WaitReason, since: float, until: float, **fields: 
 
 
 def nodes(client: Any, **query: str) -> dict[str, Any]:
-    page = client.get("/cluster", query)
+    page = client.get(PAGE, query)
     assert page.status_code == 200
     return {node["name"]: node for node in page.context["timeline"]["nodes"]}
 
 
 def why(client: Any, node: str, since: float, until: float) -> Any:
     times = {"since": f"{at(since):%Y-%m-%dT%H:%M:%SZ}", "until": f"{at(until):%Y-%m-%dT%H:%M:%SZ}"}
-    return client.get("/cluster", {"span": "day", "node": node} | times)
+    return client.get(PAGE, {"span": "day", "node": node} | times)
 
 
 def gaps(node: dict[str, Any]) -> list[tuple[datetime, datetime, float]]:
@@ -80,7 +83,7 @@ def test_the_gaps_are_what_nothing_held(signed_in: SignIn, alice: User, lab: Ten
     assert gaps(found["node-a"]) == [(at(-11.75), at(2), 8), (at(4), at(6), 4), (at(6), NOW, 8)]
     assert gaps(found["node-b"]) == [(at(-11.75), NOW, 8)]
     assert found["node-a"]["used"] == pytest.approx(100 * (8 * 2 + 4 * 2) / (8 * 24), abs=1)
-    html = markup(client.get("/cluster"))
+    html = markup(client.get(PAGE))
     assert found["node-a"]["gaps"][0].link.replace("&", "&amp;") in html
     assert "8 of 8 idle" in html or "8.0 of 8 idle" in html
 
@@ -102,6 +105,18 @@ def test_jobs_of_others_are_drawn_apart_and_without_their_names(
     kinds = [band.kind for band in nodes(signed_in(admin))["node-a"]["bands"]]
     assert kinds == ["part-used"]
     assert "hush-plan" in markup(why(signed_in(admin), "node-a", 5, 6))
+
+
+def test_a_tenants_deleted_jobs_stay_its_own(signed_in: SignIn, alice: User, lab: Tenant) -> None:
+    ran(lab, 4, 2, 4)
+    waits(lab, WaitReason.INSUFFICIENT_CAPACITY, 5, 6, name="hush-plan")
+    Job.objects.update(deleted_at=NOW)
+    kinds = [band.kind for band in nodes(signed_in(alice))["node-a"]["bands"]]
+    assert kinds == ["part-used"]
+    page = markup(why(signed_in(alice), "node-a", 5, 6))
+    assert "a deleted job" in page
+    assert "of another tenant" not in page
+    assert "hush-plan" not in page
 
 
 def test_a_gap_says_which_jobs_waited_and_for_what(signed_in: SignIn, alice: User, lab: Tenant) -> None:
@@ -143,7 +158,7 @@ def test_what_was_not_recorded_is_unknown(
         "Jobs that were deleted since may be missing here.",
     ]
     assert [band.kind for band in nodes(signed_in(alice))["node-a"]["phases"]] == ["part-unknown"]
-    svg = signed_in(alice).get("/cluster").content.decode().split("timeline-band")[1].split("</svg>")[0]
+    svg = signed_in(alice).get(PAGE).content.decode().split("timeline-band")[1].split("</svg>")[0]
     assert svg.index("part-unknown") < svg.index("part-used"), "what is known to have run is not covered"
 
 
@@ -160,7 +175,7 @@ def test_what_was_not_recorded_is_unknown(
 def test_an_address_that_names_no_gap_shows_the_last_day(
     signed_in: SignIn, alice: User, query: dict[str, str]
 ) -> None:
-    page = signed_in(alice).get("/cluster", query)
+    page = signed_in(alice).get(PAGE, query)
     assert page.status_code == 200
     assert page.context["timeline"]["why"] is None
     assert page.context["timeline"]["span"] == "day"
@@ -183,6 +198,44 @@ def test_more_runs_and_waits_take_no_more_queries(signed_in: SignIn, alice: User
     assert queries() == before <= 35
 
 
+def test_the_cluster_page_which_is_fetched_with_each_change_reads_no_past(
+    signed_in: SignIn, alice: User, lab: Tenant
+) -> None:
+    client = signed_in(alice)
+    with CaptureQueriesContext(connection) as made:
+        assert 'href="/cluster/timeline"' in markup(client.get("/cluster"))
+    assert not [query for query in made if "jobs_nodechange" in query["sql"] or "AS held" in query["sql"]]
+
+
+def test_only_attempts_of_the_nodes_that_are_drawn_are_read(lab: Tenant) -> None:
+    ran(lab, 4, 2, 4)
+    assert len(demand.uses_between(at(0), NOW, ["node-a", "node-b"])) == 1
+    assert demand.uses_between(at(0), NOW, ["node-b"]) == []
+
+
+def test_too_many_attempts_or_waits_are_said_to_be_too_many(
+    signed_in: SignIn, alice: User, lab: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(lab, 2, 2, 3)
+    for _ in range(2):
+        waits(lab, WaitReason.QUOTA_GPUS, 3, 9)
+    monkeypatch.setattr(selected, "MOST", 1)
+    page = why(signed_in(alice), "node-a", 4, 5)
+    assert "Too many jobs waited in this gap" in markup(page)
+    assert len(page.context["timeline"]["nodes"]) == 2
+    ran(lab, 2, 2, 3)
+    assert "Choose a shorter span" in markup(signed_in(alice).get(PAGE))
+
+
+def test_what_the_database_does_not_read_in_time_is_too_much(
+    signed_in: SignIn, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "USES", "SET LOCAL statement_timeout = '10ms'; SELECT pg_sleep(600)")
+    page = signed_in(alice).get(PAGE)
+    assert page.status_code == 200
+    assert "Choose a shorter span" in markup(page)
+
+
 @pytest.mark.parametrize(("span", "parts"), [("hour", 60), ("day", 96), ("week", 84)])
 def test_parts_begin_at_multiples_of_their_length(span: str, parts: int) -> None:
     now = timezone.now()
@@ -199,6 +252,6 @@ def test_a_large_cluster_is_drawn_in_pages(
     client = signed_in(alice)
     assert list(nodes(client)) == ["node-a"]
     assert list(nodes(client, nodes="2")) == ["node-b"]
-    assert "Nodes 2 to 2 of 2" in markup(client.get("/cluster", {"nodes": "2"}))
+    assert "Nodes 2 to 2 of 2" in markup(client.get(PAGE, {"nodes": "2"}))
     for text in ("9", "-1", "two", "9" * 30):
         assert len(nodes(client, nodes=text)) == 1
