@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 
 from gpu_scheduler.ledger import loans
 from gpu_scheduler.model import QuotaUse
@@ -169,24 +168,27 @@ def _groups(terms: Terms, keys: Iterable[Key]) -> list[tuple[QuotaUse, ...]]:
 
 
 def _over_time(group: Sequence[QuotaUse], held: Spans, waiting: Spans, terms: Terms) -> dict[Key, Figures]:
-    """From one change of the group's use or demand to the next."""
-    levels: dict[Key, list[int]] = {(quota.tenant, quota.slot_type): [0, 0] for quota in group}
-    changes: defaultdict[datetime, list[tuple[Key, int, int]]] = defaultdict(list)
-    for which, spans in enumerate((held, waiting)):
-        for key in levels:
-            for span in spans.get(key, ()):
+    """From one change of the group's use or demand to the next; of each tenant, from one of its rates to the next."""
+    changes: defaultdict[datetime, list[tuple[str, int, int]]] = defaultdict(list)
+    for spans, of_held in ((held, 1), (waiting, 0)):
+        for quota in group:
+            for span in spans.get((quota.tenant, quota.slot_type), ()):
                 since, until = max(span.since, terms.since), min(span.until, terms.until)
                 if since < until:
-                    changes[since].append((key, which, span.slots))
-                    changes[until].append((key, which, -span.slots))
-    sums = dict.fromkeys(levels, NONE)
-    times = sorted(changes)
-    for at, until in pairwise(times):
-        for key, which, slots in changes[at]:
-            levels[key][which] += slots
-        now = [replace(quota, used=levels[quota.tenant, quota.slot_type][0]) for quota in group]
-        rates = at_once(now, {tenant: asked for (tenant, _), (_, asked) in levels.items()})
-        seconds = (until - at).total_seconds()
-        for key in levels:
-            sums[key] = sums[key].plus(rates[key[0]], seconds)
-    return sums
+                    more, asked_more = span.slots * of_held, span.slots * (1 - of_held)
+                    changes[since].append((span.tenant, more, asked_more))
+                    changes[until].append((span.tenant, -more, -asked_more))
+    now = {quota.tenant: replace(quota, used=0) for quota in group}
+    asked = dict.fromkeys(now, 0)
+    rates = dict.fromkeys(now, (NONE, terms.since))
+    sums = dict.fromkeys(now, NONE)
+    for at in sorted(changes):
+        for tenant, held_now, asked_now in changes[at]:
+            now[tenant] = replace(now[tenant], used=now[tenant].used + held_now)
+            asked[tenant] += asked_now
+        for tenant, rate in at_once(list(now.values()), asked).items():
+            before, since = rates[tenant]
+            if rate != before:
+                sums[tenant] = sums[tenant].plus(before, (at - since).total_seconds())
+                rates[tenant] = rate, at
+    return {(quota.tenant, quota.slot_type): sums[quota.tenant] for quota in group}

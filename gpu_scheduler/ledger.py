@@ -7,9 +7,10 @@ get back its limit, and all of them together never hold more than the sum of the
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from gpu_scheduler.model import QuotaUse, Running, TenantState
 
@@ -311,25 +312,26 @@ def loans(quotas: Iterable[QuotaUse]) -> list[Loan]:
     A cohort shares one stock, so whose slots a borrower has is a matter of count: the lender with the most idle ones
     is named first. What no limit covers, because one was lowered, is no loan.
     """
-    quotas = sorted(quotas, key=lambda quota: (quota.cohort, quota.slot_type, quota.tenant))
-    idle = {
-        (quota.tenant, quota.slot_type): min(quota.lends, max(0, quota.limit - quota.used))
-        for quota in quotas
-        if quota.cohort
-    }
-    found = []
-    for borrower in quotas:
-        missing = max(0, borrower.used - borrower.limit) if borrower.cohort else 0
-        lenders = [
-            quota
-            for quota in quotas
-            if (quota.cohort, quota.slot_type) == (borrower.cohort, borrower.slot_type)
-        ]
-        for lender in sorted(lenders, key=lambda quota: -idle.get((quota.tenant, quota.slot_type), 0)):
-            key = (lender.tenant, lender.slot_type)
-            slots = min(missing, idle.get(key, 0))
-            if slots:
-                idle[key] -= slots
-                missing -= slots
-                found.append(Loan(lender.tenant, borrower.tenant, borrower.cohort, borrower.slot_type, slots))
-    return found
+    stocks: defaultdict[tuple[str, str], list[QuotaUse]] = defaultdict(list)
+    for quota in sorted(quotas, key=lambda quota: (quota.cohort, quota.slot_type, quota.tenant)):
+        if quota.cohort:
+            stocks[quota.cohort, quota.slot_type].append(quota)
+    return [loan for mates in stocks.values() for loan in _loans_of_stock(mates)]
+
+
+def _loans_of_stock(mates: Sequence[QuotaUse]) -> Iterator[Loan]:
+    idle = [
+        (-slots, n)
+        for n, quota in enumerate(mates)
+        if (slots := min(quota.lends, quota.limit - quota.used)) > 0
+    ]
+    heapify(idle)
+    for borrower in mates:
+        missing = borrower.used - borrower.limit
+        while missing > 0 and idle:
+            most, n = heappop(idle)
+            slots = min(missing, -most)
+            missing -= slots
+            if slots < -most:
+                heappush(idle, (most + slots, n))
+            yield Loan(mates[n].tenant, borrower.tenant, borrower.cohort, borrower.slot_type, slots)

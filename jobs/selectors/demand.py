@@ -82,6 +82,7 @@ WITH alive AS (
   SELECT id, slug, state, gpus, gpu_type, slots, learners
   FROM jobs_job JOIN (SELECT id AS tenant_id, slug FROM tenants_tenant) AS tenant USING (tenant_id)
   WHERE {LIFE_SQL} && tstzrange(%(start)s, %(end)s)
+    AND (%(tenants)s::text[] IS NULL OR slug = ANY(%(tenants)s))
 )"""
 """By an index (job_life). A job that is halted is alive, so few of these are of other times."""
 
@@ -114,22 +115,28 @@ SELECT count(*) FROM alive JOIN jobs_removal AS gone ON gone.job_id = alive.id W
 
 
 def uses_between(
-    start: datetime, end: datetime, nodes: Sequence[str] | None = None, most: int | None = None
+    start: datetime,
+    end: datetime,
+    nodes: Sequence[str] | None = None,
+    most: int | None = None,
+    tenants: Sequence[str] | None = None,
 ) -> list[Use]:
-    """The attempts that held slots in this time (of these nodes, or of all), not cut to it, oldest first. Raises
-    TooMuch if there are more than `most`."""
+    """The attempts that held slots in this time (of these nodes or tenants, or of all), not cut to it, oldest
+    first. Raises TooMuch if there are more than `most`."""
     return [
         Use(job, tenant, slot_type, slots, tuple(nodes), since, until)
         for job, tenant, slot_type, slots, nodes, since, until in _rows(
-            USES, start, end, most, nodes=None if nodes is None else list(nodes)
+            USES, start, end, most, tenants, nodes=None if nodes is None else list(nodes)
         )
     ]
 
 
-def waits_between(start: datetime, end: datetime, most: int | None = None) -> list[Wait]:
+def waits_between(
+    start: datetime, end: datetime, most: int | None = None, tenants: Sequence[str] | None = None
+) -> list[Wait]:
     """The waits of this time by reason, not cut to it, oldest first. A wait is known from the first pass on that
     evaluated the job. Raises TooMuch if there are more than `most`."""
-    return [Wait(*row) for row in _rows(WAITS, start, end, most)]
+    return [Wait(*row) for row in _rows(WAITS, start, end, most, tenants)]
 
 
 def events_removed_between(start: datetime, end: datetime) -> int:
@@ -139,11 +146,22 @@ def events_removed_between(start: datetime, end: datetime) -> int:
 
 
 def _rows(
-    statement: str, start: datetime, end: datetime, most: int | None = None, **values: Any
+    statement: str,
+    start: datetime,
+    end: datetime,
+    most: int | None = None,
+    tenants: Sequence[str] | None = None,
+    **values: Any,
 ) -> list[tuple[Any, ...]]:
+    values |= {
+        "start": start,
+        "end": end,
+        "most": most,
+        "tenants": None if tenants is None else list(tenants),
+    }
     try:
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(statement, {"start": start, "end": end, "most": most, **values})
+            cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
     except OperationalError as error:
         if getattr(error.__cause__, "pgcode", None) == TIMED_OUT:
@@ -154,20 +172,20 @@ def _rows(
     return rows
 
 
-def held_spans(start: datetime, end: datetime) -> list[Span]:
-    """What jobs held, as fairness counts it."""
+def held_spans(start: datetime, end: datetime, tenants: Sequence[str] | None = None) -> list[Span]:
+    """What jobs of these tenants, or of all, held, as fairness counts it."""
     return [
         Span(use.tenant, use.slot_type, use.slots * len(use.nodes), use.since, use.until)
-        for use in uses_between(start, end)
+        for use in uses_between(start, end, tenants=tenants)
     ]
 
 
-def owed_spans(start: datetime, end: datetime) -> list[Span]:
+def owed_spans(start: datetime, end: datetime, tenants: Sequence[str] | None = None) -> list[Span]:
     """What waiting jobs asked for while their tenants were owed it; without the time of a stopped platform."""
     stops = stops_between(start, end)
     return [
         Span(wait.tenant, wait.slot_type, wait.slots, since, until)
-        for wait in waits_between(start, end)
+        for wait in waits_between(start, end, tenants=tenants)
         if wait.reason in OWED and wait.slot_type
         for since, until in _without(stops, wait.since, wait.until)
     ]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from django.db.models import Max, Sum
 
 from gpu_scheduler.fairness import Figures as Figures
-from gpu_scheduler.fairness import Key, figures, jain
+from gpu_scheduler.fairness import Key, Terms, figures, jain
 from jobs.models import FairnessHour, FairnessShare
 from jobs.selectors.demand import held_spans, owed_spans, terms_between
 from jobs.selectors.usage import gpus_first
@@ -75,7 +75,7 @@ def fairness(start: datetime, end: datetime, now: datetime, tenant: Tenant | Non
     for slug, slot_type, *values in summed:
         sums[slug, slot_type] = Figures(*values)
     if fresh := _fresh(start, end, now):
-        for key, found in recomputed(*fresh).items():
+        for key, found in recomputed(*fresh, tenant=None if tenant is None else tenant.slug).items():
             if tenant is None or key[0] == tenant.slug:
                 sums[key] = sums[key].plus(found)
     return _report(start, end, sums, _unknown(start, end, known, fresh), whole=tenant is None)
@@ -94,8 +94,21 @@ def recompute(start: datetime, end: datetime, now: datetime) -> Report:
     return _report(start, end, sums, (), whole=True)
 
 
-def recomputed(start: datetime, end: datetime) -> dict[Key, Figures]:
-    return figures(held_spans(start, end), owed_spans(start, end), terms_between(start, end))
+def recomputed(start: datetime, end: datetime, tenant: str | None = None) -> dict[Key, Figures]:
+    """By key. With a tenant, its figures are whole, and only those that lend to it or borrow from it are read."""
+    terms, tenants = terms_between(start, end), None
+    if tenant is not None:
+        tenants = sorted({tenant}.union(*(_cohort_of(tenant, each) for each in terms)))
+        terms = [
+            replace(each, quotas=tuple(quota for quota in each.quotas if quota.tenant in tenants))
+            for each in terms
+        ]
+    return figures(held_spans(start, end, tenants), owed_spans(start, end, tenants), terms)
+
+
+def _cohort_of(tenant: str, terms: Terms) -> set[str]:
+    cohorts = {quota.cohort for quota in terms.quotas if quota.tenant == tenant and quota.cohort}
+    return {quota.tenant for quota in terms.quotas if quota.cohort in cohorts}
 
 
 def _hours(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime]:

@@ -79,6 +79,19 @@ def test_what_is_received_later_makes_up_for_nothing() -> None:
     assert found.satisfied == 0.5
 
 
+def test_a_change_costs_only_those_whose_figures_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large cohort, most tenants' figures are not touched by one tenant's jobs."""
+    summed: list[Figures] = []
+    plus = Figures.plus
+    monkeypatch.setattr(Figures, "plus", lambda self, *more: (summed.append(self), plus(self, *more))[1])
+    at = [START + timedelta(minutes=n) for n in range(31)]
+    held = [Span("busy", "a100", 1 + n % 2, at[n], at[n + 1]) for n in range(30)]
+    held += [Span(f"t{n}", "a100", 1, at[0], at[30]) for n in range(50)]
+    terms = [Terms(at[0], at[30], (quota("busy", 4), *(quota(f"t{n}", 1) for n in range(50))))]
+    assert figures(held, [], terms)["t7", "a100"] == Figures(guaranteed=1800, received=1800)
+    assert len(summed) < 300
+
+
 SPANS = st.lists(
     st.builds(
         lambda tenant, slots, since, lasts: Span(

@@ -12,11 +12,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from gpu_scheduler.fairness import Figures
+from gpu_scheduler.fairness import Figures, Key, Span, Terms, figures
 from gpu_scheduler.model import WaitReason
 from jobs import fairness_hours
 from jobs.lifecycle import periodic
 from jobs.models import FairnessHour, FairnessShare, Job, NodeChange, PlatformStop
+from jobs.selectors import fairness as selected
 from jobs.selectors.demand import terms_between
 from jobs.selectors.fairness import HOUR, Report, fairness, recompute
 from tenants.models import Quota, QuotaChange, Tenant
@@ -118,6 +119,20 @@ def test_one_tenant_sees_its_own_lines_and_no_index(past: Past) -> None:
     report = past.report(tenant=past.vision)
     assert slot_hours(report) == {"vision-lab": EXPECTED["vision-lab"]}
     assert report.jain == {}
+
+
+def test_for_one_tenant_only_its_cohort_is_computed(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    FairnessHour.objects.filter(at__gte=past.at(1)).delete()
+    read = []
+
+    def noted(held: list[Span], waiting: list[Span], terms: list[Terms]) -> dict[Key, Figures]:
+        read.extend([*held, *waiting, *(quota for each in terms for quota in each.quotas)])
+        return figures(held, waiting, terms)
+
+    monkeypatch.setattr(selected, "figures", noted)
+    assert slot_hours(past.report(tenant=past.vision)) == {"vision-lab": EXPECTED["vision-lab"]}
+    assert {each.tenant for each in read} == {"vision-lab", "nlp-research"}
 
 
 def test_before_there_are_facts_it_is_unknown(past: Past) -> None:
