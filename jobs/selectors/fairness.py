@@ -112,7 +112,9 @@ def _cohort_of(tenant: str, terms: Terms) -> set[str]:
 
 
 def _hours(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime]:
-    """All hours that have a part of it, up to now. No time that a caller may name overflows."""
+    """All hours that have a part of it, up to now; none of the future. No time that a caller may name overflows."""
+    if start > now:
+        return now, now
     end = max(EARLIEST, min(end, now))
     start = hour_of(min(max(EARLIEST, start), end))
     return start, max(start, min(now, hour_of(end - timedelta(microseconds=1)) + HOUR))

@@ -47,8 +47,7 @@ class Period:
             return cls._last(
                 USUAL, now, f"The first day must be before the last one, by at most {MOST_DAYS} days."
             )
-        begin, end = (datetime.combine(day, time(), UTC) for day in (first, last))
-        return cls(begin, end + timedelta(days=1), "")
+        return cls(datetime.combine(first, time(), UTC), datetime.combine(last, time.max, UTC), "")
 
     @classmethod
     def _last(cls, days: str, now: datetime, problem: str = "") -> Period:

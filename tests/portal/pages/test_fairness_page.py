@@ -130,6 +130,16 @@ def test_times_at_the_ends_of_the_calendar_are_no_error(admin: User, past: Past,
     assert Api(admin).get(f"/fairness?{query}").json()["items"] == []
 
 
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31", "2130-01-01"])
+def test_days_of_the_future_and_at_the_ends_of_the_calendar_are_empty(
+    console: Client, past: Past, day: str
+) -> None:
+    store()
+    held(job_of_the_past(past.vision, 2, past.at(3)), past.at(3), None)
+    assert console.get(PAGE, {"from": day, "to": day}).context["pools"] == []
+    assert len(console.get(f"{PAGE}.csv", {"from": day, "to": day}).content.decode().splitlines()) == 1
+
+
 def test_more_jobs_and_tenants_take_no_more_queries(past: Past, console: Client) -> None:
     store()
 
