@@ -74,10 +74,11 @@ def due(*others: str) -> set[str]:
     return {name for name in (*TASKS, *others) if known.get(name, True)}
 
 
-def run_due() -> list[str]:
-    """Run every task that is due and that no other worker is running; returns their names."""
+def run_due(*only: str) -> list[str]:
+    """Run every task, or these, that is due and that no other worker is running; returns their names."""
     done = []
-    for name, (every_s, task) in TASKS.items():
+    for name in only or TASKS:
+        every_s, task = TASKS[name]
         before = _claim(name, every_s)
         if before is None:
             continue
@@ -247,7 +248,7 @@ def seal_audit_log(before: Result) -> Result:
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
-    "fairness": (60.0, _until_done("fairness", fairness_hours.record)),
+    "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),

@@ -66,7 +66,7 @@ class Ticker(threading.Thread):
         self._changed_gangs = ChangedGangs()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
         self._busy: set[Future[None]] = set()
-        self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
+        self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
@@ -94,7 +94,9 @@ class Ticker(threading.Thread):
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
-        if due - {PeriodicTask.CYCLE}:
+        if periodic.NOTICE in due:  # a task that takes long must not look like a stopped platform
+            self._in_turn(self._notice_turn, lambda: periodic.run_due(periodic.NOTICE))
+        if due - {PeriodicTask.CYCLE, periodic.NOTICE}:
             self._in_turn(self._periodic_turn, periodic.run_due)
         self._follow_cluster()
 

@@ -16,7 +16,7 @@ from django.db.models import Max, Sum
 from gpu_scheduler.fairness import Figures as Figures
 from gpu_scheduler.fairness import Key, Terms, figures, jain
 from jobs.models import FairnessHour, FairnessShare
-from jobs.selectors.demand import held_spans, owed_spans, terms_between
+from jobs.selectors.demand import TooMuch, held_spans, owed_spans, terms_between
 from jobs.selectors.usage import gpus_first
 from tenants.models import Tenant
 
@@ -75,7 +75,11 @@ def fairness(start: datetime, end: datetime, now: datetime, tenant: Tenant | Non
     for slug, slot_type, *values in summed:
         sums[slug, slot_type] = Figures(*values)
     if fresh := _fresh(start, end, now):
-        for key, found in recomputed(*fresh, tenant=None if tenant is None else tenant.slug).items():
+        try:
+            newest = recomputed(*fresh, tenant=None if tenant is None else tenant.slug)
+        except TooMuch:
+            fresh, newest = None, {}
+        for key, found in newest.items():
             if tenant is None or key[0] == tenant.slug:
                 sums[key] = sums[key].plus(found)
     return _report(start, end, sums, _unknown(start, end, known, fresh), whole=tenant is None)

@@ -18,7 +18,7 @@ from jobs import fairness_hours
 from jobs.lifecycle import periodic
 from jobs.models import FairnessHour, FairnessShare, Job, NodeChange, PlatformStop
 from jobs.selectors import fairness as selected
-from jobs.selectors.demand import terms_between
+from jobs.selectors.demand import TooMuch, terms_between
 from jobs.selectors.fairness import HOUR, Report, fairness, recompute
 from tenants.models import Quota, QuotaChange, Tenant
 from tests import factories
@@ -153,7 +153,7 @@ def test_an_hour_is_stored_once_and_only_when_it_is_over(past: Past) -> None:
     assert FairnessShare.objects.count() == 6
     store()
     assert FairnessHour.objects.count() == count
-    assert fairness_hours.record({}) == {"hours": 0, "more": False}
+    assert fairness_hours.record({}) == {"hours": 0, "more": False, "failures": 0, "skipped": ""}
 
 
 def test_hours_that_were_missed_follow(past: Past) -> None:
@@ -163,6 +163,31 @@ def test_hours_that_were_missed_follow(past: Past) -> None:
     store()
     assert FairnessHour.objects.count() == 24
     assert slot_hours(past.report()) == EXPECTED
+
+
+def test_an_hour_that_cannot_be_read_in_time_stays_unknown_and_the_next_ones_are_stored(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store()
+    FairnessHour.objects.filter(at__gte=past.at(1)).delete()
+    compute = selected.recomputed
+
+    def too_much(start: datetime, end: datetime, tenant: str | None = None) -> dict[Key, Figures]:
+        if start <= past.at(1) < end:
+            raise TooMuch
+        return compute(start, end, tenant)
+
+    monkeypatch.setattr(fairness_hours, "recomputed", too_much)
+    monkeypatch.setattr(selected, "recomputed", too_much)
+    assert past.report().unknown == ((past.at(1), past.at(3)),)
+    result: dict[str, Any] = {}
+    for failures in range(1, fairness_hours.TRIES):
+        result = fairness_hours.record(result)
+        assert (result["failures"], result["hours"], result["more"]) == (failures, 0, False)
+    result = fairness_hours.record(result)
+    assert (result["failures"], result["hours"], result["more"]) == (0, 1, False)
+    assert past.report().unknown == ((past.at(1), past.at(2)),)
+    assert fairness_hours.record(result)["hours"] == 0
 
 
 def test_the_newest_time_is_computed_for_the_reader(past: Past) -> None:

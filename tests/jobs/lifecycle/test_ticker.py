@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -57,6 +59,36 @@ def test_a_job_is_deployed_by_the_ticker_alone(ticker: Ticker) -> None:
     wait_for(
         lambda: set(PeriodicTask.objects.values_list("name", flat=True)) == set(periodic.TASKS) | {"cycle"}
     )
+
+
+def test_a_task_that_takes_long_does_not_look_like_a_stopped_platform(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notes that the platform runs go on meanwhile."""
+    begun, end = threading.Event(), threading.Event()
+
+    def long(_: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        assert end.wait(60)
+        return {}
+
+    monkeypatch.setattr(
+        periodic, "TASKS", {"tidy": (3600.0, long), periodic.NOTICE: periodic.TASKS[periodic.NOTICE]}
+    )
+    clusters.use(MemoryCluster([]))
+    running = Ticker("test", tick_s=0.05)
+    running.start()
+    try:
+        assert begun.wait(60)
+        notice = PeriodicTask.objects.filter(name=periodic.NOTICE)
+        wait_for(lambda: notice.exclude(done_at=None).exists())
+        before = notice.get().done_at
+        notice.update(next_at=Now())
+        wait_for(lambda: notice.get().done_at > before)
+    finally:
+        end.set()
+        running.stop()
+        clusters.use(None)
 
 
 def test_a_ticker_that_stops_leaves_no_registration(ticker: Ticker) -> None:
