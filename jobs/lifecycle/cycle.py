@@ -44,7 +44,14 @@ from jobs.lifecycle.plan_effects import (
 )
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
-from jobs.selectors.nodes import NODE_COLUMNS, node_changes, node_row, with_avoided
+from jobs.selectors.nodes import (
+    NODE_COLUMNS,
+    history_of,
+    newest_history,
+    node_changes,
+    node_row,
+    with_avoided,
+)
 from jobs.selectors.snapshot import database_now, needs_plan, snapshot
 from jobs.states import Intent, State
 
@@ -205,19 +212,30 @@ def _write_start(start: Start, cluster: str, token: uuid.UUID) -> None:
         fp("admit.before_commit")
 
 
+_history_compared = False
+
+
 def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
-    """Keep the nodes for the pages and REST; only what changed is written."""
+    """Keep the nodes for the pages and REST; only what changed is written.
+
+    The first pass of a process compares with the history itself: workers of an older version, which run beside newer
+    ones during an upgrade, keep nodes without writing history.
+    """
+    global _history_compared
     known = {row["name"]: row for row in ClusterNode.objects.values("cluster", *NODE_COLUMNS)}
     shown = {node.name: {"cluster": cluster, **node_row(node)} for node in nodes}
-    if known == shown:
+    if known == shown and _history_compared:
         return
     with transaction.atomic():
         ClusterNode.objects.exclude(name__in=shown).delete()
         for name, row in shown.items():
             if known.get(name) != row:
                 ClusterNode.objects.update_or_create(name=name, defaults=row | {"changed_at": Now()})
-        NodeChange.objects.bulk_create(node_changes(known, shown))
-        transaction.on_commit(pubsub.cluster_changed, robust=True)
+        before = history_of(known) if _history_compared else newest_history()
+        NodeChange.objects.bulk_create(node_changes(before, history_of(shown)))
+        if known != shown:
+            transaction.on_commit(pubsub.cluster_changed, robust=True)
+    _history_compared = True
 
 
 def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:

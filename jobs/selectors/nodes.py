@@ -100,21 +100,36 @@ def with_avoided(nodes: Sequence[Node]) -> list[Node]:
     return [replace(node, avoid_until=avoid[node.name]) if node.name in avoid else node for node in nodes]
 
 
-def node_changes(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> Iterator[NodeChange]:
-    """The lines of history of what a pass found, by the values of NODE_COLUMNS of all nodes then and now."""
+History = Mapping[str, Mapping[str, Any]]
+"""By name, what is kept of the past of a node: its slot type, slots and state. A node that is gone is not in it."""
+
+
+def history_of(rows: Mapping[str, Mapping[str, Any]]) -> History:
+    """Of nodes by the values of NODE_COLUMNS."""
+    return {name: _in_history(row) for name, row in rows.items()}
+
+
+def newest_history() -> History:
+    """As the newest lines of history say."""
+    rows = NodeChange.objects.order_by("name", "-at", "-pk").distinct("name")
+    return {
+        row.name: {"slot_type": row.slot_type, "slots": row.slots, "state": row.state}
+        for row in rows
+        if row.state != NodeChange.State.GONE
+    }
+
+
+def node_changes(before: History, after: History) -> Iterator[NodeChange]:
+    """The lines of history of what a pass found."""
     for name in sorted(before.keys() | after.keys()):
-        was, now = _in_history(before.get(name)), _in_history(after.get(name))
+        was, now = before.get(name), after.get(name)
         if now is None and was is not None:
-            yield NodeChange(name=name, **was | {"state": NodeChange.State.GONE})
+            yield NodeChange(name=name, **{**was, "state": NodeChange.State.GONE})
         elif now is not None and now != was:
             yield NodeChange(name=name, **now)
 
 
-def _in_history(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
+def _in_history(row: Mapping[str, Any]) -> dict[str, Any]:
     state = NodeChange.State.READY
     if not row["ready"]:
         state = NodeChange.State.DOWN

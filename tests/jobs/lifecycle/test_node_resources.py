@@ -134,3 +134,22 @@ def test_a_node_leaves_a_line_of_history_when_it_changes_and_only_then(
     rows = NodeChange.objects.filter(name="gpu-a").order_by("at", "pk")
     assert [row.state for row in rows] == ["ready", "cordoned", "down", "gone"]
     assert {(row.slot_type, row.slots) for row in rows} == {(GPUS.slot_type, GPUS.slots)}
+
+
+def test_what_a_worker_of_an_older_version_changed_is_in_the_history_after_the_first_pass(
+    gpus: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps nodes without writing history: one was cordoned, one is gone, one is new."""
+    gpus.cluster.set_node(replace(GPUS, cordoned=True))
+    cycle.run()
+    NodeChange.objects.all().delete()
+    for name in ("gpu-a", "gpu-gone"):
+        NodeChange.objects.create(name=name, slot_type=GPUS.slot_type, slots=GPUS.slots, state="ready")
+    monkeypatch.setattr(cycle, "_history_compared", False)
+    for _ in range(2):
+        cycle.run()
+    rows = list(NodeChange.objects.order_by("at", "pk").values_list("name", "state"))
+    assert rows[:2] == [("gpu-a", "ready"), ("gpu-gone", "ready")]
+    others = {(node.name, "ready") for node in gpus.cluster.nodes() if node.name != "gpu-a"}
+    assert set(rows[2:]) == {("gpu-a", "cordoned"), ("gpu-gone", "gone")} | others
+    assert len(rows) == 4 + len(others)
