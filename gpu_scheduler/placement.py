@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from gpu_scheduler.model import (
     LEVELS,
@@ -57,6 +57,10 @@ def minus(room: Room, need: Room, times: int = 1) -> Room:
     if memory != UNCOUNTED:
         memory = max(0, memory - need[2] * times)
     return (slots if slots > 0 else 0, cpus, memory)
+
+
+def _times(need: Room, learners: int) -> Room:
+    return need[0] * learners, need[1] * learners, need[2] * learners
 
 
 def plus(room: Room, need: Need) -> Room:
@@ -496,8 +500,16 @@ class Pool:
         least = [
             heapq.nsmallest(learners, lacking) for lacking in by_domain.values() if len(lacking) >= learners
         ]
-        places = min(least, key=lambda places: (sum(missing for missing, *_ in places), places))
-        return Counter(name for _, _, name, _ in places)
+        sums = [sum(missing for missing, *_ in places) for places in least]
+        fewest = min(sums)
+        tied = sorted(places for places, missing in zip(least, sums, strict=True) if missing == fewest)
+        choices = [Counter(name for _, _, name, _ in places) for places in tied]
+        if len(choices) == 1:
+            return choices[0]
+        # The first that is certainly free: what was promised for a domain stays true.
+        ends = [self._all_free_at({name: _times(need, n) for name, n in each.items()}) for each in choices]
+        latest = datetime.max.replace(tzinfo=UTC)
+        return choices[min(range(len(choices)), key=lambda index: ends[index] or latest)]
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""
@@ -517,7 +529,7 @@ class Pool:
         first = self.reserved_for is None
         self._reserve(gang, rooms)
         if first:
-            self.reserved_until = self._all_reserved_free_at()
+            self.reserved_until = self._all_free_at(self._reserved)
 
     def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
         self._reserved |= rooms
@@ -531,15 +543,15 @@ class Pool:
             return False
         return gang.runs_at_most_s <= (self.reserved_until - now).total_seconds()
 
-    def _all_reserved_free_at(self) -> datetime | None:
-        """When the reserved slots will all be free; None unless every run on them has a known end."""
+    def _all_free_at(self, rooms: Mapping[str, Room]) -> datetime | None:
+        """When so much of these nodes will all be free; None unless every run there has a known end, and one has."""
         ends: defaultdict[str, list[tuple[datetime, Room]]] = defaultdict(list)
         for run in self._running:
             for name in run.nodes:
-                if name in self._reserved and run.ends_by is not None:
+                if name in rooms and run.ends_by is not None:
                     ends[name].append((run.ends_by, self.need(run.gang)))
         latest: datetime | None = None
-        for name, reserved in self._reserved.items():
+        for name, reserved in rooms.items():
             missing = minus(reserved, self.free.of[name])
             for end, released in sorted(ends[name]):
                 if missing == NO_ROOM:

@@ -25,6 +25,7 @@ from gpu_scheduler.model import (
     WaitReason,
     domain_at,
 )
+from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
 
@@ -269,3 +270,21 @@ def test_a_reservation_is_not_for_nodes_that_programs_of_others_hold(topology: T
     assert set(placed(made, "j2")) <= free, "what lacks the least without them is reserved"
     alone = snapshot(on[:2], waiting, policy=FairShare(), policy_state=head)
     assert plan(alone).starts == (), "nowhere else: these are"
+
+
+def test_of_equal_racks_the_one_that_is_certainly_free_first_is_reserved() -> None:
+    """So that a start that was promised stays true when another rack comes to lack as little."""
+    on = racks(a1x=8, a1y=8, a2x=8, a2y=8, a3x=8, a3y=8)
+
+    def reserved(**minutes: int | None) -> set[str]:
+        busy = [
+            running(f"r{name}", name, slots=8, ends_by=None if at is None else NOON.replace(minute=at))
+            for name, at in minutes.items()
+        ]
+        pool = Pool("a100", on, busy, NOON)
+        assert pool.reserve_for(close("j1", 2, 8))
+        return {name for name in pool.free.of if pool.free.of[name] != pool.unreserved.of[name]}
+
+    assert reserved(a1x=None, a2x=20, a3x=10) == {"a3y"}
+    assert reserved(a1x=None, a2x=10, a3x=20) == {"a2y"}
+    assert reserved(a1x=None, a2x=None, a3x=None) == {"a1y"}
