@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.crypto import constant_time_compare
 
@@ -41,8 +42,20 @@ class Awaited:
     app: int | None
 
 
+@transaction.atomic
 def enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
-    """Begin the user's session, or ask for the second factor. by: what was shown as the first one."""
+    """Begin the user's session, or ask for the second factor. by: what was shown as the first one.
+
+    The session is there before the user's row is let go: who turns a second factor on, or unlinks an identity, then
+    ends it.
+    """
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    arrived = _enter(request, user, to=to, by=by)
+    request.session.save()
+    return arrived
+
+
+def _enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
     if second_factor_due(by):
         if two_factor.is_on(user):
             return _wait(request, user, to=to, by=by, app=None)

@@ -92,13 +92,11 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 @transaction.atomic
 def _enter(request: HttpRequest, identity: Identity, to: str) -> HttpResponse:
-    """The session is there before the user's row is let go: who unlinks the identity then ends it."""
+    """The user's row is held until the session is there."""
     user = user_of(identity)
     # Nothing of the session before goes on: neither its key, nor its expiry, nor whose it was.
     request.session.flush()
-    arrived = enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by=SINGLE_SIGN_ON)
-    request.session.save()
-    return arrived
+    return enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by=SINGLE_SIGN_ON)
 
 
 def _require_provider() -> None:

@@ -20,7 +20,7 @@ OTHER_ROWS = {
     },
     "portal/demo.py": {"user.save()"},
     "portal/pages/me.py": {"form.save()"},
-    "portal/pages/single_sign_on.py": {"request.session.save()"},
+    "portal/pages/session_start.py": {"request.session.save()"},
     "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
     "tenants/services/identities.py": {"made.save()"},
     "tenants/services/secrets.py": {"row.save()"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from axes.models import AccessAttempt
 from django.conf import LazySettings
 from django.core.cache import cache
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from portal import single_sign_on
@@ -350,3 +352,32 @@ class TestAfterSingleSignOn:
         identity_link(user=admin, username="erin", subject="another")
         answer = client.post("/login/code", {"code": factories.app_code(secret)})
         assert (answer["Location"], is_in(client)) == ("/login", False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_sign_in_holds_the_user_until_its_session_is_there(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password given while a second factor was turned on left a session without one."""
+    held: list[bool] = []
+
+    def turn_on() -> None:
+        try:
+            with transaction.atomic():
+                User.objects.select_for_update(nowait=True, no_key=True).get(pk=alice.pk)
+            held.append(False)
+        except OperationalError:
+            held.append(True)
+        finally:
+            connection.close()
+
+    def meanwhile(_: User) -> bool:
+        thread = threading.Thread(target=turn_on)
+        thread.start()
+        thread.join()
+        return False
+
+    monkeypatch.setattr(two_factor, "is_on", meanwhile)
+    assert give_password(Client()).status_code == 302
+    assert held == [True]
+    assert Session.objects.filter(user=alice).exists()
