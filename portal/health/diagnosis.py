@@ -159,7 +159,8 @@ def single_sign_on() -> HealthCheck:
         with urlopen(address, timeout=ASK_S) as answer:  # noqa: S310 (http or https by settings)
             document = json.load(answer)
     except (OSError, ValueError) as error:
-        remedy = "Passwords work meanwhile. Correct LUTHIER_OIDC_ISSUER, or ask who runs the provider."
+        meanwhile = "Passwords work" if settings.LUTHIER_PASSWORD_SIGN_IN else "One-time passwords work"
+        remedy = f"{meanwhile} meanwhile. Correct LUTHIER_OIDC_ISSUER, or ask who runs the provider."
         return HealthCheck(name, "", f"{address}: {first_line(error)}", remedy)
     named = document.get("issuer") if isinstance(document, dict) else None
     if named != issuer:

@@ -605,6 +605,9 @@ def test_the_doctor_reads_the_provider_and_names_the_setting(
     assert "LUTHIER_OIDC_ISSUER" in found.remedy
     settings.LUTHIER_OIDC_ISSUER = "http://127.0.0.1:9"
     assert "127.0.0.1:9" in diagnosis.single_sign_on().reason
+    assert diagnosis.single_sign_on().remedy.startswith("Passwords work meanwhile.")
+    settings.LUTHIER_PASSWORD_SIGN_IN = False
+    assert diagnosis.single_sign_on().remedy.startswith("One-time passwords work meanwhile.")
     for methods in ("null", "7", "{}"):
         document = f'{{"issuer": "http://127.0.0.1:9", "code_challenge_methods_supported": {methods}}}'
         answer = BytesIO(document.encode())
