@@ -33,9 +33,6 @@ SERIAL = ("-n", "0")
 # Fault and browser tests mostly wait. Two files at a time, each with platforms of its own, are faster so on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
-MOST_AGAIN = 3
-"""More tests than this that fail are no chance."""
-
 
 def main() -> int:
     arguments = sys.argv[1:]
@@ -93,34 +90,6 @@ def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | 
     return [] if code in (0, 5) else [name]
 
 
-def again(name: str, reports: Path, env: dict[str, str]) -> list[str]:
-    """Run a few tests that failed once more, alone, as Playwright's own runner does: a browser beside another one on a
-    busy machine may be late, and what is broken fails again. They are named, and count as passed if they all pass."""
-    report = reports / f"{name}.xml"
-    tree = (
-        ElementTree.parse(report) if report.exists() else ElementTree.ElementTree(ElementTree.Element("none"))
-    )
-    tests = [
-        f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
-        for case in tree.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
-    if not 0 < len(tests) <= MOST_AGAIN:
-        return [name]
-    print(f"\nOnce more, alone: {' '.join(tests)}", flush=True)
-    second = reports / f"{name}-again.xml"
-    failed = suite(second.stem, [*SERIAL, "-m", name, *tests], reports, env)
-    ran = sum(1 for _ in ElementTree.parse(second).iter("testcase")) if second.exists() else 0
-    second.unlink(missing_ok=True)  # each test counts once
-    if failed or ran != len(tests):
-        return [name]
-    for run in tree.iter("testsuite"):
-        run.set("failures", "0")
-        run.set("errors", "0")
-    tree.write(report)
-    return []
-
-
 def script_suite(reports: Path) -> list[str]:
     """The unit tests of the TypeScript sources, on Node's own runner."""
     print("\nSuite: scripts", flush=True)
@@ -135,8 +104,7 @@ def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[
             flush=True,
         )
         return []
-    failed = suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, env)
-    return failed and again("browser", reports, env)
+    return suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, env)
 
 
 def find_browser() -> str | None:
