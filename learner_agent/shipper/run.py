@@ -324,7 +324,7 @@ def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) ->
 def preload() -> None:
     """Import what `main` still imports, in a process from which shippers are forked."""
     with contextlib.suppress(ImportError):
-        import uvloop  # noqa: F401
+        import uvloop  # noqa: F401 # for its import alone
 
 
 def main() -> int:

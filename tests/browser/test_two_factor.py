@@ -18,7 +18,7 @@ Open = Callable[..., Page]
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_a_person_sets_up_an_app_signs_in_with_its_codes_and_has_it_reset(
     open_as: Open,
-    fresh: Callable[..., Page],  # noqa: F811
+    fresh: Callable[..., Page],  # noqa: F811 # the fixture above
     platform: Platform,
     picture: Picture,
     width: int,

@@ -34,4 +34,4 @@ class Command(BaseCommand):
         sys.stdout.flush()
         command = node_command(where, settings.LOCAL_NODES, ENV)
         # It takes this process's place, so that signals reach the daemon.
-        os.execve(command[0], command, without_settings(os.environ))  # noqa: S606
+        os.execve(command[0], command, without_settings(os.environ))  # noqa: S606 # no shell, and our own command
