@@ -54,7 +54,7 @@ def text(name: str = "mnist-cnn") -> str:
 
 def key_of(page: Any) -> str:
     """The key of a page's first form."""
-    found = KEY.search(markup(page))
+    found = KEY.search(page.content.decode())
     assert found
     return found[1]
 
