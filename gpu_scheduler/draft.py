@@ -11,7 +11,8 @@ from typing import Any
 
 from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
-from gpu_scheduler.placement import SLOTS, Pool
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.rooms import SLOTS
 
 
 @dataclass(slots=True, eq=False)

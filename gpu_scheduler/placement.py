@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gpu_scheduler.domains import Domains, Fitting
 from gpu_scheduler.model import (
     LEVELS,
     NOTHING,
@@ -26,226 +26,18 @@ from gpu_scheduler.model import (
     PlacementStrategy,
     Room,
     Running,
-    domain_at,
     need_of,
 )
-
-SLOTS, CPUS, MEMORY = 0, 1, 2
-"""Places in a Room."""
-NO_ROOM: Room = (0, 0, 0)
-ONE_SLOT: Room = (1, 0, 0)
-NEEDS_KNOWN = 64
-"""Distinct sizes of learners for which the number that fits is kept up to date."""
-
-
-def learners_in(room: Room, need: Room) -> int:
-    """How many learners of this size fit."""
-    slots, cpus, memory = need
-    most = room[0] // slots
-    if cpus and room[1] < most * cpus:
-        most = room[1] // cpus
-    if memory and room[2] < most * memory:
-        most = room[2] // memory
-    return most
-
-
-def minus(room: Room, need: Room, times: int = 1) -> Room:
-    """What is left; never less than nothing, also on a node that lost devices under its learners."""
-    slots, cpus, memory = room[0] - need[0] * times, room[1], room[2]
-    if cpus != UNCOUNTED:
-        cpus = max(0, cpus - need[1] * times)
-    if memory != UNCOUNTED:
-        memory = max(0, memory - need[2] * times)
-    return (slots if slots > 0 else 0, cpus, memory)
-
-
-def _times(need: Room, learners: int) -> Room:
-    return need[0] * learners, need[1] * learners, need[2] * learners
-
-
-def plus(room: Room, need: Need) -> Room:
-    """What there is again when a learner leaves."""
-    slots, cpus, memory = room
-    cpus += 0 if cpus == UNCOUNTED else need[1]
-    memory += 0 if memory == UNCOUNTED else need[2]
-    return slots + need[0], cpus, memory
-
-
-class Rooms:
-    """What each node offers, and which nodes offer the same. It only decreases."""
-
-    def __init__(self, of: Mapping[str, Room]) -> None:
-        self.of = dict(of)
-        self._count = Counter(of.values())
-        self.total = sum(room[0] * count for room, count in self._count.items())
-        self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
-        self._capacity: dict[Room, int] = {}
-        self._most: dict[tuple[int, Room], int] = {}
-        self._by_domain: dict[tuple[Level, Room], Fitting] = {}
-
-    def copy(self) -> Rooms:
-        """The same, to be lowered by itself."""
-        found = copy(self)
-        found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
-        found._capacity, found._most, found._by_domain = {}, {}, {}
-        return found
-
-    def without(self, names: Collection[str]) -> Rooms:
-        """The same without these nodes."""
-        return Rooms({name: room for name, room in self.of.items() if name not in names})
-
-    def only(self, names: Iterable[str]) -> Rooms:
-        """The same of these nodes alone."""
-        return Rooms({name: self.of[name] for name in names})
-
-    def lower(self, name: str, to: Room) -> None:
-        """Set what a node offers to less than before."""
-        before = self.of[name]
-        if to == before:
-            return
-        self.of[name] = to
-        self.total += to[0] - before[0]
-        self._count[before] -= 1
-        if not self._count[before]:
-            del self._count[before]
-        self._count[to] += 1
-        if self._heaps is not None:
-            heapq.heappush(self._heaps[to], name)
-        self._most.clear()
-        known = self._capacity
-        if len(known) > NEEDS_KNOWN:
-            known.clear()
-        for need in known:
-            known[need] += learners_in(to, need) - learners_in(before, need)
-        if len(self._by_domain) > NEEDS_KNOWN:
-            self._by_domain.clear()
-        for (_, need), fitting in self._by_domain.items():
-            fitting.lower(name, learners_in(before, need) - learners_in(to, need))
-
-    def capacity(self, need: Room) -> int:
-        """How many learners of this size fit. O(distinct rooms) once, then kept up to date."""
-        known = self._capacity.get(need)
-        if known is None:
-            known = sum([count * learners_in(room, need) for room, count in self._count.items()])
-            self._capacity[need] = known
-        return known
-
-    def by_domain(self, need: Room, domains: Domains) -> Fitting:
-        """How many learners of this size fit into each domain of a level. O(nodes) once, then kept up to date."""
-        known = self._by_domain.get((domains.level, need))
-        if known is None:
-            fit = {room: learners_in(room, need) for room in self._count}
-            learners: defaultdict[Domain, int] = defaultdict(int)
-            for name, room in self.of.items():
-                learners[domains.of[name]] += fit[room]
-            known = self._by_domain[domains.level, need] = Fitting(domains, learners)
-        return known
-
-    def holding(self, need: Room) -> list[tuple[int, Room]]:
-        """The distinct rooms in which at least one learner fits, with how many; those with the fewest first."""
-        fitting = [(learners_in(room, need), room) for room in self._count]
-        return sorted([each for each in fitting if each[0]])
-
-    def pop(self, room: Room) -> str | None:
-        """Hand out the first node by name that offers exactly this; the caller must lower it."""
-        if self._heaps is None:
-            self._heaps = defaultdict(list)
-            for name in sorted(self.of):  # in order, so each list is a heap from the start
-                self._heaps[self.of[name]].append(name)
-        names = self._heaps[room]
-        while names:
-            name = heapq.heappop(names)
-            # An entry outlives its node's change; it is dropped when it comes up.
-            if self.of[name] == room:
-                return name
-        return None
-
-    def distinct(self) -> Iterable[Room]:
-        """Each room that some node offers, once."""
-        return self._count.keys()
-
-    def most(self, resource: int, need: Room = NO_ROOM) -> int:
-        """The most that one node offers of a resource (its index in a Room), of the nodes that offer the need."""
-        found = self._most.get((resource, need))
-        if found is None:
-            fitting = self._count if need == NO_ROOM else [room for _, room in self.holding(need)]
-            found = max([room[resource] for room in fitting], default=0)
-            self._most[resource, need] = found
-        return found
-
-
-class Domains:
-    """The domains of one level. of: by node. nodes: the names in each. around: the smallest larger domain that each is
-    in, () if none is known."""
-
-    def __init__(self, level: Level, at: Mapping[str, Domain]) -> None:
-        self.level = level
-        self.of = {name: domain_at(level, inner) for name, inner in at.items()}
-        self.nodes: defaultdict[Domain, list[str]] = defaultdict(list)
-        for name, domain in self.of.items():
-            self.nodes[domain].append(name)
-        larger = LEVELS[LEVELS.index(level) + 1 :]
-        self.around = {
-            domain: next((outer for each in larger if (outer := domain_at(each, domain)) != domain), ())
-            for domain in self.nodes
-        }
-
-
-class Fitting:
-    """How many learners of one size fit into each domain of one level, of nodes that offer only ever less."""
-
-    def __init__(self, domains: Domains, learners: Mapping[Domain, int]) -> None:
-        self.learners = dict(learners)
-        self._domains = domains
-        self._count = Counter(self.learners.values())
-        self._widest: tuple[Domain, int] | None = None
-        self._heaps: defaultdict[int, dict[Domain, list[Domain]]] | None = None  # built by the first start
-
-    def lower(self, name: str, by: int) -> None:
-        """So many learners fewer fit on this node."""
-        if not by:
-            return
-        domain = self._domains.of[name]
-        before = self.learners[domain]
-        now = self.learners[domain] = before - by
-        self._count[before] -= 1
-        if not self._count[before]:
-            del self._count[before]
-        self._count[now] += 1
-        self._widest = None
-        if self._heaps is not None:
-            around = self._domains.around[domain]
-            heapq.heappush(self._heaps[now].setdefault(around, []), domain)
-            heap = self._heaps[before][around]
-            while heap and self.learners[heap[0]] != before:  # one below the top is dropped when it comes up
-                heapq.heappop(heap)
-            if not heap:
-                del self._heaps[before][around]
-
-    @property
-    def most(self) -> int:
-        """How many learners fit into the domain that holds the most. O(distinct numbers)."""
-        return max(self._count, default=0)
-
-    @property
-    def widest(self) -> tuple[Domain, int]:
-        """That domain, the last by name if there are several, and how many. O(domains) once after each change."""
-        if self._widest is None:
-            self._widest = max(self.learners.items(), key=lambda each: (each[1], each[0]), default=((), 0))
-        return self._widest
-
-    def tightest(self, least: int) -> tuple[int, list[tuple[Domain, Domain]]]:
-        """The smallest number of learners, at least this, that fits into a domain; and by what is around them, the
-        first by name of the domains with that number. Empty if none holds so many."""
-        if self._heaps is None:
-            self._heaps = defaultdict(dict)
-            for domain in sorted(self.learners):  # in order, so each list is a heap from the start
-                heaps = self._heaps[self.learners[domain]]
-                heaps.setdefault(self._domains.around[domain], []).append(domain)
-        fewest = min((learners for learners in self._count if learners >= least), default=0)
-        if not fewest:
-            return 0, []
-        return fewest, [(around, heap[0]) for around, heap in self._heaps[fewest].items()]
+from gpu_scheduler.rooms import (
+    MEMORY,
+    NO_ROOM,
+    ONE_SLOT,
+    SLOTS,
+    Rooms,
+    learners_in,
+    minus,
+    times,
+)
 
 
 class Pool:
@@ -507,7 +299,7 @@ class Pool:
         if len(choices) == 1:
             return choices[0]
         # The first that is certainly free: what was promised for a domain stays true.
-        ends = [self._all_free_at({name: _times(need, n) for name, n in each.items()}) for each in choices]
+        ends = [self._all_free_at({name: times(need, n) for name, n in each.items()}) for each in choices]
         latest = datetime.max.replace(tzinfo=UTC)
         return choices[min(range(len(choices)), key=lambda index: ends[index] or latest)]
 
@@ -519,12 +311,12 @@ class Pool:
         """Reserve for this gang what so many of its learners take by node, beside what is reserved there already."""
         need = self.need(gang)
         rooms: dict[str, Room] = {}
-        for name, times in learners.items():
+        for name, count in learners.items():
             before = self._reserved.get(name, NO_ROOM)
             rooms[name] = (
-                before[0] + times * need[0],
-                before[1] + times * need[1],
-                before[2] + times * need[2],
+                before[0] + count * need[0],
+                before[1] + count * need[1],
+                before[2] + count * need[2],
             )
         first = self.reserved_for is None
         self._reserve(gang, rooms)

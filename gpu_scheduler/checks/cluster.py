@@ -8,7 +8,8 @@ from gpu_scheduler.checks.base import Check, Finding, Remedy, Scope
 from gpu_scheduler.checks.words import amount, devices, numbers_of, shape
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang, WaitReason, unit
-from gpu_scheduler.placement import CPUS, MEMORY, Shortage
+from gpu_scheduler.placement import Shortage
+from gpu_scheduler.rooms import CPUS, MEMORY
 
 
 class MatchingPool(Check):

@@ -10,7 +10,7 @@ from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.words import NAMES, amount, are, devices, down, numbers_of, shape
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang, WaitReason, unit
-from gpu_scheduler.placement import CPUS, MEMORY
+from gpu_scheduler.rooms import CPUS, MEMORY
 
 
 class Capacity(Check):

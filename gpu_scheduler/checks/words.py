@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_scheduler.model import Gang, unit
-from gpu_scheduler.placement import CPUS, MEMORY, Shortage
+from gpu_scheduler.placement import Shortage
+from gpu_scheduler.rooms import CPUS, MEMORY
 
 NAMES = {CPUS: "cpus", MEMORY: "memory_mib"}
 

@@ -16,7 +16,8 @@ from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.ledger import Account, Ledger
 from gpu_scheduler.model import Domain, Gang, Priority, Room, Running, Snapshot, Stop, WaitReason, need_of
-from gpu_scheduler.placement import Pool, learners_in, minus, plus
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.rooms import learners_in, minus, plus
 
 PREEMPTS = Priority.URGENT
 """The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""

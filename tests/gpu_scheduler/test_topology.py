@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler import placement, world
+from gpu_scheduler import domains, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast, suggest
 from gpu_scheduler.model import (
@@ -230,7 +230,7 @@ def test_the_domains_of_nodes_are_found_once_a_plan_however_many_gangs_start(
         found[level] += 1
         return domain_at(level, inner)
 
-    monkeypatch.setattr(placement, "domain_at", counted)
+    monkeypatch.setattr(domains, "domain_at", counted)
     on = [
         replace(node, rack=f"r{number // 8}", block=f"b{number // 64}")
         for number, node in enumerate(nodes(**{f"a{number:04}": 8 for number in range(1000)}))
