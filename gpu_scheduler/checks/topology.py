@@ -7,7 +7,8 @@ from typing import Any
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.words import are, devices
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import Domain, Gang, Level, WaitReason, unit
+from gpu_scheduler.model import LEVELS, Domain, Gang, Level, WaitReason, unit
+from gpu_scheduler.placement import Pool
 
 
 class _InOneDomain(Check):
@@ -73,11 +74,13 @@ class TopologySize(_InOneDomain):
         level, pool = gang.required_level, finding.supply.pool
         assert level is not None
         assert pool is not None
-        unknown = "" if pool.knows(level) else f" (of no node is the {level} known)"
+        unknown = ""
+        if not pool.knows(level):
+            unknown = f" (no node with {unit(finding.supply.slot_type, 2)} reports its {level})"
         return (
             f"No {level} is large enough{unknown}: {gang.learners.min} learners with"
             f" {devices(gang, finding.supply.slot_type)} each must be in one, the largest holds {numbers['have']}"
-            f" even if nothing else runs. {remedy(level)}"
+            f" even if nothing else runs. {remedy(gang, level, pool)}"
         )
 
 
@@ -110,7 +113,9 @@ def place(level: Level, domain: Domain) -> str:
     return named if kind is level else f"{named} (its {level} is not known)"
 
 
-def remedy(level: Level) -> str:
-    """What the owner can change."""
-    wider = {Level.NODE: "require a rack or a block, ", Level.RACK: "require a block, "}.get(level, "")
+def remedy(gang: Gang, level: Level, pool: Pool) -> str:
+    """What the owner can change. Of the larger levels only those are named of which one domain is large enough."""
+    larger = LEVELS[LEVELS.index(level) + 1 :]
+    enough = [each for each in larger if pool.most_in_one(gang, each, empty=True) >= gang.learners.min]
+    wider = f"require a {' or a '.join(enough)}, " if enough else ""
     return f"Request fewer learners, {wider}or prefer the {level} (topology.preferred)."

@@ -88,6 +88,8 @@ def test_without_a_topology_nothing_is_said_of_it_and_any_nodes_do() -> None:
     ("topology", "learners", "on", "said"),
     [
         (NODE, 2, FOUR, "No node is large enough: 2 learners"),
+        (NODE, 2, FOUR, "Request fewer learners, require a rack or a block, or prefer the node"),
+        (NODE, 3, FOUR, "Request fewer learners, require a block, or prefer the node"),  # no rack holds three
         (
             RACK,
             3,
@@ -100,7 +102,13 @@ def test_without_a_topology_nothing_is_said_of_it_and_any_nodes_do() -> None:
             FOUR,
             "the largest holds 4 even if nothing else runs. Request fewer learners, or prefer the block",
         ),
-        (RACK, 2, nodes(a1=8, a2=8), "No rack is large enough (of no node is the rack known)"),
+        (RACK, 2, nodes(a1=8, a2=8), "Request fewer learners, or prefer the rack"),
+        (
+            RACK,
+            2,
+            nodes(a1=8, a2=8),
+            "No rack is large enough (no node with a100 GPUs reports its rack): 2 learners",
+        ),
     ],
 )
 def test_what_no_domain_could_ever_hold_is_said_with_the_remedy(
