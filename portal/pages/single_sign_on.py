@@ -36,6 +36,8 @@ TRIES_A_MINUTE = 30
 """Starts and returns of one address together."""
 STATE_S = 600
 """How long a person may take at the provider."""
+NEXT = "sso_next"
+"""In the session: where the person wanted to go, so that the login page after a failure still leads there."""
 TEXTS = {
     "provider_unreachable": "{name} does not respond. Try again, or sign in with {instead}.",
     "provider_slow": "{name} responds slowly, and too many sign-ins wait for it. Try again in a minute.",
@@ -62,6 +64,7 @@ def begin(request: HttpRequest) -> HttpResponseBase:
         away = single_sign_on.begin(request, to)
     except single_sign_on.Refused as refusal:
         return _refused(request, refusal, to)
+    request.session[NEXT] = to
     request.session.set_expiry(STATE_S)
     return away
 
@@ -76,18 +79,19 @@ def callback(request: HttpRequest) -> HttpResponse:
         return wait_page(request, wait_s=budgets.WINDOW_S)
     from portal import single_sign_on
 
+    wanted = request.session.pop(NEXT, "")
     try:
         identity, to = single_sign_on.finish(request)
         return _enter(request, identity, to)
     except single_sign_on.Refused as refusal:
-        return _refused(request, refusal)
+        return _refused(request, refusal, wanted)
     except IdentityUnknown as unknown:
         subject = unknown.details["subject"]
         _record_failure("", "unknown identity", subject)
-        return _to_login(request, f"{unknown.message} It is known there as {subject}.")
+        return _to_login(request, f"{unknown.message} It is known there as {subject}.", wanted)
     except AccountClosed as closed:
         _record_failure(closed.details["username"], "disabled", identity.subject)
-        return _to_login(request, closed.message)
+        return _to_login(request, closed.message, wanted)
 
 
 @transaction.atomic
@@ -108,7 +112,7 @@ def _within_budget(request: HttpRequest) -> bool:
     return budgets.within(f"sso:{budgets.budget_address(request)}", TRIES_A_MINUTE)
 
 
-def _refused(request: HttpRequest, refusal: Refused, to: str = "") -> HttpResponse:
+def _refused(request: HttpRequest, refusal: Refused, to: str) -> HttpResponse:
     logger.warning("single sign-on failed", extra={"reason": refusal.reason, "error": str(refusal)})
     name = settings.LUTHIER_OIDC_NAME
     instead = (
@@ -118,7 +122,7 @@ def _refused(request: HttpRequest, refusal: Refused, to: str = "") -> HttpRespon
     return _to_login(request, text, to)
 
 
-def _to_login(request: HttpRequest, text: str, to: str = "") -> HttpResponse:
+def _to_login(request: HttpRequest, text: str, to: str) -> HttpResponse:
     """A redirect, so that neither code nor state stays in the address."""
     messages.error(request, text)
     return HttpResponseRedirect(f"/login?{urlencode({'next': to})}" if to else "/login")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import jwt
 import pytest
@@ -525,6 +526,25 @@ class TestWrongProviders:
     def test_a_person_who_cancels_returns_to_the_login(self, provider: IdentityProvider) -> None:
         provider.set(account=None)
         assert "was canceled" in said(provider.sign_in(Client()))
+
+    @pytest.mark.parametrize(("account", "text"), [(None, "was canceled"), ("erin", "to link it")])
+    def test_who_fails_once_still_gets_where_they_wanted_to_go(
+        self, provider: IdentityProvider, admin: User, account: str | None, text: str
+    ) -> None:
+        provider.set(account=account)
+        client = Client()
+        refused = provider.sign_in(client, next="/help?q=a")
+        assert text in said(refused)
+        assert refused["Location"] == "/login?next=%2Fhelp%3Fq%3Da"
+        factories.user("erin")
+        identity_link(user=admin, username="erin", subject="erin")
+        provider.set(account="erin")
+        link = re.search(r'href="/login/sso\?next=([^"]*)"', markup(client.get(refused["Location"])))
+        assert link
+        assert provider.sign_in(client, next=unquote(link[1]))["Location"] == "/help?q=a"
+        provider.set(account=None)
+        foreign = provider.sign_in(Client(), next="https://evil.example/")
+        assert foreign["Location"] == "/login", "an address of another site is not kept"
 
     def test_a_return_counts_once_and_only_in_the_browser_that_started(
         self, provider: IdentityProvider, erin: User
