@@ -34,7 +34,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         strip_underscores(cls)
 
     def to_internal_value(self, data: Any) -> Any:
-        unknown = self._unknown(data)
+        unknown = self.wrong_names(data)
         try:
             value = super().to_internal_value(data)
         except serializers.ValidationError as error:
@@ -43,7 +43,8 @@ class StrictSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(unknown)
         return value
 
-    def _unknown(self, data: Any) -> dict[str, list[str]]:
+    def wrong_names(self, data: Any) -> dict[str, list[serializers.ErrorDetail]]:
+        """Errors by name, of names that the body should not have, or lacks."""
         if not hasattr(data, "keys"):
             return {}
         known = [name for name, field in self.fields.items() if not field.read_only]

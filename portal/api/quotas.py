@@ -27,7 +27,16 @@ from portal.api.fields import (
 from portal.api.operations import Call, operation
 from portal.api.periods import period
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged
-from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, TERMS, Applied, Change
+from tenants.services.quotas import (
+    MAX_LIMIT,
+    MAX_TIME_S,
+    MAX_WEIGHT,
+    TERMS,
+    WHOLE,
+    WHOLE_TERMS,
+    Applied,
+    Change,
+)
 
 USUAL_USAGE = timedelta(days=30)
 MAX_USAGE_SPAN = timedelta(days=400)
@@ -172,11 +181,51 @@ def quota_change_list(call: Call, t: str) -> dict[str, Any]:
     return paging.page(call, rows, QuotaChangeSerializer.render, keys=("-pk",))
 
 
-class ChangeRequest(TermsRequest):
+class WholeTermsRequest(StrictSerializer):
+    """What is set for all of a tenant's slot types together; what is not sent stays as it is."""
+
+    jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
+    user_jobs_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_LIMIT)
+    max_time_s = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_TIME_S)
+    cohort = StrictCharField(required=False, allow_blank=True, max_length=40)
+
+
+class ChangeRequest(TermsRequest, WholeTermsRequest):
     tenant = StrictCharField(max_length=40)
-    gpu_type = StrictCharField(max_length=40)
-    limit = StrictIntegerField(max_value=MAX_LIMIT)
-    if_limit = StrictIntegerField(required=False, allow_null=True, default=None)
+    gpu_type = StrictCharField(
+        max_length=40,
+        allow_blank=True,
+        help_text="empty: the tenant as a whole, which has no limit, but cohort, jobs_limit, user_jobs_limit and "
+        "max_time_s",
+    )
+    limit = StrictIntegerField(
+        required=False, max_value=MAX_LIMIT, help_text="required unless gpu_type is empty"
+    )
+    if_limit = StrictIntegerField(required=False, allow_null=True)
+
+    def wrong_names(self, data: Any) -> dict[str, list[serializers.ErrorDetail]]:
+        wrong = super().wrong_names(data)
+        if not hasattr(data, "keys"):
+            return wrong
+        whole = data.get("gpu_type") == WHOLE
+        others = ("limit", "if_limit", *TERMS) if whole else WHOLE_TERMS
+        text = (
+            "Is set for each slot type."
+            if whole
+            else "Is set for the tenant as a whole: gpu_type must be empty."
+        )
+        wrong |= {
+            name: [serializers.ErrorDetail(text, code="wrong_scope")] for name in others if name in data
+        }
+        if not whole and "limit" not in data:
+            wrong["limit"] = [serializers.ErrorDetail("This field is required.", code="required")]
+        return wrong
+
+    @staticmethod
+    def change(sent: Mapping[str, Any]) -> Change:
+        """What a valid body asks for."""
+        terms = {name: sent[name] for name in (*TERMS, *WHOLE_TERMS) if name in sent}
+        return Change(sent["tenant"], sent["gpu_type"], sent.get("limit", 0), sent.get("if_limit"), terms)
 
 
 class ChangeSetRequest(StrictSerializer):
@@ -245,21 +294,20 @@ class ChangeSetSerializer(ReadSerializer):
         "changes": [
             {"tenant": "vision-lab", "gpu_type": "a100", "limit": 12, "if_limit": 16},
             {"tenant": "nlp-research", "gpu_type": "a100", "limit": 8, "if_limit": 4},
+            {"tenant": "nlp-research", "gpu_type": "", "cohort": "research", "user_jobs_limit": 20},
         ],
         "reason": "Deadline of the NLP group",
         "dry_run": True,
     },
 )
 def quota_changes(call: Call) -> dict[str, Any]:
-    """Set several limits, all or none; platform admins only. With dry_run nothing is set; the response has the effects.
+    """Set several limits and terms, also of tenants as a whole, all or none; platform admins only. With dry_run nothing
+    is set; the response has the effects.
 
     The set is refused if an if_limit is not the current limit. The effects: tenants over their limit, waiting jobs that
     start at once because of the change, jobs that no longer start, and the totals.
     """
-    changes = [
-        Change(each["tenant"], each["gpu_type"], each["limit"], each["if_limit"], _terms(each))
-        for each in call.data["changes"]
-    ]
+    changes = [ChangeRequest.change(each) for each in call.data["changes"]]
     before = what_if.would_start({})
     made = quotas_change(
         user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]

@@ -14,15 +14,13 @@ from portal.api.fields import (
     TENANT_STATES,
     PagedQuery,
     StrictCharField,
-    StrictIntegerField,
-    StrictSerializer,
 )
 from portal.api.operations import Call, operation
+from portal.api.quotas import WholeTermsRequest
 from tenants import access
 from tenants.models import AuditEntry, Tenant
 from tenants.roles import Permission
 from tenants.services import tenants as services
-from tenants.services.quotas import MAX_TIME_S
 
 
 class TenantSerializer(ReadSerializer):
@@ -95,14 +93,10 @@ def tenant_get(call: Call, t: str) -> dict[str, Any]:
     return TenantSerializer.render(permissions.tenant(call, t), call)
 
 
-class TenantSettings(StrictSerializer):
+class TenantSettings(WholeTermsRequest):
     priorities = serializers.ListField(
         child=StrictCharField(max_length=12), required=False, min_length=1, max_length=4
     )
-    jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=1_000_000)
-    user_jobs_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=1_000_000)
-    max_time_s = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_TIME_S)
-    cohort = StrictCharField(required=False, allow_blank=True, max_length=40)
     reason = StrictCharField(max_length=500)
 
 

@@ -66,6 +66,48 @@ def test_limits_of_the_tenant_are_set_with_the_etag_that_was_read_and_audited(ad
     assert entry.details["max_time_s"] == {"from": None, "to": 3600}
 
 
+def test_one_set_changes_limits_of_types_and_of_whole_tenants_or_nothing(admin: Api, people: People) -> None:
+    whole = {"tenant": "vision-lab", "gpu_type": "", "user_jobs_limit": 3, "max_time_s": 60, "cohort": "labs"}
+    of_cpus = {"tenant": "vision-lab", "gpu_type": "cpu", "limit": 5, "if_limit": 7}
+    body = {"changes": [whole, of_cpus], "reason": "Fair use"}
+    assert admin.post("/quota-changes", body).status_code == 409
+    people.vision.refresh_from_db()
+    assert (people.vision.cohort, people.vision.user_jobs_limit, people.vision.max_time_s) == ("", None, None)
+    del of_cpus["if_limit"]
+    made = admin.post("/quota-changes", body).json()
+    assert made["changes"][0] | {"used": 0} == {
+        "tenant": "vision-lab",
+        "gpu_type": "",
+        "old_limit": 0,
+        "new_limit": 0,
+        "used": 0,
+        "terms": {"user_jobs_limit": [None, 3], "max_time_s": [None, 60], "cohort": ["", "labs"]},
+    }
+    people.vision.refresh_from_db()
+    assert (people.vision.cohort, people.vision.user_jobs_limit, people.vision.max_time_s) == ("labs", 3, 60)
+    history = admin.get("/tenants/vision-lab/quota-changes").json()["items"]
+    assert {(line["gpu_type"], line["change_set"]) for line in history[:2]} == {
+        ("", made["change_set"]),
+        ("cpu", made["change_set"]),
+    }
+
+
+def test_what_is_set_for_a_type_and_for_the_whole_tenant_is_not_mixed(admin: Api) -> None:
+    changes = [
+        {"tenant": "vision-lab", "gpu_type": "", "limit": 3, "weight": 2, "user_jobs_limit": 0},
+        {"tenant": "vision-lab", "gpu_type": "cpu", "cohort": "labs"},
+    ]
+    answer = admin.post("/quota-changes", {"changes": changes, "reason": "r"})
+    assert answer.status_code == 400
+    assert sorted((error["path"], error["code"]) for error in answer.json()["errors"]) == [
+        ("changes[0].limit", "wrong_scope"),
+        ("changes[0].user_jobs_limit", "min_value"),
+        ("changes[0].weight", "wrong_scope"),
+        ("changes[1].cohort", "wrong_scope"),
+        ("changes[1].limit", "required"),
+    ]
+
+
 @pytest.mark.parametrize("name", ["user_limit", "gang_limit"])
 def test_a_limit_of_none_at_all_is_no_limit_for_one(admin: Api, name: str) -> None:
     answer = admin.put(QUOTA, {"limit": 8, "reason": "r", name: 0})
