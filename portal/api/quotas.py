@@ -77,8 +77,8 @@ class TermsRequest(StrictSerializer):
     gang_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_LIMIT)
 
 
-def _terms(sent: Mapping[str, Any]) -> dict[str, int | None]:
-    return {name: sent[name] for name in TERMS if name in sent}
+def _terms(sent: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: sent[name] for name in (*TERMS, *WHOLE_TERMS) if name in sent}
 
 
 class LimitRequest(TermsRequest):
@@ -224,8 +224,9 @@ class ChangeRequest(TermsRequest, WholeTermsRequest):
     @staticmethod
     def change(sent: Mapping[str, Any]) -> Change:
         """What a valid body asks for."""
-        terms = {name: sent[name] for name in (*TERMS, *WHOLE_TERMS) if name in sent}
-        return Change(sent["tenant"], sent["gpu_type"], sent.get("limit", 0), sent.get("if_limit"), terms)
+        return Change(
+            sent["tenant"], sent["gpu_type"], sent.get("limit", 0), sent.get("if_limit"), _terms(sent)
+        )
 
 
 class ChangeSetRequest(StrictSerializer):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -25,8 +26,9 @@ from tenants import access
 from tenants.errors import NotAllowed, ServiceError
 from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
-from tenants.services.members import member_add, member_change, member_remove
+from tenants.services.members import managers_of, member_add, member_change, member_remove, members_of
 
+PER_PAGE = 50
 ROLES = (
     (Role.VIEWER, "Can view jobs, logs, metrics and quotas; can't run jobs."),
     (
@@ -46,15 +48,19 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 def _page(request: HttpRequest, tenant: Tenant, problems: Sequence[str] = ()) -> HttpResponse:
     """problems: what is wrong with the form of a new member, which keeps what was typed."""
-    people, programs = _rows(tenant)
+    q = request.GET.get("q", "").strip()[:120]
+    found = members_of(tenant, q)
+    page = Paginator(found.filter(user__is_service_account=False), PER_PAGE).get_page(request.GET.get("page"))
+    shown = _rows(tenant, [*page, *found.filter(user__is_service_account=True)])
+    counts = dict(Membership.objects.filter(tenant=tenant).values_list("role").annotate(Count("pk")))
     context = frame(request, tenant, "members") | {
-        "people": people,
-        "programs": programs,
+        "page": page,
+        "q": q,
+        "total": Membership.objects.filter(tenant=tenant, user__is_service_account=False).count(),
+        "people": [row for row in shown if not row["is_service_account"]],
+        "programs": [row for row in shown if row["is_service_account"]],
         "manages": access.may(request.user, Permission.MANAGE_MEMBERS, tenant.pk),
-        "roles": [
-            {"role": role, "text": text, "count": sum(row["role"] == role for row in people)}
-            for role, text in ROLES
-        ],
+        "roles": [{"role": role, "text": text, "count": counts.get(role, 0)} for role, text in ROLES],
         "problems": problems,
         "typed": request.POST.get("username", "") if problems else "",
         "chosen": _role(request) or Role.RESEARCHER,
@@ -89,7 +95,7 @@ def _added(request: HttpRequest, tenant: Tenant, name: str, role: Role) -> Outco
 @in_tenant
 def change(request: HttpRequest, tenant: Tenant, username: str) -> HttpResponse:
     """Give another role, or with remove=yes none at all."""
-    back = f"/t/{tenant.slug}/members"
+    back = f"/t/{tenant.slug}/members" + (f"?{request.GET.urlencode()}" if request.GET else "")
     who: Any = request.user
     if request.POST.get("remove"):
         leaves = username == who.get_username()
@@ -125,31 +131,29 @@ def gpu_hours(rows: list[usage.Usage]) -> dict[str, float]:
     return hours
 
 
-def _rows(tenant: Tenant) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _rows(tenant: Tenant, rows: Iterable[Membership]) -> list[dict[str, Any]]:
+    """What the page shows of these memberships, with live jobs and the month's use."""
     hours = gpu_hours(usage.usage_of(tenant, start=month_start(), end=timezone.now(), by=usage.By.USER))
     live = Q(deleted_at=None, state__in=ACTIVE)
     running = dict(
         Job.objects.filter(live, tenant=tenant).values_list("owner").annotate(n=Count("pk")).order_by()
     )
-    rows = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
-    managers = {row.pk for row in rows if row.role == Role.MANAGER and row.user.is_active}
-    people: list[dict[str, Any]] = []
-    programs: list[dict[str, Any]] = []
-    for row in rows:
-        user = row.user
-        shown = {
-            "username": user.get_username(),
-            "name": user.get_full_name() or row.shown_email,
+    managers = list(managers_of(tenant).values_list("pk", flat=True)[:2])
+    return [
+        {
+            "username": row.user.get_username(),
+            "is_service_account": row.user.is_service_account,
+            "name": row.user.get_full_name() or row.shown_email,
             "role": row.role,
             "group": row.group,
-            "only_manager": row.role == Role.MANAGER and not managers - {row.pk},
-            "seen_at": user.last_login,
-            "running": running.get(user.pk, 0),
-            "hours": hours.get(user.get_username(), 0.0),
+            "only_manager": row.role == Role.MANAGER and managers in ([], [row.pk]),
+            "seen_at": row.user.last_login,
+            "running": running.get(row.user.pk, 0),
+            "hours": hours.get(row.user.get_username(), 0.0),
             "since": row.created_at,
         }
-        (programs if user.is_service_account else people).append(shown)
-    return people, programs
+        for row in rows
+    ]
 
 
 def _role(request: HttpRequest) -> Role | None:

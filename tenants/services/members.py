@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from tenants import access, audit, checks
@@ -17,6 +18,27 @@ from tenants.errors import (
 )
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import RANK, Permission, Role
+
+
+def members_of(tenant: Tenant, q: str = "") -> QuerySet[Membership]:
+    """People and service accounts of the tenant, by name; q: part of a username or name, or a role.
+
+    Addresses are not searched: those of people who have not accepted are not shown.
+    """
+    rows = Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username")
+    if q:
+        rows = rows.filter(
+            Q(user__username__icontains=q)
+            | Q(user__first_name__icontains=q)
+            | Q(user__last_name__icontains=q)
+            | Q(role=q.lower())
+        )
+    return rows
+
+
+def managers_of(tenant: Tenant) -> QuerySet[Membership]:
+    """Those who can manage it: a disabled user cannot."""
+    return Membership.objects.filter(tenant=tenant, role=Role.MANAGER, user__is_active=True)
 
 
 @transaction.atomic
@@ -113,10 +135,7 @@ def _locked(tenant: Tenant, username: str) -> Membership:
 def _keep_a_manager(membership: Membership) -> None:
     if membership.role != Role.MANAGER:
         return
-    others = Membership.objects.filter(
-        tenant=membership.tenant_id, role=Role.MANAGER, user__is_active=True
-    ).exclude(pk=membership.pk)
-    if not others.exists():
+    if not managers_of(membership.tenant).exclude(pk=membership.pk).exists():
         raise LastManager
 
 

@@ -325,8 +325,8 @@ def test_finding_a_tenant_keeps_the_draft_and_the_address(
     expect(robotics).to_be_visible()
     expect(speech).to_be_hidden()
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{showcase.url}/t/vision-lab/members")
-    page.get_by_label("Search members").fill("no such name")
+    page.goto(f"{showcase.url}/admin-console/tenants")
+    page.get_by_label("Search tenants").fill("no such name")
     expect(page.locator("#found")).to_have_text("No matches")
     box = page.locator("#found").bounding_box()
     assert box
