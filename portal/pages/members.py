@@ -52,11 +52,12 @@ def _page(request: HttpRequest, tenant: Tenant, problems: Sequence[str] = ()) ->
     found = members_of(tenant, q)
     page = Paginator(found.filter(user__is_service_account=False), PER_PAGE).get_page(request.GET.get("page"))
     shown = _rows(tenant, [*page, *found.filter(user__is_service_account=True)])
-    counts = dict(Membership.objects.filter(tenant=tenant).values_list("role").annotate(Count("pk")))
+    everyone = members_of(tenant).filter(user__is_service_account=False).order_by()
+    counts = dict(everyone.values_list("role").annotate(Count("pk")))
     context = frame(request, tenant, "members") | {
         "page": page,
         "q": q,
-        "total": Membership.objects.filter(tenant=tenant, user__is_service_account=False).count(),
+        "total": sum(counts.values()),
         "people": [row for row in shown if not row["is_service_account"]],
         "programs": [row for row in shown if row["is_service_account"]],
         "manages": access.may(request.user, Permission.MANAGE_MEMBERS, tenant.pk),
