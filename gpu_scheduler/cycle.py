@@ -58,7 +58,7 @@ class _Cycle:
             if finding is None:
                 outcome = self._evaluate(gang)
                 if isinstance(outcome, str):
-                    starts.append(self._draft.start(gang, outcome))
+                    starts.append(self._draft.start(self._sized(gang, outcome), outcome))
                     continue
                 finding = failed[shape] = outcome
             waits.append(gang)
@@ -104,6 +104,21 @@ class _Cycle:
             if finding is not None:
                 return finding
         return None
+
+    def _sized(self, gang: Gang, slot_type: str) -> Gang:
+        """A gang that can start with its fewest learners, with as many as the policy wants, as far as they pass all
+        checks: what fits with some learners fits with fewer."""
+        fit, most = gang.learners.min, min(self._round.size(gang), gang.learners.max)
+        if most <= fit:
+            return gang
+        tried = most
+        while fit < most:
+            if self._first_failure(gang.resized(learners=tried), slot_type) is None:
+                fit = tried
+            else:
+                most = tried - 1
+            tried = (fit + most + 1) // 2
+        return gang.resized(learners=fit)
 
     def _preference(self, gang: Gang, slot_type: str) -> tuple[bool, float, str]:
         account = self._draft.ledger.account(gang.tenant, slot_type)

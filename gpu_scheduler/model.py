@@ -196,6 +196,51 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How long a training step takes, by the size of a gang; fitted to measured steps by ``elastic.performance.fit``.
+
+    All in seconds. A micro-batch of m samples computes ``compute_s + per_sample_s * m``. Learners then exchange
+    gradients: ``exchange_s + per_learner_s * (n - 2)`` for n of them on one node, ``exchange_across_s +
+    per_learner_across_s * (n - 2)`` on several, nothing for one. overlap says how far both happen at once: 1 not at all,
+    10 almost wholly.
+    """
+
+    compute_s: float
+    per_sample_s: float
+    exchange_s: float = 0.0
+    per_learner_s: float = 0.0
+    exchange_across_s: float = 0.0
+    per_learner_across_s: float = 0.0
+    overlap: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GradientNoise:
+    """The variance and the squared norm of a program's gradients, measured at this total batch."""
+
+    variance: float
+    squared_norm: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is known of how an elastic gang trains at each size.
+
+    batch: samples in a step over all learners, as its owner allows them; None: the program has its own and keeps it.
+    step_times: None if never measured. noise: None if the program does not report it; then samples count the same in any
+    batch. most_per_learner: the largest micro-batch that one learner has run; 0: not known. largest: the most learners
+    it has run with, 0: it never ran; nothing is known of twice as many.
+    """
+
+    batch: Range | None = None
+    step_times: StepTimes | None = None
+    noise: GradientNoise | None = None
+    most_per_learner: int = 0
+    largest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One machine of the cluster as its driver sees it now.
 
@@ -273,7 +318,8 @@ class Gang:
     resources are per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
     equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
     only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
-    learners must, or should, be to each other; None: anywhere.
+    learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None: a
+    gang of one size. target: with how many learners it starts if they fit, else with as many as fit; None: the fewest.
     """
 
     job: str
@@ -287,6 +333,8 @@ class Gang:
     runs_at_most_s: float | None = None
     user: str = ""
     topology: Topology | None = None
+    elastic: Profile | None = None
+    target: int | None = None
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
@@ -329,7 +377,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Run this job with this number of learners: its program is asked to save, then it queues again in the new size."""
+    """Run this job with this number of learners: its program is asked to save, then it queues again with that target."""
 
     job: str
     learners: int

@@ -14,7 +14,6 @@ from gpu_scheduler.model import (
     Gang,
     Plan,
     QuotaUse,
-    Range,
     Resize,
     Running,
     Snapshot,
@@ -91,10 +90,11 @@ def replace_waiting(snapshot: Snapshot, old: str, new: Gang) -> Snapshot:
 
 
 def _queued_again(run: Running, snapshot: Snapshot) -> Gang:
-    """A stopped run's gang as it waits again: its time limit is shorter by the time that it ran."""
+    """A stopped run's gang as it waits again: with the size of its order as target, and a time limit that is shorter by
+    the time that it ran."""
     gang = run.gang
     if isinstance(run.order, Resize):
-        gang = replace(gang, learners=Range.fixed(run.order.learners))
+        gang = replace(gang, target=run.order.learners)
     if run.ends_by is None:
         return gang
     return replace(gang, runs_at_most_s=max(0.0, (run.ends_by - snapshot.now).total_seconds()))

@@ -48,6 +48,10 @@ class Round(ABC):
     def wait(self, gang: Gang, finding: Finding) -> None:
         """This gang cannot start now. Reserve for it in the draft what later ones must not take."""
 
+    def size(self, gang: Gang) -> int:
+        """With how many learners a gang that can start should do so; fewer where these do not fit. Its target by default."""
+        return gang.target or gang.learners.min
+
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         """Which running jobs to stop or resize, after all waiting ones were offered slots. None by default.
 

@@ -369,7 +369,7 @@ def usage_after(world: Snapshot, plan: Plan) -> tuple[Counter[tuple[str, str]], 
     jobs = {job.job: job for job in world.waiting}
     for start in plan.starts:
         job = jobs[start.job]
-        used[job.tenant, start.placement.slot_type] += job.learners.min * job.slots
+        used[job.tenant, start.placement.slot_type] += len(start.placement.nodes) * job.slots
         live[job.tenant] += 1
     return used, live
 
@@ -386,7 +386,7 @@ def users_after(
     jobs = {job.job: job for job in world.waiting}
     for start in plan.starts:
         job = jobs[start.job]
-        held[job.tenant, job.user, start.placement.slot_type] += job.learners.min * job.slots
+        held[job.tenant, job.user, start.placement.slot_type] += len(start.placement.nodes) * job.slots
         live[job.tenant, job.user] += 1
     return held, live
 
