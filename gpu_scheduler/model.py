@@ -201,8 +201,8 @@ class StepTimes:
 
     All in seconds. A micro-batch of m samples computes ``compute_s + per_sample_s * m``. Learners then exchange
     gradients: ``exchange_s + per_learner_s * (n - 2)`` for n of them on one node, ``exchange_across_s +
-    per_learner_across_s * (n - 2)`` on several, nothing for one. overlap says how far both happen at once: 1 not at all,
-    10 almost wholly.
+    per_learner_across_s * (n - 2)`` on several, nothing for one. overlap: how far both happen at once, from 1, not at
+    all, to 10, almost wholly.
     """
 
     compute_s: float
@@ -228,9 +228,9 @@ class Profile:
     """What is known of how an elastic gang trains at each size.
 
     batch: samples in a step over all learners, as its owner allows them; None: the program has its own and keeps it.
-    step_times: None if never measured. noise: None if the program does not report it; then samples count the same in any
-    batch. most_per_learner: the largest micro-batch that one learner has run; 0: not known. largest: the most learners
-    it has run with, 0: it never ran; nothing is known of twice as many.
+    step_times: None if never measured. noise: None if the program does not report it; then all samples count the same.
+    most_per_learner: the largest micro-batch that one learner has run; 0: not known. largest: the most learners it has
+    run with, 0: it never ran.
     """
 
     batch: Range | None = None
@@ -318,8 +318,8 @@ class Gang:
     resources are per learner. slot_type None means any GPU type. priority is a Priority rank; queued_at orders
     equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
     only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
-    learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None: a
-    gang of one size. target: with how many learners it starts if they fit, else with as many as fit; None: the fewest.
+    learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None:
+    a gang of one size. target: with how many learners it starts, or with as many as fit; None: the fewest.
     """
 
     job: str
@@ -377,7 +377,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Run this job with this number of learners: its program is asked to save, then it queues again with that target."""
+    """Run this job with so many learners: its program is asked to save, then it queues again with that target."""
 
     job: str
     learners: int

@@ -49,7 +49,7 @@ class Round(ABC):
         """This gang cannot start now. Reserve for it in the draft what later ones must not take."""
 
     def size(self, gang: Gang) -> int:
-        """With how many learners a gang that can start should do so; fewer where these do not fit. Its target by default."""
+        """With how many learners a gang that can start should do so, or with as many as fit. Its target by default."""
         return gang.target or gang.learners.min
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:

@@ -146,8 +146,8 @@ def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_listed(
 @EVERYDAY
 @given(worlds() | racked_worlds())
 def test_nothing_that_could_start_waits_unless_slots_are_kept_for_a_head(world: Snapshot) -> None:
-    """Work conservation: only FAIR_SHARE holds back a job that fits, for a queue head past its starvation timeout or for
-    the job that others are stopped for.
+    """Work conservation: only FAIR_SHARE holds back a job that fits, for a queue head past its starvation timeout, or
+    for a job that others are stopped for.
 
     A job that takes any type reports on the type on which it came furthest; slots may be reserved on another.
     """
