@@ -1,5 +1,5 @@
 """fair_share: priority class, then queue heads that waited too long, then the tenant that uses the least of its quota.
-Runs of lower classes are stopped for an urgent job.
+Runs of lower classes are stopped for an urgent job; elastic ones are resized as nodes are free or wanted.
 
 Tenants in a cohort borrow what others lend: jobs that would run on borrowed slots come after all others, and what the
 others wait for is kept from them. What a tenant lends comes back when its own jobs ask for it: borrowers are stopped.
@@ -23,10 +23,14 @@ from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
+from gpu_scheduler.policies.resizing import Resizes, Resizing, is_elastic
 
 NO_TIME = timedelta()
 OF_USER = "user:"
 """Before the id of a job in the state: since when it is the first of its user's that waits for the user's own limit."""
+RESIZES = Resizes()
+ELASTIC = "elastic:"
+"""In the state while an elastic job runs: plans are made then although no job waits. When that was last so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +39,24 @@ class FairShare(Policy):
 
     starvation_timeout_s: how long later jobs can overtake a queue head, before slots are reserved for it. aging_s: a
     queue head rises by one priority class each time it has waited this long; 0: never. lease_s: how long a run is safe
-    from being stopped for another job.
+    from being stopped for another job. resizes: when elastic jobs get another size.
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
-    OF_USER and a job id -> since when it waits for its own user's jobs.
+    OF_USER and a job id -> since when it waits for its own user's jobs. ELASTIC: while an elastic job runs.
     """
 
     name: ClassVar[str] = "fair_share"
     starvation_timeout_s: float = 300
     aging_s: float = 3600
     lease_s: float = 20
+    resizes: Resizes = RESIZES
 
     def begin(self, draft: Draft) -> FairShareRound:
         return FairShareRound(self, draft)
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        """The end of a queue head's starvation timeout, its rise by a class, or the end of a promise or of a lease."""
+        """The end of a queue head's starvation timeout, its rise by a class, the end of a promise or of a lease, or
+        when an elastic job is due for another size."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
         lends = any(quota.cohort for quota in snapshot.quotas)
         if snapshot.waiting and (lends or any(gang.priority >= PREEMPTS for gang in snapshot.waiting)):
@@ -58,7 +64,9 @@ class FairShare(Policy):
             changes += [
                 run.started_at + lease for run in snapshot.running if lends or run.priority < PREEMPTS
             ]
-        for key, since in snapshot.policy_state.items():
+        if (resize_at := self.resizes.next_at(snapshot)) is not None:
+            changes.append(resize_at)
+        for key, since in _of_jobs(snapshot.policy_state):
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0 and not key.startswith(OF_USER):
                 classes = (now - since).total_seconds() // self.aging_s + 1
@@ -66,7 +74,7 @@ class FairShare(Policy):
         return min((at for at in changes if at > now), default=None)
 
     def window(self, state: PolicyState) -> Window:
-        jobs = frozenset(key.removeprefix(OF_USER) for key in state)
+        jobs = frozenset(key.removeprefix(OF_USER) for key, _ in _of_jobs(state))
         return Window(jobs, levels=("-priority",), queue=("tenant", "priority"))
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
@@ -84,7 +92,7 @@ class FairShareRound(Round):
         self._now = draft.snapshot.now
         self._since: dict[str, datetime] = {}
         self._since_of_user: dict[str, datetime] = {}
-        for key, since in draft.state.items():
+        for key, since in _of_jobs(draft.state):
             of = self._since_of_user if key.startswith(OF_USER) else self._since
             of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
@@ -96,7 +104,9 @@ class FairShareRound(Round):
         self._users_with_head: set[tuple[str, str, str]] = set()
         self._marks_of_user: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
+        self._policy = policy
         self._preemption = Preemption(draft, policy.lease_s)
+        self._started_elastic = False
         self._leaving_for: dict[str, int] = {}
         self._borrowing: list[tuple[int, Gang]] = []
         self._lenders_waiting: list[tuple[Gang, Finding]] = []
@@ -233,11 +243,19 @@ class FairShareRound(Round):
             self._marks[gang.job] = self._now
         self._queues_with_head.add(queue)
 
+    def size(self, gang: Gang) -> int:
+        self._started_elastic |= gang.elastic is not None
+        return super().size(gang)
+
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
-        return self._preemption.stops, ()
+        stops = self._preemption.stops
+        resizing = Resizing(self._draft, self._policy.resizes, self._policy.lease_s, stops)
+        return stops, resizing.orders(list(waits))
 
     def state(self) -> PolicyState:
-        return self._marks | {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
+        of_users = {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
+        elastic = self._started_elastic or any(map(is_elastic, self._draft.snapshot.running))
+        return self._marks | of_users | ({ELASTIC: self._now} if elastic else {})
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """queue_head_since; stopping_for_it: how many running jobs are stopped so that it can start."""
@@ -253,6 +271,11 @@ class FairShareRound(Round):
         if count == 1:
             return f"A running job {which} is being stopped for it."
         return f"{count} running jobs {which} are being stopped for it."
+
+
+def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:
+    """The part of the state that is about single jobs."""
+    return ((key, since) for key, since in state.items() if key != ELASTIC)
 
 
 def _by_tenant(gangs: Iterable[Gang], share: Callable[[str], float]) -> Iterator[Gang]:

@@ -17,6 +17,7 @@ from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.simulation.scenario import (
     NodeFailure,
     Outcome,
+    Pace,
     RunEnd,
     RunRecord,
     Scenario,
@@ -49,9 +50,10 @@ class _Kind(IntEnum):
     NODE_BACK = 0
     COMPLETED = 1
     SAVED = 2
-    CHECKPOINT = 3
-    ARRIVED = 4
-    NODE_LOST = 5
+    PACE = 3
+    CHECKPOINT = 4
+    ARRIVED = 5
+    NODE_LOST = 6
 
 
 @dataclass(slots=True)
@@ -65,20 +67,31 @@ class _Progress:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A job on its nodes. computing_from: when its start or restore is over. base_s: the work that it began with.
-    halted_at: when it was ordered to stop; from then on it only saves."""
+    """A job on its nodes. began_s: the work that it began with. since: when its start or restore was over, or its pace
+    last changed; base_s, before_s: the work that was done by then, and the seconds of computing. useful_s: the seconds
+    of computing up to its last save. halted_at: when it was ordered to stop; from then on it only saves."""
 
     progress: _Progress
     running: Running
-    rate: float
-    computing_from: datetime
+    began_s: float
+    since: datetime
     base_s: float
+    pace: Pace
+    before_s: float = 0.0
+    useful_s: float = 0.0
     halted_at: datetime | None = None
 
     def computed_s(self, now: datetime) -> float:
         """Seconds of computing until now."""
+        return self.before_s + self._at_this_pace_s(now)
+
+    def work_s(self, now: datetime) -> float:
+        """Work that is done, saved or not."""
+        return self.base_s + self._at_this_pace_s(now) * self.pace.rate
+
+    def _at_this_pace_s(self, now: datetime) -> float:
         until = now if self.halted_at is None else min(now, self.halted_at)
-        return max(0.0, (until - self.computing_from).total_seconds())
+        return max(0.0, (until - self.since).total_seconds())
 
 
 class _Simulation:
@@ -88,7 +101,8 @@ class _Simulation:
         arrivals = [job.gang.queued_at for job in scenario.jobs]
         failures = [failure.at for failure in scenario.failures]
         begin = scenario.begin or min([*arrivals, *failures], default=datetime.min.replace(tzinfo=UTC))
-        self._planner, self._rate, self._begin = planner, scenario.rate, begin
+        self._planner, self._begin = planner, begin
+        self._rate, self._known = scenario.rate, scenario.known
         self._round = timedelta(seconds=scenario.round_s)
         self._world = Snapshot(
             begin, scenario.nodes, (), (), scenario.quotas, scenario.policy, scenario.tenants
@@ -155,6 +169,8 @@ class _Simulation:
                 continue  # it ended in another way before this
             elif kind is _Kind.CHECKPOINT:
                 self._checkpoint(subject)
+            elif kind is _Kind.PACE:
+                self._change_pace(subject)
             elif kind is _Kind.SAVED or subject.halted_at is None:
                 self._keep(subject)
                 ended.append(self._end(subject, RunEnd.STOPPED if kind is _Kind.SAVED else RunEnd.COMPLETED))
@@ -176,6 +192,7 @@ class _Simulation:
         policy = policy_of(self._world)
         if self._world.waiting or policy.plans_without_queue(self._world.policy_state):
             self._plans += 1
+            self._learn()
             decided = self._planner(self._world)
             self._world = world.apply(self._world, decided)
             if decided.starts:
@@ -207,16 +224,44 @@ class _Simulation:
             checkpoint_cost_s=costs.checkpoint_s,
             restart_cost_s=costs.restore_s,
         )
-        rate = self._rate(progress.job.gang, running.nodes)
         delay_s = costs.restore_s if running.job in self._first_started else costs.start_s
         computing_from = now + timedelta(seconds=delay_s)
-        run = _Run(progress, running, rate, computing_from, progress.kept_s)
+        pace = self._rate(progress.job.gang, running.nodes, progress.kept_s)
+        run = _Run(progress, running, progress.kept_s, computing_from, progress.kept_s, pace)
         self._runs[running.job] = run
         self._first_started.setdefault(running.job, now)
-        left_s = max(0.0, progress.job.work_s - progress.kept_s) / rate
-        self._add(computing_from + timedelta(seconds=left_s), _Kind.COMPLETED, run)
+        self._add_end(run)
         self._add_checkpoint(run, computing_from)
         return running
+
+    def _add_end(self, run: _Run) -> None:
+        """When it completes, or its pace changes before that."""
+        work_s = run.progress.job.work_s
+        left_s = max(0.0, min(work_s, run.pace.until) - run.base_s) / run.pace.rate
+        kind = _Kind.COMPLETED if work_s <= run.pace.until else _Kind.PACE
+        self._add(run.since + timedelta(seconds=left_s), kind, run)
+
+    def _change_pace(self, run: _Run) -> None:
+        if run.halted_at is not None:
+            return
+        now = self._world.now
+        run.before_s, run.base_s, run.since = run.computed_s(now), run.pace.until, now
+        run.pace = self._rate(run.progress.job.gang, run.running.nodes, run.base_s)
+        self._add_end(run)
+
+    def _learn(self) -> None:
+        """Let the policy see what is known of the elastic jobs that compute."""
+        known, now = self._known, self._world.now
+        if known is None:
+            return
+        running = []
+        for each in self._world.running:
+            run = self._runs[each.job]
+            if each.gang.elastic is not None and run.computed_s(now) > 0:
+                profile = known(run.progress.job.gang, each.nodes, run.work_s(now))
+                each = replace(each, gang=replace(each.gang, elastic=profile))
+            running.append(each)
+        self._world = replace(self._world, running=tuple(running))
 
     def _halt(self, jobs: Collection[str]) -> None:
         """Have these jobs save and release their slots, where the order was not void."""
@@ -229,8 +274,9 @@ class _Simulation:
 
     def _keep(self, run: _Run) -> None:
         """All that it has computed until now is saved."""
-        run.progress.kept_s = run.base_s + run.computed_s(self._world.now) * run.rate
+        run.progress.kept_s = run.work_s(self._world.now)
         run.progress.saved_at = self._world.now
+        run.useful_s = run.computed_s(self._world.now)
 
     def _checkpoint(self, run: _Run) -> None:
         if run.halted_at is not None:
@@ -270,8 +316,6 @@ class _Simulation:
         del self._runs[job]
         if end is RunEnd.COMPLETED:
             self._completed[job] = now
-        work_s = run.progress.kept_s - run.base_s
-        useful_s = work_s / run.rate
         self._records.append(
             RunRecord(
                 gang=run.running.gang,
@@ -280,9 +324,9 @@ class _Simulation:
                 began=run.running.started_at,
                 ended=now,
                 end=end,
-                work_s=work_s,
-                useful_s=useful_s,
-                lost_s=max(0.0, run.computed_s(now) - useful_s),
+                work_s=run.progress.kept_s - run.began_s,
+                useful_s=run.useful_s,
+                lost_s=max(0.0, run.computed_s(now) - run.useful_s),
             )
         )
         return job

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_scheduler.model import Gang, Node, QuotaUse, TenantState
+from gpu_scheduler.model import Gang, Node, Profile, QuotaUse, TenantState
 from gpu_scheduler.policies.base import Policy
 
 
@@ -52,13 +53,25 @@ class NodeFailure:
     down_s: float
 
 
-Rate = Callable[[Gang, tuple[str, ...]], float]
-"""Seconds of a job's work that are done in a second on these nodes (a name per rank). More than 0."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """rate: seconds of a job's work that are done in a second, more than 0. until: how much of its work is done when
+    that changes."""
+
+    rate: float
+    until: float = math.inf
 
 
-def learners_held(gang: Gang, nodes: tuple[str, ...]) -> float:
+Rate = Callable[[Gang, tuple[str, ...], float], Pace]
+"""The pace of a job on these nodes (a name per rank) once so much of its work is done."""
+
+Known = Callable[[Gang, tuple[str, ...], float], Profile]
+"""What is known of an elastic job that computes on these nodes and has done so much of its work."""
+
+
+def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Pace:
     """A rate in proportion to the learners: 1 for the fewest that the gang runs with."""
-    return len(nodes) / gang.learners.min
+    return Pace(len(nodes) / gang.learners.min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +79,9 @@ class Scenario:
     """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival.
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
-    at once. rate is asked with the gang as it was submitted. begin: None: the first arrival. Raises ValueError for two
-    jobs of one name, for work that is not positive and for failures of unknown nodes.
+    at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
+    profile says stays. begin: None: the first arrival. Raises ValueError for two jobs of one name, for work that is not
+    positive and for failures of unknown nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -78,6 +92,7 @@ class Scenario:
     failures: tuple[NodeFailure, ...] = ()
     round_s: float = 60.0
     rate: Rate = learners_held
+    known: Known | None = None
     begin: datetime | None = None
 
     def __post_init__(self) -> None:

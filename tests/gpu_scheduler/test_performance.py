@@ -134,5 +134,7 @@ def test_speed_at_each_size() -> None:
 
 
 def test_plans_do_not_import_scipy() -> None:
-    code = "import sys, gpu_scheduler.elastic.performance; sys.exit(bool({'scipy', 'numpy'} & set(sys.modules)))"
+    code = (
+        "import sys, gpu_scheduler.elastic.performance; sys.exit(bool({'scipy', 'numpy'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -14,11 +14,20 @@ from hypothesis import strategies as st
 
 from bench.tiresias import Tiresias
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Plan, QuotaUse, Snapshot, Stop
+from gpu_scheduler.model import Plan, Profile, QuotaUse, Range, Snapshot, StepTimes, Stop
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.fifo import Fifo, FifoBackfill
-from gpu_scheduler.simulation import Costs, NodeFailure, Outcome, RunEnd, Scenario, SimulatedJob, simulate
+from gpu_scheduler.simulation import (
+    Costs,
+    NodeFailure,
+    Outcome,
+    Pace,
+    RunEnd,
+    Scenario,
+    SimulatedJob,
+    simulate,
+)
 from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, nodes
 
@@ -45,6 +54,22 @@ def scenario(on: Any, jobs: Any, policy: Policy, **more: Any) -> Scenario:
     quotas = tuple(QuotaUse(tenant, "a100", 100, 0) for tenant in tenants)
     values: dict[str, Any] = {"quotas": quotas, "round_s": 0.0, "begin": NOON}
     return Scenario(on, tuple(jobs), policy=policy, **(values | more))
+
+
+PROFILES = st.sampled_from(
+    [
+        Profile(),
+        Profile(step_times=StepTimes(0.1, 1.0, 0.05, 0.01, 0.2, 0.02)),
+        Profile(Range(64, 1024), StepTimes(0.01, 0.01, 0.05, 0.01, 0.2, 0.02), largest=2),
+    ]
+)
+
+
+def elastic(job: SimulatedJob, more: int, profile: Profile | None = None) -> SimulatedJob:
+    """The job with up to so many learners more."""
+    least = job.gang.learners.min
+    known = profile if more else None
+    return replace(job, gang=replace(job.gang, learners=Range(least, least + more), elastic=known))
 
 
 def stays(outcome: Outcome) -> dict[str, list[tuple[float, float]]]:
@@ -129,10 +154,46 @@ def test_a_lost_node_costs_the_work_since_the_last_checkpoint() -> None:
     ]
 
 
+def test_a_pace_changes_with_what_is_done_also_over_a_stop() -> None:
+    def rate(gang: Any, nodes: Any, done: float) -> Pace:
+        return Pace(1.0, 30) if done < 30 else Pace(0.5, 60) if done < 60 else Pace(4.0)
+
+    failures = (NodeFailure(NOON + timedelta(seconds=50), "a1", 50),)
+    jobs = [job("a1", 0, 100, costs=Costs(checkpoint_every_s=10))]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo(), rate=rate, failures=failures))
+    assert stays(outcome) == {"a1": [(0, 50), (100, 100 + 40 + 10)]}, "30 s, 60 s and 10 s of computing"
+    assert [(run.work_s, run.useful_s, run.lost_s) for run in outcome.runs] == [(40, 50, 0), (60, 50, 0)]
+
+
+def test_an_elastic_job_grows_into_free_slots_and_shrinks_at_once_for_one_that_waits() -> None:
+    profile = Profile(step_times=StepTimes(0.0, 1.0), largest=8)
+    costs = Costs(restore_s=5, checkpoint_s=5)
+    jobs = [elastic(job("a1", 0, 2000, costs=costs), 7, profile), job("b2", 200, 100, 4, costs=costs)]
+    outcome = simulate(scenario(nodes(a1=8), jobs, FairShare()))
+    runs = [(run.gang.job, len(run.nodes), (run.began - NOON).total_seconds()) for run in outcome.runs]
+    sizes = [size for name, size, _ in runs if name == "a1"]
+    assert sizes == [1, 8, 4, 8]
+    assert ("b2", 4, 205.0) in runs, "after the save of a1"
+    grown = [began for name, size, began in runs if size == 8]
+    assert grown == [65.0, 310.0], "a minute after its start; as soon as the other has ended"
+
+
+def test_what_is_learned_of_a_job_counts_in_the_next_plan() -> None:
+    def known(gang: Any, nodes: tuple[str, ...], done: float) -> Profile:
+        return Profile(step_times=StepTimes(0.0, 1.0), largest=len(nodes))
+
+    jobs = [elastic(job("a1", 0, 1000), 7, Profile())]
+    outcome = simulate(scenario(nodes(a1=8), jobs, FairShare(), known=known))
+    assert [len(run.nodes) for run in outcome.runs] == [1, 2, 4, 8], "at most twice what it ran with"
+    assert [len(run.nodes) for run in simulate(scenario(nodes(a1=8), jobs, FairShare())).runs] == [1]
+
+
 def test_a_rate_says_how_fast_work_is_done_where() -> None:
     jobs = [job("a1", 0, 100, 1, 8), job("b2", 0, 100, 1, 8)]
     on = nodes(a1=8, a2=8)
-    outcome = simulate(scenario(on, jobs, Fifo(), rate=lambda gang, nodes: 2.0 if nodes == ("a2",) else 0.5))
+    outcome = simulate(
+        scenario(on, jobs, Fifo(), rate=lambda gang, nodes, done: Pace(2.0 if nodes == ("a2",) else 0.5))
+    )
     assert stays(outcome) == {"b2": [(0, 50)], "a1": [(0, 200)]}
 
 
@@ -199,6 +260,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         )
         for i in range(draw(st.integers(0, 8)))
     ]
+    jobs = [elastic(each, draw(st.integers(0, 6)), draw(PROFILES)) for each in jobs]
     failures = tuple(
         NodeFailure(
             NOON + timedelta(seconds=draw(st.integers(0, 500))),
@@ -236,7 +298,7 @@ def test_no_node_and_no_quota_is_overcommitted_at_any_time(made: Scenario) -> No
 def test_gangs_run_whole_one_run_at_a_time_and_never_on_a_node_that_is_down(made: Scenario) -> None:
     last: dict[str, Any] = {}
     for run in simulate(made).runs:
-        assert len(run.nodes) == run.gang.learners.min
+        assert run.gang.learners.min <= len(run.nodes) <= run.gang.learners.max
         assert run.gang.queued_at <= run.began <= run.ended
         if run.gang.job in last:
             assert last[run.gang.job].ended <= run.began

@@ -1,0 +1,60 @@
+"""What each size of an elastic gang is worth: the options among which slots are divided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from gpu_scheduler.elastic.allocation import Option
+from gpu_scheduler.elastic.performance import goodput
+from gpu_scheduler.model import Gang
+
+EXPLORE = 2
+"""A gang is tried with up to so many times the learners that it has run with: further the model only guesses."""
+
+
+def sizes(least: int, most: int, per_node: int) -> list[int]:
+    """The sizes that are compared: powers of two on one node, then whole nodes, and the ends of the range.
+
+    They pack without gaps, and are few (Sia, Jayaram Subramanya et al., SOSP 2023).
+    """
+    found = {least, most}
+    size = 1
+    while size < per_node:
+        found.add(size)
+        size *= 2
+    found.update(range(per_node, most + 1, per_node))
+    return sorted(each for each in found if least <= each <= most)
+
+
+def believed(gang: Gang, learners: int) -> int:
+    """The most learners for which something is known of the gang, which runs with so many now; that many if nothing is:
+    then it grows only once it has been measured."""
+    profile = gang.elastic
+    if profile is None or profile.step_times is None:
+        return learners
+    return min(gang.learners.max, EXPLORE * max(profile.largest, learners))
+
+
+def speed(gang: Gang, learners: int, per_node: int) -> float:
+    """Its useful speed with so many learners, packed onto nodes that hold per_node of them; in any unit of its own.
+
+    Never measured: in proportion to the learners.
+    """
+    if gang.elastic is None:
+        return float(learners)
+    known = goodput(gang.elastic, learners, -(-learners // per_node))
+    return float(learners) if known is None else known
+
+
+def proportional(
+    gang: Gang, choices: Iterable[int], per_node: int, *, now: int, kept: float, weight: float
+) -> tuple[Option, ...]:
+    """Options of proportional fairness: the logarithm of the speed, so that no gang gains less than others lose in
+    proportion. now: the size that it has; kept: the part of its speed that a change to another one leaves it, for the
+    time that it takes."""
+    found = []
+    for learners in choices:
+        value = speed(gang, learners, per_node) * (1.0 if learners == now else kept)
+        found.append(Option(learners * gang.slots, weight * math.log(max(value, 1e-12))))
+    return tuple(found)

@@ -1,0 +1,208 @@
+"""Which elastic gangs run with more or fewer learners from now on.
+
+Every gang keeps its fewest learners. What is left goes where it speeds training up the most in proportion to what a
+gang has already: proportional fairness of useful speed, ``goodput_pf`` in the benchmarks. Gangs shrink at once for what
+waits for nodes; they grow into slots that nothing waits for. A change is a halt and a start, so it must pay for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpu_scheduler.checks import Finding, Scope
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.elastic.allocation import Candidate, allocate
+from gpu_scheduler.elastic.utility import believed, proportional, sizes, speed
+from gpu_scheduler.model import Gang, Resize, Running, Snapshot, Stop
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.policies.preemption import can_be_stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Resizes:
+    """When a gang is resized. Times are in seconds.
+
+    every_s: how often a run is looked at, and how long it is left alone after its start. pays_back_s: a change must
+    gain more work within this time than it costs. cost_s: what a halt and a start cost where that was never measured.
+    """
+
+    every_s: float = 60
+    pays_back_s: float = 600
+    cost_s: float = 30
+
+    def next_at(self, snapshot: Snapshot) -> datetime | None:
+        """When the next elastic run is due to be looked at."""
+        due = [self._due(run, snapshot.now) for run in snapshot.running if is_elastic(run)]
+        return min(due, default=None)
+
+    def _due(self, run: Running, now: datetime) -> datetime:
+        every = timedelta(seconds=self.every_s)
+        return run.started_at + (max(timedelta(), now - run.started_at) // every + 1) * every
+
+    def cost_of(self, run: Running) -> float:
+        """Seconds without progress if this run is resized."""
+        if run.checkpoint_cost_s is None and run.restart_cost_s is None:
+            return self.cost_s
+        return (run.checkpoint_cost_s or 0.0) + (run.restart_cost_s or 0.0)
+
+
+class Resizing:
+    """The resizes in one plan, made after all waiting gangs were offered slots."""
+
+    def __init__(self, draft: Draft, rules: Resizes, lease_s: float, stops: Iterable[Stop]) -> None:
+        self._draft, self._rules, self._now = draft, rules, draft.snapshot.now
+        self._lease = timedelta(seconds=lease_s)
+        leaving = {stop.job for stop in stops}
+        self._runs: defaultdict[str, list[Running]] = defaultdict(list)
+        for run in draft.snapshot.running if any(map(is_elastic, draft.snapshot.running)) else ():
+            if is_elastic(run) and run.job not in leaving:
+                self._runs[run.slot_type].append(run)
+
+    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> list[Resize]:
+        """waits: those that cannot start, in the order in which they were offered slots."""
+        if not self._runs:
+            return []
+        lacking: defaultdict[str, list[Gang]] = defaultdict(list)
+        for gang, finding in waits:
+            if finding.scope is Scope.CLUSTER and finding.supply.pool is not None:
+                lacking[finding.supply.slot_type].append(gang)
+        return [
+            resize
+            for slot_type, runs in sorted(self._runs.items())
+            for resize in self._of_type(self._draft.pools[slot_type], runs, lacking[slot_type])
+        ]
+
+    def _of_type(self, pool: Pool, runs: list[Running], waiting: list[Gang]) -> list[Resize]:
+        free = pool.free.total + _leaving(self._draft.snapshot, pool.slot_type)
+        missing = 0
+        held = sum(
+            (len(run.nodes) - run.gang.learners.min) * run.slots for run in runs if self._may_shrink(run)
+        )
+        for gang in waiting:
+            short = max(0, gang.asked - free)
+            if missing + short > held or not pool.up_could_hold(gang):
+                continue  # no resize would make room for it
+            missing += short
+            free = max(0, free - gang.asked)
+        if missing:
+            return self._shrink(pool, [run for run in runs if self._may_shrink(run)], missing)
+        return self._divide(
+            pool, [run for run in runs if self._may_change(run)], min(free, pool.unreserved.total)
+        )
+
+    def _may_shrink(self, run: Running) -> bool:
+        return can_be_stopped(run, now=self._now, lease=self._lease)
+
+    def _may_change(self, run: Running) -> bool:
+        """Due, and all that it would be resized for is known of its next sizes."""
+        return can_be_stopped(run, now=self._now, lease=timedelta(seconds=self._rules.every_s))
+
+    def _shrink(self, pool: Pool, runs: list[Running], missing: int) -> list[Resize]:
+        """Take so many slots from where they are worth the least."""
+        candidates = [self._candidate(pool, run, len(run.nodes)) for run in runs]
+        held = sum(run.slots * len(run.nodes) for run in runs)
+        return self._changes(runs, candidates, held - missing)
+
+    def _divide(self, pool: Pool, runs: list[Running], free: int) -> list[Resize]:
+        """Divide what these runs hold, and what is free, anew. Growth goes into what is free; what a run is to get from
+        another one waits until that one has given it up."""
+        most = {run.job: self._most(pool, run) for run in runs}
+        while True:
+            candidates = [self._candidate(pool, run, most[run.job]) for run in runs]
+            held = sum(run.slots * len(run.nodes) for run in runs)
+            changes = self._changes(runs, candidates, held + free, self._rooms(runs))
+            by_job = {run.job: run for run in runs}
+            vain = [each for each in changes if not self._pays(pool, by_job[each.job], each.learners)]
+            if not vain:
+                break
+            for each in vain:
+                most[each.job] = len(by_job[each.job].nodes)
+        shrink = [each for each in changes if each.learners < len(by_job[each.job].nodes)]
+        grown = []
+        for each in changes:
+            more = (each.learners - len(by_job[each.job].nodes)) * by_job[each.job].slots
+            if 0 < more <= free:
+                free -= more
+                grown.append(each)
+        return [*shrink, *grown]
+
+    def _most(self, pool: Pool, run: Running) -> int:
+        """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs and users."""
+        gang, now = run.gang, len(run.nodes)
+        most = believed(gang, now)
+        account = self._draft.ledger.account(gang.tenant, run.slot_type)
+        if account.gang_limit is not None:
+            most = min(most, account.gang_limit // gang.slots)
+        users = self._draft.ledger.users(gang.tenant, run.slot_type)
+        if users.slots is not None:
+            most = min(most, now + (users.slots - users.used[gang.user]) // gang.slots)
+        while most > now and not pool.up_could_hold(gang.resized(learners=most)):
+            most -= 1
+        return max(now, most)
+
+    def _rooms(self, runs: Iterable[Running]) -> dict[str, int]:
+        """By tenant, the slots that its runs may have beside their fewest."""
+        rooms: Counter[str] = Counter()
+        for run in runs:
+            rooms[run.tenant] += (len(run.nodes) - run.gang.learners.min) * run.slots
+        account = self._draft.ledger.account
+        slot_type = {run.tenant: run.slot_type for run in runs}
+        return {
+            tenant: held + max(0, account(tenant, slot_type[tenant]).room(1))
+            for tenant, held in rooms.items()
+        }
+
+    def _candidate(self, pool: Pool, run: Running, most: int) -> Candidate:
+        gang, now = run.gang, len(run.nodes)
+        per_node = max(1, pool.largest_node // gang.slots)
+        least = min(gang.learners.min, now)
+        choices = sorted({now, *sizes(least, most, per_node)})
+        age = (self._now - run.started_at).total_seconds()
+        kept = max(age, 1.0) / (max(age, 1.0) + self._rules.cost_of(run))
+        account = self._draft.ledger.account(gang.tenant, run.slot_type)
+        weight = account.weight * 2.0 ** (gang.priority - 1)
+        options = proportional(gang, choices, per_node, now=now, kept=kept, weight=weight)
+        return Candidate(run.job, options, gang.tenant)
+
+    def _changes(
+        self,
+        runs: Iterable[Running],
+        candidates: Sequence[Candidate],
+        slots: int,
+        rooms: dict[str, int] | None = None,
+    ) -> list[Resize]:
+        taken = allocate(candidates, slots, rooms)
+        return [
+            Resize(run.job, learners, run.generation)
+            for run in runs
+            if (learners := taken[run.job].slots // run.slots) != len(run.nodes)
+        ]
+
+    def _pays(self, pool: Pool, run: Running, learners: int) -> bool:
+        """Whether a larger size gains more than the change costs."""
+        per_node = max(1, pool.largest_node // run.slots)
+        before, after = (speed(run.gang, n, per_node) for n in (len(run.nodes), learners))
+        if learners <= len(run.nodes):
+            return True
+        return (after - before) * self._rules.pays_back_s > self._rules.cost_of(run) * before
+
+
+def is_elastic(run: Running) -> bool:
+    """Whether it can run in more than one size."""
+    return run.gang.elastic is not None and run.gang.learners.max > run.gang.learners.min
+
+
+def _leaving(snapshot: Snapshot, slot_type: str) -> int:
+    """Slots that are given up already, by orders that are being carried out."""
+    total = 0
+    for run in snapshot.running:
+        if run.slot_type != slot_type:
+            continue
+        if isinstance(run.order, Resize):
+            total += max(0, len(run.nodes) - run.order.learners) * run.slots
+        elif run.stopping or isinstance(run.order, Stop):
+            total += len(run.nodes) * run.slots
+    return total
