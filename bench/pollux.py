@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from gpu_scheduler.elastic.performance import Sample, gain
+from gpu_scheduler.model import GradientNoise, Range
+
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 MOST_PER_GPU = {"yolov3": 8}
 """The largest micro-batch, where the artifact sets it lower than the largest that was measured."""
@@ -66,9 +69,56 @@ class Application:
             found[nodes][gpus].append((batch, (mean[0], mean[1])))
         return {nodes: dict(by_gpus) for nodes, by_gpus in found.items()}
 
+    @property
+    def batches(self) -> Range:
+        """The batches with which training was validated."""
+        return Range(min(self._validation), max(self._validation))
+
+    @property
+    def most_per_gpu(self) -> int:
+        """The largest micro-batch."""
+        return MOST_PER_GPU.get(self.name) or int(max(size for size, _ in self._placed["1"]))
+
+    @cached_property
+    def progress(self) -> list[float]:
+        """By epoch, the useful steps of the smallest batch up to its end."""
+        epochs = range(EPOCHS[self.name])
+        return [min(rows[epoch]["progress"] for rows in self._validation.values()) for epoch in epochs]
+
+    def epoch_at(self, progress: float) -> int:
+        return min(bisect_right(self.progress, progress + 1e-9), len(self.progress) - 1)
+
+    def noise(self, batch: int, epoch: int) -> GradientNoise:
+        """What a program reports of its gradients in this epoch."""
+        squared, variance = self._gradients(batch, epoch)
+        return GradientNoise(variance, squared, self.batches.min)
+
+    def sample(self, placement: Sequence[int], batch: int) -> Sample:
+        """What a program measures of its steps."""
+        gpus = sum(placement)
+        micro, accumulated = self.split(gpus, batch)
+        step_s, sync_s = self._times(tuple(placement), micro)
+        whole_s = step_s + accumulated * (step_s - sync_s)
+        return Sample(gpus, len(placement), micro, accumulated, whole_s, step_s - sync_s)
+
+    def useful_steps_per_s(self, placement: Sequence[int], batch: int, epoch: int) -> float:
+        """Progress in a second."""
+        micro, accumulated = self.split(sum(placement), batch)
+        total = sum(placement) * micro * (accumulated + 1)
+        worth = gain(self.noise(total, epoch), total, self.batches.min)
+        return worth * self.steps_per_s(placement, batch)
+
+    def samples_per_s(self, placement: Sequence[int], batch: int) -> float:
+        """Without accumulating gradients; 0 if a GPU cannot hold its part of the batch."""
+        micro = -(-batch // sum(placement))
+        if micro > self.most_per_gpu:
+            return 0.0
+        step_s, _ = self._times(tuple(placement), micro)
+        return batch / step_s
+
     def split(self, gpus: int, batch: int) -> tuple[int, int]:
         """A GPU's micro-batch, and how many times it accumulates gradients before it synchronizes."""
-        most = MOST_PER_GPU.get(self.name) or int(max(size for size, _ in self._placed["1"]))
+        most = self.most_per_gpu
         local = math.ceil(batch / gpus - 1e-8)
         accumulated = math.ceil(local / most - 1e-8) - 1
         if gpus == 1 and batch > min(self._validation):
@@ -101,13 +151,9 @@ class Application:
         """Optimizer steps to the target."""
         micro, accumulated = self.split(gpus, batch)
         total = gpus * micro * (accumulated + 1)
-        scale = total / min(self._validation)
         steps = before = 0.0
-        for epoch in range(EPOCHS[self.name]):
-            squared, variance = self._gradients(total, epoch)
-            gain = (variance + squared) / (variance / scale + squared)
-            progress = min(rows[epoch]["progress"] for rows in self._validation.values())
-            steps += (progress - before) / gain
+        for epoch, progress in enumerate(self.progress):
+            steps += (progress - before) / gain(self.noise(total, epoch), total, self.batches.min)
             before = progress
         return steps
 

@@ -222,6 +222,31 @@ class Pool:
             self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
+    def nodes_for(self, run: Running, sizes: Iterable[int]) -> dict[int, int]:
+        """By number of learners: over how many nodes this run's would be laid if it started anew and nothing else
+        changed. Of sizes that do not fit: over how many empty nodes of the largest kind."""
+        gang = run.gang
+        need, offer = self.need(gang), self.unreserved
+        nodes = offer.by_fit(need)
+        for name, learners in Counter(run.nodes).items():
+            if name in offer.of:
+                fit = learners_in(offer.of[name], need)
+                nodes[fit] -= 1
+                nodes[fit + learners] += 1
+        fits = sorted((fit for fit in nodes if fit and nodes[fit] > 0), reverse=True)
+        spread = gang.strategy is PlacementStrategy.SPREAD
+        whole = max(1, self.largest_node // gang.slots)
+        found = {}
+        for size in sizes:
+            left, used = size, 0
+            for fit in fits:
+                more = min(nodes[fit], left if spread else -(-left // fit))
+                left, used = left - more * (1 if spread else fit), used + more
+                if left <= 0:
+                    break
+            found[size] = used if left <= 0 else -(-size // whole)
+        return found
+
     def _domain_for(self, gang: Gang, need: Room, offer: Rooms) -> list[str]:
         """The nodes of the smallest domain that holds all its learners; none if none of a level that counts does.
 

@@ -129,6 +129,13 @@ class Rooms:
         fitting = [(learners_in(room, need), room) for room in self._count]
         return sorted([each for each in fitting if each[0]])
 
+    def by_fit(self, need: Need) -> Counter[int]:
+        """How many nodes hold how many learners of this size."""
+        found: Counter[int] = Counter()
+        for room, nodes in self._count.items():
+            found[learners_in(room, need)] += nodes
+        return found
+
     def pop(self, room: Room) -> str | None:
         """Hand out the first node by name that offers exactly this; the caller must lower it."""
         if self._heaps is None:

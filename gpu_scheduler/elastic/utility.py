@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpu_scheduler.elastic.allocation import Option
 from gpu_scheduler.elastic.performance import goodput
@@ -13,17 +13,16 @@ EXPLORE = 2
 """A gang is tried with up to so many times the learners that it has run with: further the model only guesses."""
 
 
-def sizes(least: int, most: int, per_node: int) -> list[int]:
-    """The sizes that are compared: powers of two on one node, then whole nodes, and the ends of the range.
+def sizes(least: int, most: int, per_node: int, *others: int) -> list[int]:
+    """The sizes that are compared: powers of two on one node, then whole nodes, the ends of the range, and others.
 
-    They pack without gaps, and are few (Sia, Jayaram Subramanya et al., SOSP 2023).
+    The former pack without gaps, and are few (Sia, Jayaram Subramanya et al., SOSP 2023).
     """
-    found = {least, most}
+    found = {least, most, *others, *range(per_node, most + 1, per_node)}
     size = 1
     while size < per_node:
         found.add(size)
         size *= 2
-    found.update(range(per_node, most + 1, per_node))
     return sorted(each for each in found if least <= each <= most)
 
 
@@ -36,25 +35,25 @@ def believed(gang: Gang, learners: int) -> int:
     return min(gang.learners.max, EXPLORE * max(profile.largest, learners))
 
 
-def speed(gang: Gang, learners: int, per_node: int) -> float:
-    """Its useful speed with so many learners, packed onto nodes that hold per_node of them; in any unit of its own.
+def speed(gang: Gang, learners: int, nodes: int) -> float:
+    """Its useful speed with so many learners on so many nodes, in any unit of its own.
 
     Never measured: in proportion to the learners.
     """
     if gang.elastic is None:
         return float(learners)
-    known = goodput(gang.elastic, learners, -(-learners // per_node))
+    known = goodput(gang.elastic, learners, nodes)
     return float(learners) if known is None else known
 
 
 def proportional(
-    gang: Gang, choices: Iterable[int], per_node: int, *, now: int, kept: float, weight: float
+    gang: Gang, choices: Mapping[int, int], *, now: int, kept: float, weight: float
 ) -> tuple[Option, ...]:
-    """Options of proportional fairness: the logarithm of the speed, so that no gang gains less than others lose in
-    proportion. now: the size that it has; kept: the part of its speed that a change to another one leaves it, for the
-    time that it takes."""
+    """Options of proportional fairness: the logarithm of the speed, so that in proportion nobody gains less than others
+    lose. choices: on how many nodes each number of learners would be. now: the size that it has; kept: the part of
+    its speed that a change to another one leaves it, for the time that it takes."""
     found = []
-    for learners in choices:
-        value = speed(gang, learners, per_node) * (1.0 if learners == now else kept)
+    for learners, nodes in choices.items():
+        value = speed(gang, learners, nodes) * (1.0 if learners == now else kept)
         found.append(Option(learners * gang.slots, weight * math.log(max(value, 1e-12))))
     return tuple(found)

@@ -23,7 +23,7 @@ from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
-from gpu_scheduler.policies.resizing import Resizes, Resizing, is_elastic
+from gpu_scheduler.policies.resizing import Resizes, Resizing
 
 NO_TIME = timedelta()
 OF_USER = "user:"
@@ -104,9 +104,8 @@ class FairShareRound(Round):
         self._users_with_head: set[tuple[str, str, str]] = set()
         self._marks_of_user: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
-        self._policy = policy
         self._preemption = Preemption(draft, policy.lease_s)
-        self._started_elastic = False
+        self._resizing = Resizing(draft, policy.resizes, policy.lease_s)
         self._leaving_for: dict[str, int] = {}
         self._borrowing: list[tuple[int, Gang]] = []
         self._lenders_waiting: list[tuple[Gang, Finding]] = []
@@ -244,18 +243,15 @@ class FairShareRound(Round):
         self._queues_with_head.add(queue)
 
     def size(self, gang: Gang) -> int:
-        self._started_elastic |= gang.elastic is not None
-        return super().size(gang)
+        return self._resizing.first_size(gang)
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         stops = self._preemption.stops
-        resizing = Resizing(self._draft, self._policy.resizes, self._policy.lease_s, stops)
-        return stops, resizing.orders(list(waits))
+        return stops, self._resizing.orders(list(waits), stops)
 
     def state(self) -> PolicyState:
         of_users = {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
-        elastic = self._started_elastic or any(map(is_elastic, self._draft.snapshot.running))
-        return self._marks | of_users | ({ELASTIC: self._now} if elastic else {})
+        return self._marks | of_users | ({ELASTIC: self._now} if self._resizing.is_needed else {})
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """queue_head_since; stopping_for_it: how many running jobs are stopped so that it can start."""

@@ -50,20 +50,75 @@ class Resizes:
 
 
 class Resizing:
-    """The resizes in one plan, made after all waiting gangs were offered slots."""
+    """The sizes in one plan: of gangs that start, and after all were offered slots of those that run."""
 
-    def __init__(self, draft: Draft, rules: Resizes, lease_s: float, stops: Iterable[Stop]) -> None:
+    def __init__(self, draft: Draft, rules: Resizes, lease_s: float) -> None:
         self._draft, self._rules, self._now = draft, rules, draft.snapshot.now
         self._lease = timedelta(seconds=lease_s)
-        leaving = {stop.job for stop in stops}
         self._runs: defaultdict[str, list[Running]] = defaultdict(list)
-        for run in draft.snapshot.running if any(map(is_elastic, draft.snapshot.running)) else ():
-            if is_elastic(run) and run.job not in leaving:
+        for run in draft.snapshot.running:
+            if is_elastic(run):
                 self._runs[run.slot_type].append(run)
+        self._started: set[str] = set()
+        self._first_sizes: dict[str, dict[str, int]] = {}
 
-    def orders(self, waits: Sequence[tuple[Gang, Finding]]) -> list[Resize]:
-        """waits: those that cannot start, in the order in which they were offered slots."""
-        if not self._runs:
+    @property
+    def is_needed(self) -> bool:
+        """Whether an elastic gang runs once this plan is carried out."""
+        return bool(self._runs) or any(
+            gang.job in self._started for gang in self._draft.waiting if gang.elastic
+        )
+
+    def first_size(self, gang: Gang) -> int:
+        """With how many learners a gang that starts now should do so: those that a resize decided; else, if it was
+        measured before, its part of what all elastic gangs and the free nodes have together; else the fewest."""
+        size = self._first_size(gang)
+        self._started.add(gang.job)
+        return size
+
+    def _first_size(self, gang: Gang) -> int:
+        if gang.target is not None:
+            return gang.target
+        if gang.slot_type is None or gang.elastic is None or gang.elastic.step_times is None:
+            return gang.learners.min
+        sizes_of = self._first_sizes.get(gang.slot_type)
+        if sizes_of is None:
+            sizes_of = self._first_sizes[gang.slot_type] = self._divide_first(gang.slot_type)
+        return sizes_of.get(gang.job, gang.learners.min)
+
+    def _divide_first(self, slot_type: str) -> dict[str, int]:
+        pool, runs = self._draft.pools[slot_type], self._runs[slot_type]
+        waiting = [
+            gang
+            for gang in self._draft.waiting
+            if gang.slot_type == slot_type and gang.job not in self._started
+        ]
+        known = [gang for gang in waiting if gang.target is None and gang.elastic and gang.elastic.step_times]
+        new = {gang.job: gang for gang in known}
+        held = sum(run.slots * len(run.nodes) for run in runs)
+        others = sum(
+            (gang.target or gang.learners.min) * gang.slots for gang in waiting if gang.job not in new
+        )
+        free = pool.unreserved.total - others
+        running = [self._candidate(pool, run, self._most(pool, run)) for run in runs]
+        taken = allocate([*running, *(self._new_candidate(pool, gang) for gang in known)], held + free)
+        return {job: taken[job].slots // gang.slots for job, gang in new.items()}
+
+    def _new_candidate(self, pool: Pool, gang: Gang) -> Candidate:
+        per_node = max(1, pool.largest_node // gang.slots)
+        most = believed(gang, gang.learners.min)
+        choices = {n: -(-n // per_node) for n in sizes(gang.learners.min, most, per_node)}
+        options = proportional(gang, choices, now=0, kept=1.0, weight=self._weight(gang, pool.slot_type))
+        return Candidate(gang.job, options, gang.tenant)
+
+    def orders(self, waits: Sequence[tuple[Gang, Finding]], stops: Iterable[Stop]) -> list[Resize]:
+        """waits: those that cannot start, in the order in which they were offered slots; stops: what is ordered."""
+        leaving = {stop.job for stop in stops}
+        staying = {
+            slot_type: [run for run in runs if run.job not in leaving]
+            for slot_type, runs in sorted(self._runs.items())
+        }
+        if not staying:
             return []
         lacking: defaultdict[str, list[Gang]] = defaultdict(list)
         for gang, finding in waits:
@@ -71,7 +126,7 @@ class Resizing:
                 lacking[finding.supply.slot_type].append(gang)
         return [
             resize
-            for slot_type, runs in sorted(self._runs.items())
+            for slot_type, runs in staying.items()
             for resize in self._of_type(self._draft.pools[slot_type], runs, lacking[slot_type])
         ]
 
@@ -97,37 +152,42 @@ class Resizing:
         return can_be_stopped(run, now=self._now, lease=self._lease)
 
     def _may_change(self, run: Running) -> bool:
-        """Due, and all that it would be resized for is known of its next sizes."""
+        """It has run for long enough to be divided anew with the others."""
         return can_be_stopped(run, now=self._now, lease=timedelta(seconds=self._rules.every_s))
 
     def _shrink(self, pool: Pool, runs: list[Running], missing: int) -> list[Resize]:
         """Take so many slots from where they are worth the least."""
-        candidates = [self._candidate(pool, run, len(run.nodes)) for run in runs]
+        candidates = [self._candidate(pool, run, len(run.nodes), -missing) for run in runs]
         held = sum(run.slots * len(run.nodes) for run in runs)
         return self._changes(runs, candidates, held - missing)
 
     def _divide(self, pool: Pool, runs: list[Running], free: int) -> list[Resize]:
         """Divide what these runs hold, and what is free, anew. Growth goes into what is free; what a run is to get from
-        another one waits until that one has given it up."""
-        most = {run.job: self._most(pool, run) for run in runs}
-        while True:
-            candidates = [self._candidate(pool, run, most[run.job]) for run in runs]
-            held = sum(run.slots * len(run.nodes) for run in runs)
-            changes = self._changes(runs, candidates, held + free, self._rooms(runs))
-            by_job = {run.job: run for run in runs}
-            vain = [each for each in changes if not self._pays(pool, by_job[each.job], each.learners)]
-            if not vain:
-                break
-            for each in vain:
-                most[each.job] = len(by_job[each.job].nodes)
-        shrink = [each for each in changes if each.learners < len(by_job[each.job].nodes)]
-        grown = []
+        another one waits until that one has given it up. Sizes that pack well come first; what is left after these is
+        used in any size."""
+        by_job = {run.job: run for run in runs}
+        changes = self._paying(pool, runs, free, 0) or self._paying(pool, runs, free, free)
+        chosen = [each for each in changes if each.learners < len(by_job[each.job].nodes)]
         for each in changes:
             more = (each.learners - len(by_job[each.job].nodes)) * by_job[each.job].slots
             if 0 < more <= free:
                 free -= more
-                grown.append(each)
-        return [*shrink, *grown]
+                chosen.append(each)
+        return chosen
+
+    def _paying(self, pool: Pool, runs: list[Running], free: int, more: int) -> list[Resize]:
+        """The changes of one division, without growth that does not pay and what others would give up for it."""
+        most = {run.job: self._most(pool, run) for run in runs}
+        by_job = {run.job: run for run in runs}
+        held = sum(run.slots * len(run.nodes) for run in runs)
+        while True:
+            candidates = [self._candidate(pool, run, most[run.job], more) for run in runs]
+            changes = self._changes(runs, candidates, held + free, self._rooms(runs))
+            vain = [each for each in changes if not self._pays(pool, by_job[each.job], each.learners)]
+            if not vain:
+                return changes
+            for each in vain:
+                most[each.job] = len(by_job[each.job].nodes)
 
     def _most(self, pool: Pool, run: Running) -> int:
         """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs and users."""
@@ -155,17 +215,23 @@ class Resizing:
             for tenant, held in rooms.items()
         }
 
-    def _candidate(self, pool: Pool, run: Running, most: int) -> Candidate:
+    def _candidate(self, pool: Pool, run: Running, most: int, more: int = 0) -> Candidate:
+        """more: slots by which it could grow, or less than 0 would have to shrink, if it alone changed."""
         gang, now = run.gang, len(run.nodes)
         per_node = max(1, pool.largest_node // gang.slots)
         least = min(gang.learners.min, now)
-        choices = sorted({now, *sizes(least, most, per_node)})
+        room = self._draft.ledger.account(gang.tenant, run.slot_type).room(1)
+        in_reach = now + min(more, max(0, room)) // run.slots
+        choices = self._nodes_for(pool, run, sizes(least, most, per_node, now, in_reach))
         age = (self._now - run.started_at).total_seconds()
         kept = max(age, 1.0) / (max(age, 1.0) + self._rules.cost_of(run))
-        account = self._draft.ledger.account(gang.tenant, run.slot_type)
-        weight = account.weight * 2.0 ** (gang.priority - 1)
-        options = proportional(gang, choices, per_node, now=now, kept=kept, weight=weight)
+        weight = self._weight(gang, run.slot_type)
+        options = proportional(gang, choices, now=now, kept=kept, weight=weight)
         return Candidate(run.job, options, gang.tenant)
+
+    def _weight(self, gang: Gang, slot_type: str) -> float:
+        """That of its tenant, doubled by each class."""
+        return self._draft.ledger.account(gang.tenant, slot_type).weight * 2.0 ** (gang.priority - 1)
 
     def _changes(
         self,
@@ -183,11 +249,18 @@ class Resizing:
 
     def _pays(self, pool: Pool, run: Running, learners: int) -> bool:
         """Whether a larger size gains more than the change costs."""
-        per_node = max(1, pool.largest_node // run.slots)
-        before, after = (speed(run.gang, n, per_node) for n in (len(run.nodes), learners))
         if learners <= len(run.nodes):
             return True
+        before, after = (
+            speed(run.gang, size, nodes)
+            for size, nodes in self._nodes_for(pool, run, (len(run.nodes), learners)).items()
+        )
         return (after - before) * self._rules.pays_back_s > self._rules.cost_of(run) * before
+
+    @staticmethod
+    def _nodes_for(pool: Pool, run: Running, choices: Iterable[int]) -> dict[int, int]:
+        """By number of learners, on how many nodes they would be; those that it has are where they are."""
+        return pool.nodes_for(run, choices) | {len(run.nodes): len(set(run.nodes))}
 
 
 def is_elastic(run: Running) -> bool:

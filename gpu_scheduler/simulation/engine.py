@@ -53,7 +53,8 @@ class _Kind(IntEnum):
     PACE = 3
     CHECKPOINT = 4
     ARRIVED = 5
-    NODE_LOST = 6
+    LEAVES = 6
+    NODE_LOST = 7
 
 
 @dataclass(slots=True)
@@ -111,6 +112,8 @@ class _Simulation:
         self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []
         for job in scenario.jobs:
             self._add(job.gang.queued_at, _Kind.ARRIVED, job)
+            if job.patience_s is not None:
+                self._add(job.gang.queued_at + timedelta(seconds=job.patience_s), _Kind.LEAVES, job)
         for failure in scenario.failures:
             self._add(failure.at, _Kind.NODE_LOST, failure)
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
@@ -120,6 +123,7 @@ class _Simulation:
         self._records: list[RunRecord] = []
         self._completed: dict[str, datetime] = {}
         self._first_started: dict[str, datetime] = {}
+        self._left: list[str] = []
         self._plans = 0
 
     def run(self) -> Outcome:
@@ -142,6 +146,7 @@ class _Simulation:
             self._plans,
             self._completed,
             self._first_started,
+            tuple(self._left),
         )
 
     def _add(self, at: datetime, kind: _Kind, subject: SimulatedJob | NodeFailure | _Run) -> None:
@@ -160,7 +165,9 @@ class _Simulation:
         changed = False
         while self._events and self._events[0][0] <= now:
             _, kind, _, subject = heapq.heappop(self._events)
-            if isinstance(subject, SimulatedJob):
+            if kind is _Kind.LEAVES:
+                changed |= self._leave(subject)
+            elif isinstance(subject, SimulatedJob):
                 arrived.append(subject.gang)
             elif isinstance(subject, NodeFailure):
                 ended += self._node_changed(subject, lost=kind is _Kind.NODE_LOST)
@@ -180,6 +187,17 @@ class _Simulation:
             self._world = replace(self._world, waiting=(*self._world.waiting, *arrived))
         if ended or arrived or changed:
             self._plan_by(now)
+
+    def _leave(self, job: SimulatedJob | NodeFailure | _Run) -> bool:
+        """Take a job that has never started out of the queue."""
+        assert isinstance(job, SimulatedJob)
+        name = job.gang.job
+        if name in self._first_started:
+            return False
+        self._left.append(name)
+        waiting = tuple(gang for gang in self._world.waiting if gang.job != name)
+        self._world = replace(self._world, waiting=waiting)
+        return True
 
     def _plan_by(self, at: datetime) -> None:
         """Have a plan made in the first round that is not before this."""
@@ -250,10 +268,14 @@ class _Simulation:
         self._add_end(run)
 
     def _learn(self) -> None:
-        """Let the policy see what is known of the elastic jobs that compute."""
+        """Let the policy see what is known of the elastic jobs that compute, and of those that wait."""
         known, now = self._known, self._world.now
         if known is None:
             return
+        waiting = tuple(
+            replace(gang, elastic=known(gang, (), self._progress[gang.job].kept_s)) if gang.elastic else gang
+            for gang in self._world.waiting
+        )
         running = []
         for each in self._world.running:
             run = self._runs[each.job]
@@ -261,7 +283,7 @@ class _Simulation:
                 profile = known(run.progress.job.gang, each.nodes, run.work_s(now))
                 each = replace(each, gang=replace(each.gang, elastic=profile))
             running.append(each)
-        self._world = replace(self._world, running=tuple(running))
+        self._world = replace(self._world, waiting=waiting, running=tuple(running))
 
     def _halt(self, jobs: Collection[str]) -> None:
         """Have these jobs save and release their slots, where the order was not void."""

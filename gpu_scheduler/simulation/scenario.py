@@ -37,11 +37,13 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival."""
+    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival. patience_s: it leaves if it
+    has not started so long after that; None: it waits."""
 
     gang: Gang
     work_s: float
     costs: Costs = Costs()
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ Rate = Callable[[Gang, tuple[str, ...], float], Pace]
 """The pace of a job on these nodes (a name per rank) once so much of its work is done."""
 
 Known = Callable[[Gang, tuple[str, ...], float], Profile]
-"""What is known of an elastic job that computes on these nodes and has done so much of its work."""
+"""What is known of an elastic job that computes on these nodes, none while it waits, and has done so much work."""
 
 
 def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Pace:
@@ -141,7 +143,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start."""
+    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start. left: jobs
+    that lost their patience."""
 
     begin: datetime
     end: datetime
@@ -150,3 +153,4 @@ class Outcome:
     plans: int
     completed: dict[str, datetime] = field(default_factory=dict)
     first_started: dict[str, datetime] = field(default_factory=dict)
+    left: tuple[str, ...] = ()

@@ -1,0 +1,256 @@
+"""Which elastic gangs are resized, and with how many learners they start, under fair_share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import (
+    Gang,
+    Plan,
+    Priority,
+    Profile,
+    QuotaUse,
+    Range,
+    Resize,
+    Running,
+    Snapshot,
+    StepTimes,
+    Stop,
+)
+from gpu_scheduler.policies.fair_share import ELASTIC, FairShare
+from tests.gpu_scheduler.worlds import NOON, gang, nodes, overcommitted, running, snapshot
+
+PERFECT = Profile(step_times=StepTimes(0.0, 1.0), largest=64)
+"""Twice the learners train twice as fast."""
+FLAT = Profile(step_times=StepTimes(1.0, 0.0), largest=64)
+"""More learners train no faster."""
+
+
+def run(job: str, *on: str, most: int = 8, profile: Profile = PERFECT, **changes: Any) -> Running:
+    """An elastic run of at least one learner, which started an hour ago."""
+    made = running(job, *on, **changes)
+    return replace(made, gang=replace(made.gang, learners=Range(1, most), elastic=profile))
+
+
+def resizes(made: Plan) -> dict[str, int]:
+    return {each.job: each.learners for each in made.resizes}
+
+
+def test_a_run_grows_into_what_is_free_and_is_left_alone_where_that_helps_nothing() -> None:
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1")]))) == {"r1": 8}
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=FLAT)]))) == {}
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", most=3)]))) == {"r1": 3}
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=Profile())]))) == {}, (
+        "never measured"
+    )
+    tried = replace(PERFECT, largest=1)
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=tried)]))) == {"r1": 2}
+
+
+def test_what_is_free_goes_where_it_helps_most() -> None:
+    made = snapshot(nodes(a1=6), [], [run("r1", "a1"), run("r2", "a1", profile=FLAT)])
+    assert resizes(plan(made)) == {"r1": 4}, "sizes that pack well first"
+    left = snapshot(nodes(a1=6), [], [run("r1", *["a1"] * 4), run("r2", "a1", profile=FLAT)])
+    assert resizes(plan(left)) == {"r1": 5}
+    both = snapshot(nodes(a1=8), [], [run("r1", "a1"), run("r2", "a1")])
+    assert resizes(plan(both)) == {"r1": 4, "r2": 4}
+
+
+def test_a_run_shrinks_first_and_what_it_gives_up_is_given_once_it_is_free() -> None:
+    full = snapshot(nodes(a1=8), [], [run("r1", *["a1"] * 7), run("r2", "a1")])
+    assert resizes(plan(full)) == {"r1": 4}, "r2 grows when r1 has left"
+
+
+def test_runs_shrink_at_once_for_what_waits_for_nodes_and_no_more_than_it_needs() -> None:
+    held = [run("r1", *["a1"] * 6), run("r2", "a1", "a1")]
+    made = plan(snapshot(nodes(a1=8), [gang("j1", 1, 2)], held))
+    assert resizes(made) == {"r1": 4}
+    assert made.stops == ()
+    whole = plan(snapshot(nodes(a1=8), [gang("j1", 6)], held))
+    assert resizes(whole) == {"r1": 1, "r2": 1}
+    equal = [run("r1", *["a1"] * 4), run("r2", *["a1"] * 4)]
+    assert resizes(plan(snapshot(nodes(a1=8), [gang("j1", 7)], equal))) == {}, "it would not fit either way"
+
+
+def test_what_leaves_already_is_not_asked_for_twice() -> None:
+    going = replace(run("r1", *["a1"] * 4), order=Resize("r1", 1))
+    made = snapshot(nodes(a1=8), [gang("j1", 3)], [going, run("r2", *["a1"] * 4)])
+    assert resizes(plan(made)) == {}
+    stopped = replace(run("r1", *["a1"] * 4), order=Stop("r1", "preempted"))
+    assert resizes(plan(replace(made, running=(stopped, made.running[1])))) == {}
+    assert resizes(plan(replace(made, waiting=(gang("j1", 4),)))) == {"r2": 3}
+
+
+def test_nothing_shrinks_for_what_its_own_limits_hold_back() -> None:
+    held = [run("r1", *["a1"] * 8, tenant="green")]
+    blocked = snapshot(nodes(a1=8), [gang("j1", 2)], held, limits={"red": 1})
+    assert resizes(plan(blocked)) == {}
+
+
+def test_slots_that_others_wait_for_are_not_grown_into() -> None:
+    held = [run("r1", "a1"), running("r2", "a2")]
+    made = plan(snapshot(nodes(a1=4, a2=4), [gang("j1", 1, 4)], held))
+    assert made.starts == (), "six slots are free, but no four on one node"
+    assert resizes(made) == {"r1": 2}, "two of them are not waited for"
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [({"limit": 3}, 2), ({"gang_limit": 3}, 3), ({"user_limit": 5}, 5)],
+    ids=str,
+)
+def test_no_limit_is_exceeded(limit: dict[str, int], size: int) -> None:
+    values: dict[str, Any] = {"limit": 100} | limit
+    quotas = (QuotaUse("red", "a100", used=1, **values),)
+    made = replace(snapshot(nodes(a1=8), [], [run("r1", "a1", user="u")]), quotas=quotas)
+    assert resizes(plan(made)) == {"r1": size}
+
+
+def test_a_young_run_is_left_alone_unless_others_wait() -> None:
+    young = replace(run("r1", "a1", "a1"), started_at=NOON - timedelta(seconds=59))
+    assert resizes(plan(snapshot(nodes(a1=8), [], [young]))) == {}
+    due = FairShare().next_event_at(snapshot(nodes(a1=8), [], [young]))
+    assert due == NOON + timedelta(seconds=1)
+    assert resizes(plan(snapshot(nodes(a1=2), [gang("j1")], [young]))) == {"r1": 1}
+    newest = replace(young, started_at=NOON - timedelta(seconds=19))
+    assert resizes(plan(snapshot(nodes(a1=2), [gang("j1")], [newest]))) == {}, "its lease"
+
+
+def test_a_change_must_gain_more_than_it_costs() -> None:
+    little = Profile(step_times=StepTimes(1.0, 0.05), largest=64)  # 2 learners: 2.4 % faster
+    assert resizes(plan(snapshot(nodes(a1=2), [], [run("r1", "a1", profile=little)]))) == {}
+    cheap = replace(run("r1", "a1", profile=little), checkpoint_cost_s=1.0, restart_cost_s=1.0)
+    assert resizes(plan(snapshot(nodes(a1=2), [], [cheap]))) == {"r1": 2}
+
+
+def test_who_is_stopped_halted_or_resized_already_is_not_resized() -> None:
+    for busy in (
+        replace(run("r1", "a1"), stopping=True),
+        replace(run("r1", "a1"), requeues=False),
+        replace(run("r1", "a1"), order=Resize("r1", 4)),
+        replace(run("r1", "a1"), order=Stop("r1", "preempted")),
+    ):
+        assert resizes(plan(snapshot(nodes(a1=8), [], [busy]))) == {}
+
+
+def test_a_plan_is_made_without_a_queue_while_an_elastic_gang_runs() -> None:
+    policy = FairShare()
+    started = plan(snapshot(nodes(a1=8), [elastic("j1")]))
+    assert policy.plans_without_queue(started.policy_state)
+    assert policy.load(policy.dump(started.policy_state)) == started.policy_state
+    assert policy.window(started.policy_state).first == frozenset(), "the mark is no job"
+    assert plan(snapshot(nodes(a1=8), [gang("j1")])).policy_state == {}
+    assert ELASTIC in plan(snapshot(nodes(a1=8), [], [run("r1", "a1")])).policy_state
+
+
+def elastic(job: str, profile: Profile = PERFECT, **changes: Any) -> Gang:
+    return replace(gang(job, **changes), learners=Range(1, 8), elastic=profile)
+
+
+def test_a_job_whose_program_was_measured_before_starts_with_its_part() -> None:
+    def sizes(on: dict[str, int], waiting: Iterable[Gang], busy: Iterable[Running] = ()) -> dict[str, int]:
+        made = plan(snapshot(nodes(**on), waiting, busy))
+        return {start.job: len(start.placement.nodes) for start in made.starts}
+
+    assert sizes({"a1": 8}, [elastic("j1")]) == {"j1": 8}
+    assert sizes({"a1": 8}, [elastic("j1"), elastic("j2")]) == {"j1": 4, "j2": 4}
+    assert sizes({"a1": 8}, [elastic("j1"), gang("j2", 5)]) == {"j1": 2, "j2": 5}, "others' fewest come first"
+    assert sizes({"a1": 8}, [elastic("j1", Profile())]) == {"j1": 1}, "never measured"
+    assert sizes({"a1": 8}, [elastic("j1", FLAT)]) == {"j1": 1}
+    assert sizes({"a1": 9}, [elastic("j1")], [run("r1", *["a1"] * 7)]) == {"j1": 2}, "as many of its 4 as fit"
+    early = gang("j0", 4, queued_at=NOON - timedelta(hours=2))
+    assert sizes({"a1": 8}, [early, elastic("j1")]) == {"j0": 4, "j1": 4}, (
+        "what started is not waited for twice"
+    )
+    high = elastic("j2", priority=Priority.HIGH)
+    assert sizes({"a1": 6}, [elastic("j1"), high]) == {"j1": 2, "j2": 4}
+
+
+@st.composite
+def elastic_worlds(draw: st.DrawFn) -> Snapshot:
+    on = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    machines = nodes(**{f"a{n}": size for n, size in enumerate(on)})
+    free = {node.name: node.slots for node in machines}
+    profiles = st.sampled_from([PERFECT, FLAT, Profile(), replace(PERFECT, largest=2)])
+    busy = []
+    for number in range(draw(st.integers(0, 4))):
+        slots = draw(st.integers(1, 2))
+        places = [name for name, left in free.items() for _ in range(left // slots)]
+        taken = places[: draw(st.integers(0, 4))]
+        if not taken:
+            continue
+        for name in taken:
+            free[name] -= slots
+        made = running(
+            f"r{number}",
+            *taken,
+            slots=slots,
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 3)),
+        )
+        least = draw(st.integers(1, len(taken)))
+        learners = Range(least, len(taken) + draw(st.integers(0, 6)))
+        known = draw(st.none() | profiles)
+        made = replace(
+            made,
+            gang=replace(made.gang, learners=learners if known else Range.fixed(len(taken)), elastic=known),
+            started_at=NOON - timedelta(seconds=draw(st.sampled_from([5, 30, 90, 4000]))),
+            order=draw(st.sampled_from([None, None, None, Stop(f"r{number}", "preempted")])),
+        )
+        busy.append(made)
+    waiting = []
+    for number in range(draw(st.integers(0, 4))):
+        each = gang(
+            f"j{number}",
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 3)),
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 3)),
+        )
+        known = draw(st.none() | profiles)
+        if known is not None:
+            learners = Range(each.learners.min, each.learners.min + draw(st.integers(0, 5)))
+            each = replace(each, learners=learners, elastic=known)
+        waiting.append(each)
+    limits = {"red": draw(st.integers(0, 20)), "green": 100}
+    return snapshot(machines, waiting, busy, limits=limits)
+
+
+@settings(max_examples=300, deadline=None)
+@given(elastic_worlds())
+def test_whatever_runs_and_waits(made: Snapshot) -> None:
+    """Sizes stay in their ranges, growth has its slots and its quota, and nothing is ordered twice."""
+    decided = plan(made)
+    assert decided == plan(made)
+    assert not overcommitted(made, decided)
+    runs = {each.job: each for each in made.running}
+    used: Counter[str] = Counter()
+    for each in made.running:
+        used[each.tenant] += each.slots * len(each.nodes)
+    gangs = {each.job: each for each in made.waiting}
+    for start in decided.starts:
+        used[gangs[start.job].tenant] += gangs[start.job].slots * len(start.placement.nodes)
+    free = sum(node.slots for node in made.nodes) - sum(used.values())
+    ordered = [each.job for each in (*decided.stops, *decided.resizes)]
+    assert len(ordered) == len(set(ordered))
+    limits = {quota.tenant: quota.limit for quota in made.quotas if quota.slot_type == "a100"}
+    for each in decided.resizes:
+        run_ = runs[each.job]
+        more = (each.learners - len(run_.nodes)) * run_.slots
+        assert more
+        assert run_.order is None
+        assert run_.gang.learners.min <= each.learners <= run_.gang.learners.max
+        if more > 0:
+            free -= more
+            used[run_.tenant] += more
+            assert used[run_.tenant] <= limits[run_.tenant]
+    assert free >= 0
