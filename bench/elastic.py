@@ -4,9 +4,9 @@
 
 Each job may have from one to all GPUs, one for a learner, and any batch with which it was validated. What the scheduler
 knows of a job is what was measured until then: the times of steps at the sizes in which it ran, and the noise of its
-gradients; alone: of this job, history: of all jobs of the same program. The batch is chosen anew at each start and each
-epoch. Compared with the average completion times that the artifact published for Pollux on the same workloads. (Pollux
-uses no history, so "alone" is the comparison like for like.)
+gradients; alone: of this job, history: of all jobs of the same program. The batch is chosen again at each start and
+each epoch. Compared with the average completion times that the artifact published for Pollux on the same workloads.
+(Pollux uses no history, so "alone" is the comparison like for like.)
 
 Traces are read from ../shared/traces, or the folder named by --traces.
 """
@@ -38,7 +38,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.resizing import Resizes
-from gpu_scheduler.simulation import Costs, Pace, Scenario, SimulatedJob, simulate
+from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.report import completion_times
 
 NODES, GPUS = 16, 4
@@ -89,11 +89,11 @@ class Program:
         most = self.application.most_per_gpu
         self.profile = Profile(self.application.batches, most_per_learner=most)
 
-    def pace(self, nodes: tuple[str, ...], done: float) -> Pace:
+    def rate(self, nodes: tuple[str, ...], done: float) -> Rate:
         """From here to the end of the epoch."""
         placement, epoch = pollux.placement_of(nodes), self.application.epoch_at(done)
         rate = self.application.useful_steps_per_s(placement, self.batch(placement), epoch)
-        return Pace(rate, self.application.progress[epoch])
+        return Rate(rate, self.application.progress[epoch])
 
     def batch(self, placement: tuple[int, ...]) -> int:
         return choose_batch(self.profile, sum(placement), len(placement)).batch
@@ -145,7 +145,7 @@ def workload(folder: Path, path: Path, policy: FairShare, *, history: bool) -> S
         tuple(jobs),
         (QuotaUse("all", TYPE, NEVER_BINDS, 0),),
         policy,
-        rate=lambda gang, nodes, done: programs[gang.job].pace(nodes, done),
+        rate=lambda gang, nodes, done: programs[gang.job].rate(nodes, done),
         known=lambda gang, nodes, done: programs[gang.job].known(nodes, done),
         begin=BEGIN,
     )

@@ -25,7 +25,7 @@ from bench.elastic_throughput import ElasticThroughput
 from bench.record import record
 from bench.traces import BEGIN, NEVER_BINDS, TRACES, TYPE, cluster
 from gpu_scheduler.model import Gang, PlacementStrategy, QuotaUse, Range, Resources
-from gpu_scheduler.simulation import Costs, Pace, Scenario, SimulatedJob, simulate
+from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.report import completion_times
 
 PROGRAMS = ("bert", "cifar10", "deepspeech2", "imagenet", "yolov3")
@@ -102,13 +102,13 @@ def scenario(made: list[Job], *, drop: bool) -> Scenario:
             1,
             BEGIN + timedelta(seconds=job.at_s),
         )
-        patience_s = EVERY_S + 1.0 if drop else None
+        waits_at_most_s = EVERY_S + 1.0 if drop else None
         costs = Costs(start_s=RESTART_S, restore_s=RESTART_S)
-        simulated.append(SimulatedJob(gang, job.minutes * 60, costs, patience_s))
+        simulated.append(SimulatedJob(gang, job.minutes * 60, costs, waits_at_most_s))
 
-    def rate(gang: Gang, nodes: tuple[str, ...], done: float) -> Pace:
+    def rate(gang: Gang, nodes: tuple[str, ...], done: float) -> Rate:
         job = by_name[gang.job]
-        return Pace(job.throughput(pollux.placement_of(nodes)) / job.alone())
+        return Rate(job.throughput(pollux.placement_of(nodes)) / job.alone())
 
     policy = ElasticThroughput(speeds, EVERY_S)
     quotas = (QuotaUse("all", TYPE, NEVER_BINDS, 0),)

@@ -34,7 +34,7 @@ from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Node, PlacementStrategy, Plan, QuotaUse, Range, Resources, Snapshot
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.policies.selection import policy_from
-from gpu_scheduler.simulation import Costs, Pace, Scenario, SimulatedJob, simulate
+from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.report import completion_times, finish_time_ratios, report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -192,9 +192,9 @@ def pollux_workload(folder: Path, path: Path) -> Scenario:
         gang = Gang(row["name"], "all", Range.fixed(gpus), Resources(1), TYPE, PlacementStrategy.PACK, 1, at)
         jobs.append(SimulatedJob(gang, application.steps(gpus, batch), Costs(start_s=30, restore_s=30)))
 
-    def rate(gang: Gang, nodes: tuple[str, ...], done: float) -> Pace:
+    def rate(gang: Gang, nodes: tuple[str, ...], done: float) -> Rate:
         application, batch = known[gang.job]
-        return Pace(application.steps_per_s(pollux.placement_of(nodes), batch))
+        return Rate(application.steps_per_s(pollux.placement_of(nodes), batch))
 
     quotas = (QuotaUse("all", TYPE, NEVER_BINDS, 0),)
     return Scenario(cluster(16, slots=4), tuple(jobs), quotas, Tiresias(), rate=rate, begin=BEGIN)

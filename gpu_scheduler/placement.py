@@ -223,7 +223,7 @@ class Pool:
         return tuple(name for name, learners in chosen for _ in range(learners))
 
     def nodes_for(self, run: Running, sizes: Iterable[int]) -> dict[int, int]:
-        """By number of learners: over how many nodes this run's would be laid if it started anew and nothing else
+        """By number of learners: over how many nodes this run's would be laid if it started again and nothing else
         changed. Of sizes that do not fit: over how many empty nodes of the largest kind."""
         gang = run.gang
         need, offer = self.need(gang), self.unreserved

@@ -49,9 +49,9 @@ def speed(gang: Gang, learners: int, nodes: int) -> float:
 def proportional(
     gang: Gang, choices: Mapping[int, int], *, now: int, kept: float, weight: float
 ) -> tuple[Option, ...]:
-    """Options of proportional fairness: the logarithm of the speed, so that in proportion nobody gains less than others
-    lose. choices: on how many nodes each number of learners would be. now: the size that it has; kept: the part of
-    its speed that a change to another one leaves it, for the time that it takes."""
+    """Options of proportional fairness: the logarithm of the speed, so that in proportion no gang gains less than
+    others lose. choices: on how many nodes each number of learners would be. now: the size that it has; kept: the part
+    of its speed that a change to another one leaves it, for the time that it takes."""
     found = []
     for learners, nodes in choices.items():
         value = speed(gang, learners, nodes) * (1.0 if learners == now else kept)

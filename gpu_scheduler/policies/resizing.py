@@ -152,7 +152,7 @@ class Resizing:
         return can_be_stopped(run, now=self._now, lease=self._lease)
 
     def _may_change(self, run: Running) -> bool:
-        """It has run for long enough to be divided anew with the others."""
+        """It has run for long enough to be divided again with the others."""
         return can_be_stopped(run, now=self._now, lease=timedelta(seconds=self._rules.every_s))
 
     def _shrink(self, pool: Pool, runs: list[Running], missing: int) -> list[Resize]:
@@ -162,7 +162,7 @@ class Resizing:
         return self._changes(runs, candidates, held - missing)
 
     def _divide(self, pool: Pool, runs: list[Running], free: int) -> list[Resize]:
-        """Divide what these runs hold, and what is free, anew. Growth goes into what is free; what a run is to get from
+        """Divide again what these runs hold and what is free. Growth goes into what is free; what a run is to get from
         another one waits until that one has given it up. Sizes that pack well come first; what is left after these is
         used in any size."""
         by_job = {run.job: run for run in runs}

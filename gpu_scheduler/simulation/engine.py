@@ -17,7 +17,7 @@ from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.simulation.scenario import (
     NodeFailure,
     Outcome,
-    Pace,
+    Rate,
     RunEnd,
     RunRecord,
     Scenario,
@@ -50,7 +50,7 @@ class _Kind(IntEnum):
     NODE_BACK = 0
     COMPLETED = 1
     SAVED = 2
-    PACE = 3
+    RATE = 3
     CHECKPOINT = 4
     ARRIVED = 5
     LEAVES = 6
@@ -68,7 +68,7 @@ class _Progress:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A job on its nodes. began_s: the work that it began with. since: when its start or restore was over, or its pace
+    """A job on its nodes. began_s: the work that it began with. since: when its start or restore was over, or its rate
     last changed; base_s, before_s: the work that was done by then, and the seconds of computing. useful_s: the seconds
     of computing up to its last save. halted_at: when it was ordered to stop; from then on it only saves."""
 
@@ -77,20 +77,20 @@ class _Run:
     began_s: float
     since: datetime
     base_s: float
-    pace: Pace
+    rate: Rate
     before_s: float = 0.0
     useful_s: float = 0.0
     halted_at: datetime | None = None
 
     def computed_s(self, now: datetime) -> float:
         """Seconds of computing until now."""
-        return self.before_s + self._at_this_pace_s(now)
+        return self.before_s + self._at_this_rate_s(now)
 
     def work_s(self, now: datetime) -> float:
         """Work that is done, saved or not."""
-        return self.base_s + self._at_this_pace_s(now) * self.pace.rate
+        return self.base_s + self._at_this_rate_s(now) * self.rate.per_s
 
-    def _at_this_pace_s(self, now: datetime) -> float:
+    def _at_this_rate_s(self, now: datetime) -> float:
         until = now if self.halted_at is None else min(now, self.halted_at)
         return max(0.0, (until - self.since).total_seconds())
 
@@ -112,8 +112,8 @@ class _Simulation:
         self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []
         for job in scenario.jobs:
             self._add(job.gang.queued_at, _Kind.ARRIVED, job)
-            if job.patience_s is not None:
-                self._add(job.gang.queued_at + timedelta(seconds=job.patience_s), _Kind.LEAVES, job)
+            if job.waits_at_most_s is not None:
+                self._add(job.gang.queued_at + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
         for failure in scenario.failures:
             self._add(failure.at, _Kind.NODE_LOST, failure)
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
@@ -176,8 +176,8 @@ class _Simulation:
                 continue  # it ended in another way before this
             elif kind is _Kind.CHECKPOINT:
                 self._checkpoint(subject)
-            elif kind is _Kind.PACE:
-                self._change_pace(subject)
+            elif kind is _Kind.RATE:
+                self._change_rate(subject)
             elif kind is _Kind.SAVED or subject.halted_at is None:
                 self._keep(subject)
                 ended.append(self._end(subject, RunEnd.STOPPED if kind is _Kind.SAVED else RunEnd.COMPLETED))
@@ -244,8 +244,8 @@ class _Simulation:
         )
         delay_s = costs.restore_s if running.job in self._first_started else costs.start_s
         computing_from = now + timedelta(seconds=delay_s)
-        pace = self._rate(progress.job.gang, running.nodes, progress.kept_s)
-        run = _Run(progress, running, progress.kept_s, computing_from, progress.kept_s, pace)
+        rate = self._rate(progress.job.gang, running.nodes, progress.kept_s)
+        run = _Run(progress, running, progress.kept_s, computing_from, progress.kept_s, rate)
         self._runs[running.job] = run
         self._first_started.setdefault(running.job, now)
         self._add_end(run)
@@ -253,18 +253,18 @@ class _Simulation:
         return running
 
     def _add_end(self, run: _Run) -> None:
-        """When it completes, or its pace changes before that."""
+        """When it completes, or its rate changes before that."""
         work_s = run.progress.job.work_s
-        left_s = max(0.0, min(work_s, run.pace.until) - run.base_s) / run.pace.rate
-        kind = _Kind.COMPLETED if work_s <= run.pace.until else _Kind.PACE
+        left_s = max(0.0, min(work_s, run.rate.until) - run.base_s) / run.rate.per_s
+        kind = _Kind.COMPLETED if work_s <= run.rate.until else _Kind.RATE
         self._add(run.since + timedelta(seconds=left_s), kind, run)
 
-    def _change_pace(self, run: _Run) -> None:
+    def _change_rate(self, run: _Run) -> None:
         if run.halted_at is not None:
             return
         now = self._world.now
-        run.before_s, run.base_s, run.since = run.computed_s(now), run.pace.until, now
-        run.pace = self._rate(run.progress.job.gang, run.running.nodes, run.base_s)
+        run.before_s, run.base_s, run.since = run.computed_s(now), run.rate.until, now
+        run.rate = self._rate(run.progress.job.gang, run.running.nodes, run.base_s)
         self._add_end(run)
 
     def _learn(self) -> None:

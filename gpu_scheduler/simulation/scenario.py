@@ -37,13 +37,13 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival. patience_s: it leaves if it
-    has not started so long after that; None: it waits."""
+    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival. waits_at_most_s: it leaves
+    if it has not started so long after that; None: it waits."""
 
     gang: Gang
     work_s: float
     costs: Costs = Costs()
-    patience_s: float | None = None
+    waits_at_most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +56,24 @@ class NodeFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """rate: seconds of a job's work that are done in a second, more than 0. until: how much of its work is done when
+class Rate:
+    """per_s: seconds of a job's work that are done in a second, more than 0. until: how much of its work is done when
     that changes."""
 
-    rate: float
+    per_s: float
     until: float = math.inf
 
 
-Rate = Callable[[Gang, tuple[str, ...], float], Pace]
-"""The pace of a job on these nodes (a name per rank) once so much of its work is done."""
+Rates = Callable[[Gang, tuple[str, ...], float], Rate]
+"""The rate of a job on these nodes (a name per rank) once so much of its work is done."""
 
 Known = Callable[[Gang, tuple[str, ...], float], Profile]
 """What is known of an elastic job that computes on these nodes, none while it waits, and has done so much work."""
 
 
-def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Pace:
+def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Rate:
     """A rate in proportion to the learners: 1 for the fewest that the gang runs with."""
-    return Pace(len(nodes) / gang.learners.min)
+    return Rate(len(nodes) / gang.learners.min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Scenario:
     tenants: tuple[TenantState, ...] = ()
     failures: tuple[NodeFailure, ...] = ()
     round_s: float = 60.0
-    rate: Rate = learners_held
+    rate: Rates = learners_held
     known: Known | None = None
     begin: datetime | None = None
 
@@ -144,7 +144,7 @@ class RunRecord:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start. left: jobs
-    that lost their patience."""
+    that had waited for as long as they would."""
 
     begin: datetime
     end: datetime

@@ -61,7 +61,7 @@ def test_the_quick_division_is_at_most_one_edge_worse(made: list[Candidate], slo
     assert sum(option.slots for option in taken.values()) <= slots
     for each in made:
         assert taken[each.job] in each.options
-        assert taken[each.job].utility >= each.options[0].utility, "nobody loses by getting more"
+        assert taken[each.job].utility >= each.options[0].utility, "no gang loses by getting more"
     # The best that keeps for each at least its smallest option's utility is on the hulls' side of this bound.
     assert (
         sum(option.utility for option in taken.values()) >= best_sum(made, slots) - longest_edge(made) - 1e-9

@@ -22,7 +22,7 @@ from gpu_scheduler.simulation import (
     Costs,
     NodeFailure,
     Outcome,
-    Pace,
+    Rate,
     RunEnd,
     Scenario,
     SimulatedJob,
@@ -154,9 +154,9 @@ def test_a_lost_node_costs_the_work_since_the_last_checkpoint() -> None:
     ]
 
 
-def test_a_pace_changes_with_what_is_done_also_over_a_stop() -> None:
-    def rate(gang: Any, nodes: Any, done: float) -> Pace:
-        return Pace(1.0, 30) if done < 30 else Pace(0.5, 60) if done < 60 else Pace(4.0)
+def test_a_rate_changes_with_what_is_done_also_over_a_stop() -> None:
+    def rate(gang: Any, nodes: Any, done: float) -> Rate:
+        return Rate(1.0, 30) if done < 30 else Rate(0.5, 60) if done < 60 else Rate(4.0)
 
     failures = (NodeFailure(NOON + timedelta(seconds=50), "a1", 50),)
     jobs = [job("a1", 0, 100, costs=Costs(checkpoint_every_s=10))]
@@ -192,7 +192,7 @@ def test_a_rate_says_how_fast_work_is_done_where() -> None:
     jobs = [job("a1", 0, 100, 1, 8), job("b2", 0, 100, 1, 8)]
     on = nodes(a1=8, a2=8)
     outcome = simulate(
-        scenario(on, jobs, Fifo(), rate=lambda gang, nodes, done: Pace(2.0 if nodes == ("a2",) else 0.5))
+        scenario(on, jobs, Fifo(), rate=lambda gang, nodes, done: Rate(2.0 if nodes == ("a2",) else 0.5))
     )
     assert stays(outcome) == {"b2": [(0, 50)], "a1": [(0, 200)]}
 

@@ -482,7 +482,7 @@ def test_members_are_found_by_name_and_role(signed_in: SignIn, lab: Tenant, alic
     assert shown_members(client, "q=ali") == ["alice"]
     assert shown_members(client, "q=Manager") == ["dave"]
     assert shown_members(client, "q=vision") == [], "an address that was not accepted is not searched"
-    assert "Nobody here has vision in the name or as role." in markup(
+    assert "No member has vision in the name or as role." in markup(
         client.get("/t/vision-lab/members?q=vision")
     )
 
