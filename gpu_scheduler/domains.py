@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from gpu_scheduler.model import LEVELS, Domain, Level, domain_at
+from gpu_scheduler.model import Domain, Level, domain_at
 
 
 class Domains:
@@ -19,9 +19,8 @@ class Domains:
         self.nodes: defaultdict[Domain, list[str]] = defaultdict(list)
         for name, domain in self.of.items():
             self.nodes[domain].append(name)
-        larger = LEVELS[LEVELS.index(level) + 1 :]
         self.around = {
-            domain: next((outer for each in larger if (outer := domain_at(each, domain)) != domain), ())
+            domain: next((outer for each in level.larger if (outer := domain_at(each, domain)) != domain), ())
             for domain in self.nodes
         }
 

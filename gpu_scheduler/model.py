@@ -43,6 +43,12 @@ class Level(StrEnum):
     RACK = "rack"
     BLOCK = "block"
 
+    @property
+    def larger(self) -> tuple[Level, ...]:
+        """The levels above it, from the smallest."""
+        levels = tuple(Level)
+        return levels[levels.index(self) + 1 :]
+
 
 LEVELS = tuple(Level)
 

@@ -1,7 +1,6 @@
 """All learners of a gang onto the nodes of one slot type, or none.
 
-A pool is every node of one type. A learner's slots, CPUs and memory are taken together on its node; what a node does
-not report is not counted. Slots that are reserved for one gang are taken out of what other gangs can use, node
+A pool is every node of one type. Slots that are reserved for one gang are taken out of what other gangs can use, node
 by node; everything else about a pool is counting.
 """
 
@@ -258,10 +257,10 @@ class Pool:
         own = LEVELS.index(gang.topology.level)
         first = 0 if gang.strategy is PlacementStrategy.PACK else own
         last = own if gang.topology.required else len(LEVELS) - 1
-        for index, level in enumerate(LEVELS[first : last + 1], start=first):
+        for level in LEVELS[first : last + 1]:
             domains = self._domains_of(level)
             fewest, tied = offer.by_domain(need, domains).tightest(gang.learners.min)
-            for larger in LEVELS[index + 1 :] if len(tied) > 1 else ():
+            for larger in level.larger if len(tied) > 1 else ():
                 outer = self._domains_of(larger)
                 learners = offer.by_domain(need, outer).learners
                 # Around a domain of which no such larger one is known, as little is left as in it itself.

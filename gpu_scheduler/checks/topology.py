@@ -7,7 +7,7 @@ from typing import Any
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.words import are, devices
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import LEVELS, Domain, Gang, Level, WaitReason, unit
+from gpu_scheduler.model import Domain, Gang, Level, WaitReason, unit
 from gpu_scheduler.placement import Pool
 
 
@@ -115,7 +115,6 @@ def place(level: Level, domain: Domain) -> str:
 
 def remedy(gang: Gang, level: Level, pool: Pool) -> str:
     """What the owner can change. Of the larger levels only those are named of which one domain is large enough."""
-    larger = LEVELS[LEVELS.index(level) + 1 :]
-    enough = [each for each in larger if pool.most_in_one(gang, each, empty=True) >= gang.learners.min]
+    enough = [each for each in level.larger if pool.most_in_one(gang, each, empty=True) >= gang.learners.min]
     wider = f"require a {' or a '.join(enough)}, " if enough else ""
     return f"Request fewer learners, {wider}or prefer the {level} (topology.preferred)."

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
 from gpu_scheduler.ledger import Ledger
-from gpu_scheduler.model import CPU_TYPE, LEVELS, Gang, Level, Priority, Snapshot, Topology
+from gpu_scheduler.model import CPU_TYPE, Gang, Level, Priority, Snapshot, Topology
 from jobs.models import Job
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.queue import forecast_view
@@ -98,8 +98,10 @@ def _looser(required: Level | None) -> list[Topology]:
     """The larger levels that a job can require instead, then its own as a preference."""
     if required is None:
         return []
-    larger = LEVELS[LEVELS.index(required) + 1 :]
-    return [*(Topology(level, required=True) for level in larger), Topology(required, required=False)]
+    return [
+        *(Topology(level, required=True) for level in required.larger),
+        Topology(required, required=False),
+    ]
 
 
 def _smaller(size: int) -> list[int]:

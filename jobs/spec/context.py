@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_scheduler.model import CPU_TYPE, unit
+from gpu_scheduler.model import CPU_TYPE, Level, unit
 from jobs.spec import quantities
-from jobs.spec.definition import DEFAULTS, PRIORITIES, TOPOLOGY_LEVELS
+from jobs.spec.definition import DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, path_text, printable
 from jobs.spec.walk import nearest
@@ -49,9 +49,9 @@ class Context:
     without row has none. user_limits, gang_limits: slot type -> the most slots that one user, or one job, can have
     there, where that is limited. max_time_s: the longest time limit of a job (None: it needs none). priorities: what
     this tenant may use. data_paths: which of the spec's data paths exist below the data root (None: unknown here).
-    domains: slot type -> the most of the job's learners that one domain of the level that it requires could hold;
-    empty: not to be checked. data_folders: its folders, for the remedy (None: the data root cannot be read). secrets:
-    the names that this submitter's jobs may be granted.
+    domains: level -> the most of the job's learners that one domain of it could hold, of the level that the job
+    requires and the larger ones; empty: not to be checked. data_folders: its folders, for the remedy (None: the data
+    root cannot be read). secrets: the names that this submitter's jobs may be granted.
     """
 
     images: bool = False
@@ -61,7 +61,7 @@ class Context:
     pythons: frozenset[str] | None = None
     packages: bool = True
     pools: Mapping[str, TypeCapacity] = field(default_factory=dict)
-    domains: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[Level, int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     user_limits: Mapping[str, int] = field(default_factory=dict)
     gang_limits: Mapping[str, int] = field(default_factory=dict)
@@ -158,14 +158,16 @@ def _domain_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     """More learners than any domain of the level that the job requires could ever hold."""
     if spec.topology is None or not context.domains:
         return
-    level, most = spec.topology.level, max(context.domains.values())
-    if spec.resources.learners > most:
+    level, learners = spec.topology.level, spec.resources.learners
+    most = context.domains[level]
+    if learners > most:
+        enough = [each.value for each in level.larger if context.domains[each] >= learners]
+        wider = f"a {' or a '.join(enough)}, " if enough else ""
         message = (
-            f"No {level} of this cluster could ever hold {spec.resources.learners} such learners, the largest holds"
-            f" {most}: request fewer learners, a larger level, or say preferred instead of required"
+            f"No {level} of this cluster could ever hold {learners} such learners, the largest holds {most}: request"
+            f" fewer learners, {wider}or say preferred instead of required"
         )
-        larger = TOPOLOGY_LEVELS[TOPOLOGY_LEVELS.index(level) + 1 :]
-        allowed = ", ".join([f"at most {most} learners", *larger])
+        allowed = ", ".join([f"at most {most} learners", *enough])
         yield Problem("topology.required", "exceeds_cluster", message, level.value, allowed)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_scheduler.model import Level
 from jobs.spec import Context, TypeCapacity, check, parse
 from jobs.spec.context import IMAGES_UNSUPPORTED
 from tests.jobs.spec.test_job_spec import spec_with
@@ -30,15 +31,19 @@ def test_job_that_fits_has_no_findings() -> None:
 
 
 def test_what_no_domain_of_the_required_level_could_ever_hold_is_refused_with_what_one_does() -> None:
-    racks = replace(HERE, domains={"a100": 2, "v100": 3})
+    racks = replace(HERE, domains={Level.RACK: 3, Level.BLOCK: 4})
     asked = {"resources": {"learners": 4, "gpus": 4}, "topology": {"required": "rack"}}
     (problem,) = check(parse(spec_with(**asked)), racks).errors
     assert (problem.path, problem.code, problem.got) == ("topology.required", "exceeds_cluster", "rack")
     assert problem.allowed == "at most 3 learners, block"
     assert problem.message == (
-        "No rack of this cluster could ever hold 4 such learners, the largest holds 3: request fewer learners, a larger"
-        " level, or say preferred instead of required"
+        "No rack of this cluster could ever hold 4 such learners, the largest holds 3: request fewer learners, a block,"
+        " or say preferred instead of required"
     )
+    small = replace(HERE, domains={Level.RACK: 3, Level.BLOCK: 3})
+    (problem,) = check(parse(spec_with(**asked)), small).errors
+    assert problem.allowed == "at most 3 learners", "no block is large enough either"
+    assert "request fewer learners, or say preferred" in problem.message
     asked["resources"]["learners"] = 3
     assert found(racks, **asked) == {}
 
