@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -35,8 +35,13 @@ from gpu_scheduler.rooms import (
     Rooms,
     learners_in,
     minus,
-    times,
+    plus,
 )
+
+_Place = tuple[float, datetime, float, bool, str, int]
+"""Of one learner on a node: which part of it waits for runs whose end is not known, when it is free (_NOW, _NEVER: not
+known), which part is lacking now, whether the node is avoided, the node, and which of its places it is."""
+_NOW, _NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Pool:
@@ -282,8 +287,8 @@ class Pool:
         all_nodes: every node, until the gang has started.
 
         Without known run times, those are the nodes that lack the least, of one domain if it requires that. What is
-        free there stays free, so what is lacking only shrinks from plan to plan: the gang starts at the latest when the
-        learners that run there now have ended, whatever else arrives.
+        free there stays free, but for what ends in time, so what is lacking only shrinks from plan to plan: the gang
+        starts at the latest when the learners that run there now have ended, whatever else arrives.
         """
         if self.reserved_for is not None or not self.up_could_hold(gang):
             return False
@@ -292,40 +297,68 @@ class Pool:
             return True
         # What programs of others hold may never be free: it counts as theirs, unless the gang then fits nowhere.
         holds = self.capacity(self.idle, gang, self.need(gang)) >= gang.learners.min
-        chosen = self._lacking_least(gang, self.idle.of if holds else self._ready)
+        chosen = self._soonest(gang, self.idle.of if holds else self._ready)
         self.reserve_nodes(gang, chosen)
         self._kept = frozenset(chosen)
         return True
 
-    def _lacking_least(self, gang: Gang, offered: Mapping[str, Room]) -> Counter[str]:
-        """How many of its learners go where, so that the least is lacking now. offered: if none of our learners ran."""
-        learners, need, free = gang.learners.min, self.need(gang), self.free.of
+    def _soonest(self, gang: Gang, offered: Mapping[str, Room]) -> Counter[str]:
+        """How many of its learners go where. offered: what there would be if none of our learners ran.
+
+        The fewest wait for runs whose end is not known; then all are free the soonest; then the least is lacking now.
+        So what starts there because it ends in time changes nothing: a reservation moves only to be free sooner.
+        """
+        learners, need = gang.learners.min, self.need(gang)
         level = gang.required_level
         domains = self.domains(level) if level is not None else {}
-        by_domain: defaultdict[Domain, list[tuple[float, bool, str, int]]] = defaultdict(list)
+        ends = self._known_ends()
+        by_domain: defaultdict[Domain, list[_Place]] = defaultdict(list)
         for name, room in offered.items():
-            if self.only_slots:
-                fitting, most = free[name][0] / need[0], room[0] // need[0]
-            else:
-                fitting, most = _parts_of_learners(free[name], need), learners_in(room, need)
-            lacking = by_domain[domains.get(name, ())]
-            for nth in range(1, min(learners, most) + 1):
-                missing = nth - fitting
-                missing = 0.0 if missing < 0 else 1.0 if missing > 1 else missing
-                lacking.append((missing, name in self._avoided, name, nth))
-        least = [
-            heapq.nsmallest(learners, lacking) for lacking in by_domain.values() if len(lacking) >= learners
+            most = room[0] // need[0] if self.only_slots else learners_in(room, need)
+            by_domain[domains.get(name, ())] += self._places(
+                name, need, min(learners, most), ends.get(name, ())
+            )
+        choices = [
+            heapq.nsmallest(learners, places) for places in by_domain.values() if len(places) >= learners
         ]
-        sums = [sum(missing for missing, *_ in places) for places in least]
-        fewest = min(sums)
-        tied = sorted(places for places, missing in zip(least, sums, strict=True) if missing == fewest)
-        choices = [Counter(name for _, _, name, _ in places) for places in tied]
-        if len(choices) == 1:
-            return choices[0]
-        # The first that is certainly free: what was promised for a domain stays true.
-        ends = [self._all_free_at({name: times(need, n) for name, n in each.items()}) for each in choices]
-        latest = datetime.max.replace(tzinfo=UTC)
-        return choices[min(range(len(choices)), key=lambda index: ends[index] or latest)]
+        best = min(
+            choices,
+            key=lambda places: (
+                sum(unknown for unknown, *_ in places),
+                max(at for _, at, *_ in places),
+                sum(missing for _, _, missing, *_ in places),
+                places,
+            ),
+        )
+        return Counter(name for *_, name, _ in best)
+
+    def _places(
+        self, name: str, need: Need, most: int, ends: Iterable[tuple[datetime, Need]]
+    ) -> Iterator[_Place]:
+        """The places of this node for so many learners, the first to be free first."""
+        parts = _parts_of_slots if self.only_slots else _parts_of_learners
+        room = self.free.of[name]
+        now = parts(room, need)
+        steps = [(_NOW, now)]
+        for end, released in sorted(ends):
+            room = plus(room, released)
+            steps.append((end, parts(room, need)))
+        last, step = steps[-1][1], 0
+        for nth in range(1, most + 1):
+            while step < len(steps) and steps[step][1] < nth:
+                step += 1
+            at = steps[step][0] if step < len(steps) else _NEVER
+            unknown, missing = (min(1.0, max(0.0, nth - fitting)) for fitting in (last, now))
+            yield unknown, at, missing, name in self._avoided, name, nth
+
+    def _known_ends(self) -> Mapping[str, list[tuple[datetime, Need]]]:
+        """By node, when what of it is certainly released."""
+        ends: defaultdict[str, list[tuple[datetime, Need]]] = defaultdict(list)
+        for run in self._running:
+            if run.ends_by is not None:
+                for name in run.nodes:
+                    ends[name].append((run.ends_by, self.need(run.gang)))
+        return ends
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""
@@ -361,15 +394,11 @@ class Pool:
 
     def _all_free_at(self, rooms: Mapping[str, Room]) -> datetime | None:
         """When so much of these nodes will all be free; None unless every run there has a known end, and one has."""
-        ends: defaultdict[str, list[tuple[datetime, Room]]] = defaultdict(list)
-        for run in self._running:
-            for name in run.nodes:
-                if name in rooms and run.ends_by is not None:
-                    ends[name].append((run.ends_by, self.need(run.gang)))
+        ends = self._known_ends()
         latest: datetime | None = None
         for name, reserved in rooms.items():
             missing = minus(reserved, self.free.of[name])
-            for end, released in sorted(ends[name]):
+            for end, released in sorted(ends.get(name, ())):
                 if missing == NO_ROOM:
                     break
                 missing = minus(missing, released)
@@ -394,6 +423,10 @@ def _largest(nodes: Iterable[Node], slot_type: str) -> Room:
     """What a learner takes beyond what it requests, on the node where that is most; no slots."""
     extra = [node.per_learner.needed(slot_type) for node in nodes]
     return (0, max((each[1] for each in extra), default=0), max((each[2] for each in extra), default=0))
+
+
+def _parts_of_slots(room: Room, need: Room) -> float:
+    return room[0] / need[0]
 
 
 def _parts_of_learners(room: Room, need: Room) -> float:

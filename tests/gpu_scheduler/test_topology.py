@@ -27,7 +27,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.fair_share import FairShare
-from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
+from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot
 
 RACK, BLOCK, NODE = (Topology(level, required=True) for level in (Level.RACK, Level.BLOCK, Level.NODE))
 PREFER_RACK = Topology(Level.RACK, required=False)
@@ -296,3 +296,26 @@ def test_of_equal_racks_the_one_that_is_certainly_free_first_is_reserved() -> No
     assert reserved(a1x=None, a2x=20, a3x=10) == {"a3y"}
     assert reserved(a1x=None, a2x=10, a3x=20) == {"a2y"}
     assert reserved(a1x=None, a2x=None, a3x=None) == {"a1y"}
+
+
+def test_a_reservation_stays_where_its_end_is_certain_although_a_short_job_runs_there_meanwhile() -> None:
+    """That job ends in time. Moved to a rack that lacks less, of which it is not known when it is free, the reservation
+    would leave the first one to newcomers."""
+    on = racks(a1x=8, a1y=8, a1z=8, a2x=8, a2y=8, a2z=8)
+    busy = [
+        running("known", "a1x", slots=8, ends_by=NOON.replace(minute=40)),
+        running("unknown", "a2x", slots=8),
+        running("large", "a2y", slots=6),
+        running("small", "a2z", slots=1),
+    ]
+    short = gang("short", 1, 8, queued_at=NOON, runs_at_most_s=1800.0)
+    head = {"j1": NOON.replace(hour=11)}
+    first = snapshot(on, [close("j1", 3, 8), short], busy, policy=FairShare(), policy_state=head)
+    made = plan(first)
+    assert placed(made, "short") == ("a1y",)
+    second = next_snapshot(first, made, after_s=1200)
+    second = replace(second, waiting=(*second.waiting, gang("endless", 1, 8, queued_at=second.now)))
+    made = plan(second)
+    assert made.starts == (), "what is free of the first rack is still kept"
+    third = next_snapshot(second, made, after_s=1200, ended=["short", "known"])
+    assert set(placed(plan(third), "j1")) == {"a1x", "a1y", "a1z"}
