@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any
@@ -94,19 +95,24 @@ def snapshot(
         running=running,
         quotas=quota_uses(),
         policy=policy,
-        tenants=tuple(
-            TenantState(
-                tenant.slug,
-                tenant.state == Tenant.State.SUSPENDED,
-                tenant.jobs_limit,
-                tenant.jobs_used,
-                tenant.user_jobs_limit,
-                tenant.max_time_s,
-            )
-            for tenant in Tenant.objects.order_by("pk")
-        ),
+        tenants=tenant_states(),
         policy_state=state,
         promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
+    )
+
+
+def tenant_states() -> tuple[TenantState, ...]:
+    """All tenants' own limits, and what they use of them."""
+    return tuple(
+        TenantState(
+            tenant.slug,
+            tenant.state == Tenant.State.SUSPENDED,
+            tenant.jobs_limit,
+            tenant.jobs_used,
+            tenant.user_jobs_limit,
+            tenant.max_time_s,
+        )
+        for tenant in Tenant.objects.order_by("pk")
     )
 
 
@@ -172,6 +178,12 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
 def gang_of_job(job_id: str) -> Gang:
     """The gang of any job, waiting or not."""
     return _gang(*Job.objects.values_list(*_columns()).get(pk=job_id))
+
+
+def gangs_of(jobs: Sequence[str]) -> dict[str, Gang]:
+    """The gangs of these jobs, waiting or not, each with its whole time limit."""
+    rows = Job.objects.filter(pk__in=jobs).values_list(*_columns(), "time_limit_s")
+    return {row[0]: replace(_gang(*row[:-1]), runs_at_most_s=row[-1]) for row in rows}
 
 
 def _gang(

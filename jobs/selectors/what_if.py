@@ -60,12 +60,14 @@ class Outcome:
     stopping: tuple[Affected, ...] = ()
 
 
-def would_start(limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Outcome:
-    """Plan now with these limits, by (tenant, slot type), instead of the current ones. Changes nothing.
+Limits = Mapping[tuple[str, str], int | Mapping[str, Any]]
+"""By (tenant, slot type), other limits than the current ones: a number of slots, or the fields of QuotaUse that are
+others. With the type "": those of TenantState, and the cohort."""
 
-    A limit is a number of slots, or the fields of QuotaUse that are others. With the type "": those of TenantState, and
-    the cohort."""
-    seen = _with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
+
+def would_start(limits: Limits) -> Outcome:
+    """Plan now with these limits. Changes nothing."""
+    seen = with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in (*seen.waiting, *(run.gang for run in seen.running))}
     starts, stops = [start.job for start in decided.starts], [stop.job for stop in decided.stops]
@@ -86,7 +88,8 @@ def would_start(limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Ou
     )
 
 
-def _with_limits(seen: Snapshot, limits: Mapping[tuple[str, str], int | Mapping[str, Any]]) -> Snapshot:
+def with_limits(seen: Snapshot, limits: Limits) -> Snapshot:
+    """The snapshot with these limits in place of its own."""
     left = {key: {"limit": value} if isinstance(value, int) else value for key, value in limits.items()}
     of_tenants = {
         tenant: dict(left.pop((tenant, slot_type))) for tenant, slot_type in list(left) if not slot_type

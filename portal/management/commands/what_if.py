@@ -1,16 +1,24 @@
-"""Show which waiting jobs would start with other limits, and why the others would wait."""
+"""What other limits would change: which waiting jobs would start now, or how the last days would have been."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from gpu_scheduler.policies import BadPolicy
+from gpu_scheduler.policies.selection import policy_from
+from jobs.humanize import duration
+from jobs.selectors.demand import TooMuch
 from jobs.selectors.installation import pools
+from jobs.selectors.replay import MOST, SAME_S, Replay, replay
+from jobs.selectors.snapshot import database_now
 from jobs.selectors.what_if import Affected, would_start
 from tenants.errors import Overcommitted
 from tenants.models import Quota, Tenant
@@ -30,6 +38,53 @@ def limit_of(text: str) -> LimitOf:
     return tenant, slot_type, int(slots)
 
 
+def days(text: str) -> float:
+    """A number of days, more than 0 and at most a year."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 366:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days from 0 to 366, e.g. 7")
+    return number
+
+
+def replay_lines(found: Replay) -> Iterator[str]:
+    """A replay for people: how far it can be trusted, then a line for each tenant."""
+    if found.same_starts is None:
+        yield "Nothing was submitted or resumed and started in this time."
+        return
+    yield (
+        f"{found.stays} runs were asked for. As the limits are now, {found.same_starts:.0%} of them start within"
+        f" {SAME_S:.0f} s of when they did; half are off by {found.off_s:.0f} s or less."
+    )
+    unknown = [
+        f"{count} {name}"
+        for count, name in (
+            (found.limit_changes, "changes of limits"),
+            (found.stops, "stops of the platform"),
+            (found.never_started, "jobs that never started"),
+        )
+        if count
+    ]
+    if unknown:
+        yield f"Not taken into account: {', '.join(unknown)}, and nodes that were others then."
+    yield ""
+    yield f"{'tenant':20} {'runs':>6} {'waited':>12} {'replayed':>12} {'would wait':>12} {'ends':>22}"
+    for each in found.tenants:
+        change = each.changed_total_s - each.replayed_total_s
+        ends = (
+            "as before"
+            if abs(change) < 1
+            else f"{duration(round(abs(change)))} {'later' if change > 0 else 'sooner'}"
+        )
+        if each.never:
+            ends = f"{each.never} never"
+        waits = (each.wait_s, each.replayed_wait_s, each.changed_wait_s)
+        shown = " ".join(f"{duration(round(wait)):>12}" for wait in waits)
+        yield f"{each.tenant:20} {each.stays:>6} {shown} {ends:>22}"
+
+
 def _overcommitted(
     limits: list[LimitOf], current: dict[tuple[str, str], int], capacity: dict[str, int]
 ) -> list[str]:
@@ -47,7 +102,10 @@ def _overcommitted(
 
 
 class Command(BaseCommand):
-    help = "Show what the scheduler would start now, with the current limits or others. Changes nothing."
+    help = (
+        "Show what the scheduler would start now, or with --replay how long jobs of the last days would have waited,"
+        " with the current limits or others. Changes nothing."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -58,6 +116,13 @@ class Command(BaseCommand):
             metavar="TENANT:TYPE=SLOTS",
             help="the limit to try for a tenant and type; can be repeated",
         )
+        parser.add_argument(
+            "--replay",
+            type=days,
+            metavar="DAYS",
+            help="run the last days again, as the limits are now and as --limit and --policy say",
+        )
+        parser.add_argument("--policy", metavar="NAME", help="with --replay: the scheduling policy to try")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -79,6 +144,11 @@ class Command(BaseCommand):
                 f"--limit: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
             )
         notes = _overcommitted(limits, current, capacity)
+        if options["replay"] is not None:
+            self._replay(limits, notes, options)
+            return
+        if options["policy"]:
+            raise CommandError("--policy: is for --replay DAYS.")
         outcome = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
         if options["json"]:
             lists = {"starting": outcome.starting, "waiting": outcome.waiting}
@@ -91,6 +161,30 @@ class Command(BaseCommand):
         self._table(outcome.starting)
         self.stdout.write(f"Would wait: {len(outcome.waiting)}")
         self._table(outcome.waiting)
+
+    def _replay(self, limits: list[LimitOf], notes: list[str], options: dict[str, Any]) -> None:
+        try:
+            policy = policy_from(options["policy"]) if options["policy"] else None
+        except BadPolicy as error:
+            raise CommandError(f"--policy: {error}.") from error
+        until = database_now()
+        try:
+            found = replay(
+                until - timedelta(days=options["replay"]),
+                until,
+                {(tenant, slot_type): slots for tenant, slot_type, slots in limits},
+                policy,
+            )
+        except TooMuch as error:
+            raise CommandError(f"--replay: more than {MOST:,} attempts; try fewer days.") from error
+        if options["json"]:
+            shown = asdict(found) | {"overcommitted": notes}
+            self.stdout.write(json.dumps(shown, default=lambda at: at.isoformat()))
+            return
+        for note in notes:
+            self.stdout.write(f"These limits cannot be set: {note}.")
+        for line in replay_lines(found):
+            self.stdout.write(line)
 
     def _table(self, jobs: tuple[Affected, ...]) -> None:
         for job in jobs:

@@ -1,0 +1,227 @@
+"""`manage.py what_if --replay`: the platform's own past under other limits, and how far the replay can be trusted."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from gpu_scheduler.model import Gang, PlacementStrategy, QuotaUse, Range, Resources, WaitReason
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.simulation import Scenario, SimulatedJob, simulate
+from jobs.models import ClusterNode, Job, JobEvent
+from jobs.selectors import replay as replays
+from jobs.selectors.nodes import scheduler_nodes
+from jobs.services.intents import job_halt, job_resume
+from jobs.states import EventCode, Phase, State
+from tenants.models import Quota, Tenant
+from tests import factories
+from tests.jobs.lifecycle.world import two_nodes
+from tests.jobs.made_history import held, job_of_the_past, waited
+
+pytestmark = pytest.mark.django_db
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def tenants() -> tuple[Tenant, Tenant]:
+    """Two tenants with four slots each, on one node of four."""
+    ClusterNode.objects.create(name="node-a", slot_type="cpu", slots=4, ready=True)
+    return factories.tenant("red", quotas={"cpu": 4}), factories.tenant("green", quotas={"cpu": 4})
+
+
+def ran(of: Tenant, slots: int, *minutes: float, **fields: Any) -> Job:
+    """A job that was submitted, started and ended so many minutes after a day ago."""
+    submitted, since, until = (a_day_ago() + timedelta(minutes=each) for each in minutes)
+    job = job_of_the_past(of, slots, submitted, **fields)
+    held(job, since, until)
+    return job
+
+
+def a_day_ago() -> datetime:
+    return timezone.now().replace(microsecond=0) - DAY
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    out = StringIO()
+    call_command("what_if", "--replay", "2", "--json", *arguments, stdout=out)
+    return dict(json.loads(out.getvalue()))
+
+
+def lines(*arguments: str) -> list[str]:
+    out = StringIO()
+    call_command("what_if", "--replay", "2", *arguments, stdout=out)
+    return out.getvalue().splitlines()
+
+
+def test_the_same_limits_and_policy_give_the_same_starts(tenants: tuple[Tenant, Tenant]) -> None:
+    """A past that the policy made out of a random workload: each replayed start is at the second of the real one."""
+    drawn, begin = random.Random(7), a_day_ago()
+    asked = {}
+    for number in range(40):
+        of, slots = drawn.choice(tenants), drawn.randint(1, 4)
+        at = begin + timedelta(seconds=drawn.randint(0, 20_000))
+        job = job_of_the_past(of, slots, at, priority_rank=drawn.randint(0, 2))
+        # One after the other: jobs of one instant are ordered by their ids, and those of a replay are others.
+        gang = Gang(
+            job.pk, of.slug, Range.fixed(1), Resources.of_slots("cpu", slots, memory_mib=1024), "cpu",
+            PlacementStrategy.PACK, job.priority_rank, at + timedelta(milliseconds=number),
+        )  # fmt: skip
+        Job.objects.filter(pk=job.pk).update(created_at=gang.queued_at, queued_at=gang.queued_at)
+        asked[job.pk] = SimulatedJob(gang, drawn.randint(60, 3_000))
+    quotas = tuple(QuotaUse(of.slug, "cpu", 4, 0) for of in tenants)
+    nodes = tuple(scheduler_nodes())
+    past = simulate(Scenario(nodes, tuple(asked.values()), quotas, FairShare(), round_s=0))
+    for pk, at in past.first_started.items():
+        held(Job.objects.get(pk=pk), at, past.completed[pk])
+    seen = answer()
+    assert (seen["stays"], seen["same_starts"]) == (40, 1.0)
+    assert seen["off_s"] == pytest.approx(0, abs=0.01)
+    for tenant in seen["tenants"]:
+        assert tenant["wait_s"] == pytest.approx(tenant["replayed_wait_s"], abs=0.01)
+        assert tenant["wait_s"] > 60, "it is a past with waits"
+        assert tenant["changed_wait_s"] == tenant["replayed_wait_s"]
+
+
+def test_a_changed_limit_shows_who_gains_and_who_loses(tenants: tuple[Tenant, Tenant]) -> None:
+    red, green = tenants
+    ran(red, 2, 0, 0, 60)
+    ran(red, 2, 1, 1, 61)
+    ran(green, 2, 2, 60, 90)
+    limited = answer("--limit", "red:cpu=2")
+    one, other = limited["tenants"]
+    assert (one["tenant"], one["wait_s"], one["replayed_wait_s"], one["changed_wait_s"]) == (
+        "green",
+        pytest.approx(58 * 60),
+        pytest.approx(58 * 60),
+        pytest.approx(0),
+    )
+    assert (other["tenant"], other["replayed_wait_s"], other["changed_wait_s"]) == (
+        "red",
+        pytest.approx(0),
+        pytest.approx(59 * 60 / 2),
+    )
+    assert Quota.objects.get(tenant=red).limit == 4, "nothing changed"
+    shown = lines("--limit", "red:cpu=2")
+    assert shown[0] == (
+        "3 runs were asked for. As the limits are now, 100% of them start within 60 s of when they did; half are off"
+        " by 0 s or less."
+    )
+    assert [line.split() for line in shown[-2:]] == [
+        ["green", "1", "58", "min", "58", "min", "0", "s", "58", "min", "sooner"],
+        ["red", "2", "0", "s", "0", "s", "29", "min", "29", "min", "later"],
+    ]
+
+
+def test_another_policy_is_tried(tenants: tuple[Tenant, Tenant]) -> None:
+    """The second job overtook one that did not fit; in strict order it would not have."""
+    red, green = tenants
+    ran(red, 3, 0, 0, 60)
+    ran(red, 4, 1, 60, 70)
+    ran(green, 1, 2, 2, 10)
+    seen = answer("--limit", "red:cpu=8", "--policy", "fifo")
+    waits = {each["tenant"]: each["changed_wait_s"] for each in seen["tenants"]}
+    assert waits["green"] == pytest.approx(68 * 60)
+
+
+def test_what_ran_before_the_time_is_there_and_what_ended_before_it_is_not(
+    tenants: tuple[Tenant, Tenant],
+) -> None:
+    red, _ = tenants
+    ran(red, 4, -2_000, -2_000, 30)
+    ran(red, 4, -3_000, -3_000, -2_500)
+    ran(red, 4, 0, 30, 40)
+    seen = answer()
+    assert seen["stays"] == 1
+    assert seen["tenants"][0]["replayed_wait_s"] == pytest.approx(30 * 60)
+
+
+def test_a_resume_is_asked_for_anew_and_a_stop_by_the_platform_is_not(tenants: tuple[Tenant, Tenant]) -> None:
+    red, _ = tenants
+    job = ran(red, 1, 0, 0, 10)
+    stopped = timezone.now() - timedelta(hours=20)
+    for state, at in ((State.STOPPING, 0), (State.HALTED, 30)):
+        moved(job, state, State.QUEUED, stopped + timedelta(minutes=at))
+        held(job, stopped + timedelta(minutes=at + 5), stopped + timedelta(minutes=at + 15))
+    assert answer()["stays"] == 2
+    assert answer()["tenants"][0]["wait_s"] == pytest.approx(2.5 * 60), (
+        "at once, and 5 minutes after the resume"
+    )
+
+
+def moved(job: Job, before: State, after: State, at: datetime) -> None:
+    n = JobEvent.objects.filter(job=job).count() + 1
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=n, at=at, code=EventCode.MOVED, from_state=before, to_state=after,
+        source="lifecycle",
+    )  # fmt: skip
+
+
+def test_jobs_of_the_platform_itself_are_replayed() -> None:
+    """Submitted, placed, halted, resumed and placed again by services and lifecycle."""
+    with two_nodes() as world:
+        ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4, ready=True)
+        job = world.running()
+        job_halt(user=world.alice, job_id=job.pk)
+        world.settle()
+        world.exit(job, halted=True)
+        world.done(job)
+        world.settle()
+        job.refresh_from_db()
+        assert job.state == State.HALTED
+        job_resume(user=world.alice, job_id=job.pk)
+        world.settle()
+        world.report(job, phase=Phase.PROCESSING)
+        world.settle()
+        world.exit(job)
+        world.done(job)
+        world.settle()
+        job.refresh_from_db()
+        assert (job.state, job.attempt) == (State.COMPLETED, 2)
+        seen = answer()
+    assert (seen["stays"], seen["same_starts"], seen["never_started"]) == (2, 1.0, 0)
+
+
+def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> None:
+    red, _ = tenants
+    assert lines() == ["Nothing was submitted or resumed and started in this time."]
+    ran(red, 1, 0, 0, 10)
+    waited(job_of_the_past(red, 4, a_day_ago()), WaitReason.INSUFFICIENT_CAPACITY, a_day_ago())
+    assert "Not taken into account: 1 jobs that never started, and nodes that were others then." in lines()
+    never = answer("--limit", "red:cpu=0")["tenants"]
+    assert [each["never"] for each in never] == [1]
+    assert lines("--limit", "red:cpu=0")[-1].endswith("1 never")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replay", "0"], "'0' is not a number of days from 0 to 366, e.g. 7"),
+        (["--replay", "soon"], "'soon' is not a number of days"),
+        (
+            ["--replay", "1", "--policy", "best"],
+            '--policy: "best" is not a scheduling policy; known: fair_share',
+        ),
+        (["--policy", "fifo"], "--policy: is for --replay DAYS."),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        call_command("what_if", *arguments)
+    assert message in str(raised.value)
+
+
+def test_more_than_is_replayed_at_once_is_refused(
+    tenants: tuple[Tenant, Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(tenants[0], 1, 0, 0, 10)
+    ran(tenants[0], 1, 0, 0, 10)
+    monkeypatch.setattr(replays, "MOST", 1)
+    with pytest.raises(CommandError, match=r"--replay: more than .* attempts; try fewer days"):
+        answer()
