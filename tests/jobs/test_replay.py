@@ -26,7 +26,7 @@ from tests.jobs.lifecycle.world import two_nodes
 from tests.jobs.made_history import held, job_of_the_past, waited
 
 pytestmark = pytest.mark.django_db
-DAY = timedelta(days=1)
+BEGIN = timezone.now().replace(microsecond=0) - timedelta(days=1)
 
 
 @pytest.fixture
@@ -37,15 +37,11 @@ def tenants() -> tuple[Tenant, Tenant]:
 
 
 def ran(of: Tenant, slots: int, *minutes: float, **fields: Any) -> Job:
-    """A job that was submitted, started and ended so many minutes after a day ago."""
-    submitted, since, until = (a_day_ago() + timedelta(minutes=each) for each in minutes)
+    """A job that was submitted, started and ended so many minutes after BEGIN."""
+    submitted, since, until = (BEGIN + timedelta(minutes=each) for each in minutes)
     job = job_of_the_past(of, slots, submitted, **fields)
     held(job, since, until)
     return job
-
-
-def a_day_ago() -> datetime:
-    return timezone.now().replace(microsecond=0) - DAY
 
 
 def answer(*arguments: str) -> dict[str, Any]:
@@ -62,11 +58,11 @@ def lines(*arguments: str) -> list[str]:
 
 def test_the_same_limits_and_policy_give_the_same_starts(tenants: tuple[Tenant, Tenant]) -> None:
     """A past that the policy made out of a random workload: each replayed start is at the second of the real one."""
-    drawn, begin = random.Random(7), a_day_ago()
+    drawn = random.Random(7)
     asked = {}
     for number in range(40):
         of, slots = drawn.choice(tenants), drawn.randint(1, 4)
-        at = begin + timedelta(seconds=drawn.randint(0, 20_000))
+        at = BEGIN + timedelta(seconds=drawn.randint(0, 20_000))
         job = job_of_the_past(of, slots, at, priority_rank=drawn.randint(0, 2))
         # One after the other: jobs of one instant are ordered by their ids, and those of a replay are others.
         gang = Gang(
@@ -133,19 +129,22 @@ def test_another_policy_is_tried(tenants: tuple[Tenant, Tenant]) -> None:
 def test_what_ran_before_the_time_is_there_and_what_ended_before_it_is_not(
     tenants: tuple[Tenant, Tenant],
 ) -> None:
-    red, _ = tenants
-    ran(red, 4, -2_000, -2_000, 30)
+    red, green = tenants
+    ran(red, 1, -2_000, -2_000, 20)
+    ran(green, 4, -1_900, 20, 30)  # waits since before the time, for what is placed before it
     ran(red, 4, -3_000, -3_000, -2_500)
-    ran(red, 4, 0, 30, 40)
+    ran(red, 1, 25, 30, 40)
     seen = answer()
     assert seen["stays"] == 1
-    assert seen["tenants"][0]["replayed_wait_s"] == pytest.approx(30 * 60)
+    assert seen["tenants"][0]["replayed_wait_s"] == pytest.approx(5 * 60)
 
 
-def test_a_resume_is_asked_for_anew_and_a_stop_by_the_platform_is_not(tenants: tuple[Tenant, Tenant]) -> None:
+def test_a_resume_is_asked_for_again_and_a_stop_by_the_platform_is_not(
+    tenants: tuple[Tenant, Tenant],
+) -> None:
     red, _ = tenants
     job = ran(red, 1, 0, 0, 10)
-    stopped = timezone.now() - timedelta(hours=20)
+    stopped = BEGIN + timedelta(hours=4)
     for state, at in ((State.STOPPING, 0), (State.HALTED, 30)):
         moved(job, state, State.QUEUED, stopped + timedelta(minutes=at))
         held(job, stopped + timedelta(minutes=at + 5), stopped + timedelta(minutes=at + 15))
@@ -192,7 +191,7 @@ def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> 
     red, _ = tenants
     assert lines() == ["Nothing was submitted or resumed and started in this time."]
     ran(red, 1, 0, 0, 10)
-    waited(job_of_the_past(red, 4, a_day_ago()), WaitReason.INSUFFICIENT_CAPACITY, a_day_ago())
+    waited(job_of_the_past(red, 4, BEGIN), WaitReason.INSUFFICIENT_CAPACITY, BEGIN)
     assert "Not taken into account: 1 jobs that never started, and nodes that were others then." in lines()
     never = answer("--limit", "red:cpu=0")["tenants"]
     assert [each["never"] for each in never] == [1]
