@@ -6,11 +6,10 @@ by node; everything else about a pool is counting.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gpu_scheduler.domains import Domains, Fitting
 from gpu_scheduler.model import (
@@ -27,6 +26,7 @@ from gpu_scheduler.model import (
     Running,
     need_of,
 )
+from gpu_scheduler.places import Place, places, soonest
 from gpu_scheduler.rooms import (
     MEMORY,
     NO_ROOM,
@@ -35,13 +35,7 @@ from gpu_scheduler.rooms import (
     Rooms,
     learners_in,
     minus,
-    plus,
 )
-
-_Place = tuple[float, datetime, float, bool, str, int]
-"""Of one learner on a node: which part of it waits for runs whose end is not known, when it is free (_NOW, _NEVER: not
-known), which part is lacking now, whether the node is avoided, the node, and which of its places it is."""
-_NOW, _NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Pool:
@@ -312,44 +306,13 @@ class Pool:
         level = gang.required_level
         domains = self.domains(level) if level is not None else {}
         ends = self._known_ends()
-        by_domain: defaultdict[Domain, list[_Place]] = defaultdict(list)
+        by_domain: defaultdict[Domain, list[Place]] = defaultdict(list)
         for name, room in offered.items():
-            most = room[0] // need[0] if self.only_slots else learners_in(room, need)
-            by_domain[domains.get(name, ())] += self._places(
-                name, need, min(learners, most), ends.get(name, ())
+            most = min(learners, room[0] // need[0] if self.only_slots else learners_in(room, need))
+            by_domain[domains.get(name, ())] += places(
+                name, self.free.of[name], need, most, ends.get(name, ()), avoided=name in self._avoided
             )
-        choices = [
-            heapq.nsmallest(learners, places) for places in by_domain.values() if len(places) >= learners
-        ]
-        best = min(
-            choices,
-            key=lambda places: (
-                sum(unknown for unknown, *_ in places),
-                max(at for _, at, *_ in places),
-                sum(missing for _, _, missing, *_ in places),
-                places,
-            ),
-        )
-        return Counter(name for *_, name, _ in best)
-
-    def _places(
-        self, name: str, need: Need, most: int, ends: Iterable[tuple[datetime, Need]]
-    ) -> Iterator[_Place]:
-        """The places of this node for so many learners, the first to be free first."""
-        parts = _parts_of_slots if self.only_slots else _parts_of_learners
-        room = self.free.of[name]
-        now = parts(room, need)
-        steps = [(_NOW, now)]
-        for end, released in sorted(ends):
-            room = plus(room, released)
-            steps.append((end, parts(room, need)))
-        last, step = steps[-1][1], 0
-        for nth in range(1, most + 1):
-            while step < len(steps) and steps[step][1] < nth:
-                step += 1
-            at = steps[step][0] if step < len(steps) else _NEVER
-            unknown, missing = (min(1.0, max(0.0, nth - fitting)) for fitting in (last, now))
-            yield unknown, at, missing, name in self._avoided, name, nth
+        return Counter(place.node for place in soonest(by_domain.values(), learners))
 
     def _known_ends(self) -> Mapping[str, list[tuple[datetime, Need]]]:
         """By node, when what of it is certainly released."""
@@ -423,21 +386,6 @@ def _largest(nodes: Iterable[Node], slot_type: str) -> Room:
     """What a learner takes beyond what it requests, on the node where that is most; no slots."""
     extra = [node.per_learner.needed(slot_type) for node in nodes]
     return (0, max((each[1] for each in extra), default=0), max((each[2] for each in extra), default=0))
-
-
-def _parts_of_slots(room: Room, need: Room) -> float:
-    return room[0] / need[0]
-
-
-def _parts_of_learners(room: Room, need: Room) -> float:
-    """How many learners fit, with the fraction of the next one that does."""
-    slots, cpus, memory = need
-    fitting = room[0] / slots
-    if cpus and room[1] < fitting * cpus:
-        fitting = room[1] / cpus
-    if memory and room[2] < fitting * memory:
-        fitting = room[2] / memory
-    return fitting
 
 
 def _pack(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:
