@@ -75,6 +75,7 @@ class PerPoolRound(Round):
         for gang in draft.waiting:
             waiting[policy.key(gang.slot_type)].append(gang)
         self._key = policy.key
+        self._of = {run.job: policy.key(run.gang.slot_type) for run in draft.snapshot.running}
         self._rounds = {
             key: each.begin(draft.limited_to(waiting[key], _state_of(draft.state, key)))
             for key, each in policy.policies().items()
@@ -87,6 +88,9 @@ class PerPoolRound(Round):
     def wait(self, gang: Gang, finding: Finding) -> None:
         self._rounds[self._key(gang.slot_type)].wait(gang, finding)
 
+    def size(self, gang: Gang) -> int:
+        return self._rounds[self._key(gang.slot_type)].size(gang)
+
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         stops: list[Stop] = []
         resizes: list[Resize] = []
@@ -96,7 +100,7 @@ class PerPoolRound(Round):
         for key, each in self._rounds.items():
             more_stops, more_resizes = each.orders(own[key])
             stops += more_stops
-            resizes += more_resizes
+            resizes += [resize for resize in more_resizes if self._of[resize.job] == key]
         return stops, resizes
 
     def state(self) -> PolicyState:

@@ -27,6 +27,8 @@ from gpu_scheduler.model import (
     Stop,
 )
 from gpu_scheduler.policies.fair_share import ELASTIC, FairShare
+from gpu_scheduler.policies.fifo import Fifo
+from gpu_scheduler.policies.per_pool import PerPool
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, overcommitted, running, snapshot
 
 PERFECT = Profile(step_times=StepTimes(0.0, 1.0), largest=64)
@@ -150,6 +152,19 @@ def test_a_plan_is_made_without_a_queue_while_an_elastic_gang_runs() -> None:
     assert policy.window(started.policy_state).first == frozenset(), "the mark is no job"
     assert plan(snapshot(nodes(a1=8), [gang("j1")])).policy_state == {}
     assert ELASTIC in plan(snapshot(nodes(a1=8), [], [run("r1", "a1")])).policy_state
+
+
+def test_behind_several_policies_each_one_resizes_its_own_gangs() -> None:
+    """And gives sizes to them: fifo resizes none."""
+    on = nodes(a1=8, h1=8)
+    busy = [run("r1", "a1"), run("r2", "h1", slot_type="h200")]
+    waiting = [elastic("j1", slot_type="h200")]
+    sized = PerPool(FairShare(), {"h200": FairShare()})
+    assert resizes(plan(snapshot(on, [], busy, policy=sized))) == {"r1": 8, "r2": 8}
+    assert len(plan(snapshot(on, waiting, policy=sized)).starts[0].placement.nodes) == 8
+    mixed = PerPool(FairShare(), {"h200": Fifo()})
+    assert resizes(plan(snapshot(on, [], busy, policy=mixed))) == {"r1": 8}
+    assert len(plan(snapshot(on, waiting, policy=mixed)).starts[0].placement.nodes) == 1
 
 
 def elastic(job: str, profile: Profile = PERFECT, **changes: Any) -> Gang:
