@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -112,20 +113,22 @@ def test_a_namespace_deleted_by_hand_ends_its_jobs_with_the_remedy_and_is_gone(
 ) -> None:
     namespace = space.split("/")[4]
     real_cluster.admin.delete(f"/api/v1/namespaces/{namespace}")
-    failed = alice.wait_state(training, "FAILED", within_s=180)
-    assert "tenant_provision vision-lab" in failed["reason"]["message"]
-
-    def is_gone() -> bool:
-        try:
-            real_cluster.admin.get(f"/api/v1/namespaces/{namespace}")
-        except ApiError as error:
-            return error.status == 404
-        return False
-
-    wait_for(is_gone, within_s=120, what="the end of the namespace")
-    provision(platform, real_cluster)
+    try:
+        failed = alice.wait_state(training, "FAILED", within_s=180)
+        assert "tenant_provision vision-lab" in failed["reason"]["message"]
+    finally:  # the tests that follow need it
+        wait_for(partial(is_gone, real_cluster.admin, namespace), within_s=120, what="the namespace's end")
+        provision(platform, real_cluster)
     again = alice.submit(spec("again", "print('well')", command="python3 main.py"))["id"]
     alice.wait_state(again, "COMPLETED", within_s=120)
+
+
+def is_gone(admin: Api, namespace: str) -> bool:
+    try:
+        admin.get(f"/api/v1/namespaces/{namespace}")
+    except ApiError as error:
+        return error.status == 404
+    return False
 
 
 def reasons(client: Client, job: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from io import StringIO
 from typing import Any
 from uuid import uuid4
@@ -15,14 +15,16 @@ from django.core.management.base import CommandError
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import LaunchRefused
-from gpu_scheduler.clusters.kubernetes import driver, manifests
+from gpu_scheduler.clusters.kubernetes import client, driver, manifests
 from gpu_scheduler.clusters.kubernetes.provisioning import COLLECTIONS
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from jobs.clusters import DriverSettings
 from tenants.models import Quota
 from tests import factories
-from tests.cluster.conftest import AnyCluster
+from tests.cluster.conftest import AddNodes, AnyCluster
 from tests.gpu_scheduler.clusters.harness import launch
+from tests.platform import wait_for
+from tools.kube import fake
 from tools.kube.client import Api, ApiError, Object
 
 pytestmark = [pytest.mark.cluster, pytest.mark.django_db]
@@ -175,22 +177,48 @@ def test_a_gang_of_a_tenant_that_is_not_provisioned_is_refused_with_the_remedy(r
         cluster.close()
 
 
-def test_the_platform_reaches_no_secret_and_no_other_namespace(red: str, any_cluster: AnyCluster) -> None:
-    """Asked of the API server itself, as the platform's account."""
+@pytest.mark.parametrize("kind", ["services", "secrets", "pods"])
+def test_a_launch_that_loses_its_permission_halfway_says_the_remedy(
+    red: str, kind: str, any_cluster: AnyCluster, add_nodes: AddNodes, settings: Settings
+) -> None:
+    """As in a namespace that is being deleted: its Role may go first, between any two requests of a launch."""
     provision("red")
+    admin = any_cluster.admin
 
-    def allowed(verb: str, resource: str, namespace: str) -> bool:
-        attributes = {"verb": verb, "resource": resource, "namespace": namespace}
-        user = {"user": "system:serviceaccount:luthier:luthier", "resourceAttributes": attributes}
-        review = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        return bool(any_cluster.admin.create(review, {"spec": user})["status"]["allowed"])
+    class Revoked(client.Api):
+        def create(self, target: str, body: Object) -> Object:
+            if target.endswith(f"/{kind}"):
+                admin.delete(path("RoleBinding", red, "luthier"))
+                wait_for(lambda: not allowed(admin, "create", kind, red), within_s=30, what="its effect")
+            return super().create(target, body)
 
-    assert allowed("create", "pods", red)
-    assert not allowed("get", "secrets", red)
-    assert not allowed("list", "secrets", red)
-    assert not allowed("create", "pods", "kube-system")
-    assert not allowed("get", "secrets", "kube-system")
-    assert not allowed("create", "namespaces", "")
+    settings.KUBE_RUNTIME_IMAGE = "test.invalid/{runtime}:1"
+    read = KubernetesSettings.read(DriverSettings())
+    gang = launch("job-x-1", "runs", nodes=add_nodes(fake.node(gpus=0, cpus=4)))
+    with (
+        closing(driver.KubernetesCluster(read, Revoked(read.kubeconfig))) as cluster,
+        pytest.raises(LaunchRefused, match=r"not provisioned .* manage.py tenant_provision red$"),
+    ):
+        cluster.launch(gang)
+
+
+def test_the_platform_reaches_no_secret_and_no_other_namespace(red: str, any_cluster: AnyCluster) -> None:
+    provision("red")
+    admin = any_cluster.admin
+    assert allowed(admin, "create", "pods", red)
+    assert not allowed(admin, "get", "secrets", red)
+    assert not allowed(admin, "list", "secrets", red)
+    assert not allowed(admin, "create", "pods", "kube-system")
+    assert not allowed(admin, "get", "secrets", "kube-system")
+    assert not allowed(admin, "create", "namespaces", "")
+
+
+def allowed(admin: Api, verb: str, resource: str, namespace: str) -> bool:
+    """Whether the platform's account may do it, in the API server's own view."""
+    attributes = {"verb": verb, "resource": resource, "namespace": namespace}
+    user = {"user": "system:serviceaccount:luthier:luthier", "resourceAttributes": attributes}
+    review = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(admin.create(review, {"spec": user})["status"]["allowed"])
 
 
 def test_more_pods_than_the_limits_allow_are_refused_by_the_cluster(red: str, api: Api) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -49,15 +50,23 @@ class NotFound(RequestRejected):
     """There is no such object."""
 
 
-class Forbidden(RequestRejected):
-    """This identity may not do it, or an admission rule (a quota, Pod Security) forbids it."""
+class NoPermission(RequestRejected):
+    """This identity may not do it. What an admission rule (a quota, Pod Security) forbids is a RequestRejected."""
 
 
 class Conflict(RequestRejected):
     """The object exists already, or it is another one than the request means (its uid)."""
 
 
-_BY_STATUS = {403: Forbidden, 404: NotFound, 409: Conflict}
+_BY_STATUS = {404: NotFound, 409: Conflict}
+_NO_PERMISSION = re.compile(r'User ".*" cannot \S+ (resource|path) "')
+"""In the API server's own words for every authorizer. Admission rules answer 403, too, each in words of its own."""
+
+
+def _rejection(status: int, reason: str, message: str) -> RequestRejected:
+    if status == 403 and _NO_PERMISSION.search(message):
+        return NoPermission(status, reason, message)
+    return _BY_STATUS.get(status, RequestRejected)(status, reason, message)
 
 
 class Api:
@@ -165,7 +174,7 @@ class Api:
         if status in BUSY or status >= 500:
             self._wait_as_asked(response)
             return ClusterBusy(f"The Kubernetes API is busy: {message or f'{status} {reason}'}")
-        return _BY_STATUS.get(status, RequestRejected)(status, reason, message)
+        return _rejection(status, reason, message)
 
     def _wait_as_asked(self, response: urllib3.BaseHTTPResponse) -> None:
         """Until then every request of this process fails at once, without one more call to a busy server."""
@@ -254,7 +263,7 @@ def _change(line: bytes) -> Object:
         code, reason, message = status.get("code", 500), status.get("reason", ""), status.get("message", "")
         if code >= 500 or code in BUSY:
             raise ClusterBusy(f"The Kubernetes API ended a watch: {message}")
-        raise _BY_STATUS.get(code, RequestRejected)(code, reason, message)
+        raise _rejection(code, reason, message)
     return change
 
 

@@ -30,7 +30,7 @@ from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, set
 from gpu_scheduler.clusters.kubernetes.client import (
     Api,
     Conflict,
-    Forbidden,
+    NoPermission,
     NotFound,
     Object,
     RequestRejected,
@@ -243,7 +243,7 @@ class _Launch:
             return self.api.get(f"{_collection(self._namespace, 'services')}/{self.spec.name}")
         except NotFound:
             return None
-        except Forbidden as error:  # the platform's Role is in the namespaces of provisioned tenants only
+        except NoPermission as error:  # the platform's Role is in the namespaces of provisioned tenants only
             raise self._not_provisioned() from error
 
     def require_data(self) -> None:
@@ -280,10 +280,17 @@ class _Launch:
             if service is None:
                 raise ClusterBusy(f"Gang {self.spec.name} is being removed.") from None
             return service
-        except NotFound as error:
-            raise self._not_provisioned() from error
         except RequestRejected as error:
-            raise _refused(error) from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: RequestRejected) -> ClusterError:
+        """Why a request to create something failed. A namespace that someone deletes loses the platform's Role before
+        it says itself that it is being terminated."""
+        if isinstance(error, NoPermission | NotFound):
+            return self._not_provisioned()
+        if any(each in str(error) for each in NOT_YET):
+            return GangBlocked(str(error))
+        return LaunchRefused(str(error))
 
     def _not_provisioned(self) -> LaunchRefused:
         tenant = self.spec.tenant
@@ -304,8 +311,9 @@ class _Launch:
             for learner in self.spec.learners:
                 self._create_once("pods", self._pod(learner.rank, owner))
         except RequestRejected as error:
-            KubernetesCluster(self.settings, self.api).remove(self.spec.name)
-            raise _refused(error) from error
+            with suppress(NoPermission):
+                KubernetesCluster(self.settings, self.api).remove(self.spec.name)
+            raise self._refused(error) from error
 
     def _create_once(self, kind: str, manifest: Object) -> None:
         with suppress(Conflict):
@@ -330,12 +338,6 @@ class _Launch:
             )
             raise LaunchRefused(message, code=RefusalCode.IMAGE_ERROR)
         return image
-
-
-def _refused(error: RequestRejected) -> ClusterError:
-    if any(each in str(error) for each in NOT_YET):
-        return GangBlocked(str(error))
-    return LaunchRefused(str(error))
 
 
 def _path(found: Object, kind: str) -> str:
