@@ -142,6 +142,7 @@ def test_a_volume_that_cannot_be_mounted_is_the_pods_reason(
     run(api, "unmounted", "", "node-1", volumes=[volume])
     run(api, "mounted", "", "node-1", volumes=[{"name": "data", "emptyDir": {}}])
     ended(api, "mounted")
-    pod = api.get(f"{PODS}/unmounted")
-    assert reports._waits_for(pod).startswith("Node node-1 has not prepared its volumes or its network.")
+    expected = "Node node-1 has not prepared its volumes or its network."
+    # The kubelet writes each pod's status when it comes to it.
+    api.wait_for(PODS, "unmounted", lambda pod: bool(pod) and reports._waits_for(pod).startswith(expected))
     remove(api, "mounted", "unmounted")

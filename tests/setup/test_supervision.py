@@ -89,7 +89,9 @@ async def test_only_a_service_that_reads_settings_gets_the_platforms_secrets(
     for reads in (True, False):
         service = supervise(toy(reads_settings=reads, env={"LUTHIER_DATA": str(tmp_path)}))
         await service.start()
-        seen[reads] = psutil.Process(service.pid).environ()
+        started = psutil.Process(service.pid)
+        await until(started.environ)  # none is seen while its program is just being loaded
+        seen[reads] = started.environ()
     assert secrets <= set(seen[True])
     assert not secrets & set(seen[False])
     assert seen[False]["PATH"] == os.environ["PATH"]
