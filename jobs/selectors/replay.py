@@ -2,7 +2,8 @@
 
 What ran is known: when it was submitted or resumed, what it asked for, and how long it held its slots. The simulator
 runs that with production's plan(). Nodes and limits are those of now: what they were then is not taken into account.
-Jobs that never started are left out: it is not known how long they would have run.
+Jobs that never started are left out: it is not known how long they would have run. An elastic job keeps the size with
+which it started, for as long as it held any.
 """
 
 from __future__ import annotations
@@ -35,13 +36,12 @@ SAME_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """What its owner asked of a job once: to run after its submission, or after a halt. started_at, ended_at: when it
-    first held slots, and for the last time; held_s: for how long in all."""
+    """What its owner asked of a job once: to run after its submission, or after a halt. started_at: when it first held
+    slots; held_s: for how long in all."""
 
     gang: Gang
     asked_at: datetime
     started_at: datetime
-    ended_at: datetime
     held_s: float
 
 
@@ -177,7 +177,7 @@ def _of_job(
     for use in uses:
         parts[max((at for at in asked_at if at <= use.since), default=asked_at[0])].append(use)
     for number, (asked, own) in enumerate(sorted(parts.items())):
-        first, last = own[0], own[-1]
+        first = own[0]
         held_s = sum((min(use.until, until) - max(use.since, since)).total_seconds() for use in own)
         arrives = max(asked, since)
         if first.since < since:
@@ -188,5 +188,7 @@ def _of_job(
                 job=f"{gang.job}/{number}",
                 learners=Range.fixed(len(first.nodes)),
                 queued_at=arrives,
+                elastic=None,
+                target=None,
             )
-            yield Stay(ran, asked, first.since, min(last.until, until), held_s)
+            yield Stay(ran, asked, first.since, held_s)

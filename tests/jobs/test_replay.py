@@ -192,7 +192,7 @@ def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> 
     assert lines() == ["Nothing was submitted or resumed and started in this time."]
     ran(red, 1, 0, 0, 10)
     waited(job_of_the_past(red, 4, BEGIN), WaitReason.INSUFFICIENT_CAPACITY, BEGIN)
-    assert "Not taken into account: 1 jobs that never started, and nodes that were others then." in lines()
+    assert "Not taken into account: 1 job that never started, and nodes that were others then." in lines()
     never = answer("--limit", "red:cpu=0")["tenants"]
     assert [each["never"] for each in never] == [1]
     assert lines("--limit", "red:cpu=0")[-1].endswith("1 never")

@@ -54,16 +54,17 @@ def replay_lines(found: Replay) -> Iterator[str]:
     if found.same_starts is None:
         yield "Nothing was submitted or resumed and started in this time."
         return
+    asked_for = "1 run was" if found.stays == 1 else f"{found.stays} runs were"
     yield (
-        f"{found.stays} runs were asked for. As the limits are now, {found.same_starts:.0%} of them start within"
+        f"{asked_for} asked for. As the limits are now, {found.same_starts:.0%} of them start within"
         f" {SAME_S:.0f} s of when they did; half are off by {found.off_s:.0f} s or less."
     )
     unknown = [
-        f"{count} {name}"
-        for count, name in (
-            (found.limit_changes, "changes of limits"),
-            (found.stops, "stops of the platform"),
-            (found.never_started, "jobs that never started"),
+        f"{count} {one if count == 1 else many}"
+        for count, one, many in (
+            (found.limit_changes, "change of limits", "changes of limits"),
+            (found.stops, "stop of the platform", "stops of the platform"),
+            (found.never_started, "job that never started", "jobs that never started"),
         )
         if count
     ]
@@ -85,14 +86,18 @@ def replay_lines(found: Replay) -> Iterator[str]:
         yield f"{each.tenant:20} {each.stays:>6} {shown} {ends:>22}"
 
 
+def _by_type(limits: list[LimitOf]) -> dict[tuple[str, str], int]:
+    """By tenant and type; of several for one the last counts."""
+    return {(tenant, slot_type): slots for tenant, slot_type, slots in limits}
+
+
 def _overcommitted(
     limits: list[LimitOf], current: dict[tuple[str, str], int], capacity: dict[str, int]
 ) -> list[str]:
     """A sentence for each type whose limits would be refused because they sum to too much."""
-    new = {(tenant, kind): slots for tenant, kind, slots in limits}
     applied = [
         Applied(tenant, kind, current.get((tenant, kind), 0), slots, 0)
-        for (tenant, kind), slots in new.items()
+        for (tenant, kind), slots in _by_type(limits).items()
     ]
     try:
         totals_of(applied, capacity, settings.LUTHIER_OVERCOMMIT_MAX)
@@ -149,7 +154,7 @@ class Command(BaseCommand):
             return
         if options["policy"]:
             raise CommandError("--policy: is for --replay DAYS.")
-        outcome = would_start({(tenant, slot_type): slots for tenant, slot_type, slots in limits})
+        outcome = would_start(_by_type(limits))
         if options["json"]:
             lists = {"starting": outcome.starting, "waiting": outcome.waiting}
             listed = {name: [asdict(job) for job in jobs] for name, jobs in lists.items()}
@@ -172,7 +177,7 @@ class Command(BaseCommand):
             found = replay(
                 until - timedelta(days=options["replay"]),
                 until,
-                {(tenant, slot_type): slots for tenant, slot_type, slots in limits},
+                _by_type(limits),
                 policy,
             )
         except TooMuch as error:
