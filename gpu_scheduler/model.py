@@ -200,6 +200,16 @@ class Range:
     def fixed(cls, count: int) -> Range:
         return cls(count, count)
 
+    @property
+    def is_fixed(self) -> bool:
+        return self.min == self.max
+
+    def __contains__(self, count: int) -> bool:
+        return self.min <= count <= self.max
+
+    def __str__(self) -> str:
+        return str(self.min) if self.is_fixed else f"{self.min}–{self.max}"
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:

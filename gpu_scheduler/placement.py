@@ -114,7 +114,15 @@ class Pool:
 
     def up_could_hold(self, gang: Gang) -> bool:
         """Say whether the gang would fit if the nodes that are up were empty."""
-        return self.capacity(self._empty_ready, gang, self.need(gang)) >= gang.learners.min
+        return self.most_up(gang) >= gang.learners.min
+
+    def most_up(self, gang: Gang) -> int:
+        """How many of its learners would fit if the nodes that are up were empty."""
+        return self.capacity(self._empty_ready, gang, self.need(gang))
+
+    def per_node(self, gang: Gang) -> int:
+        """How many of its learners the largest node has slots for, at least one."""
+        return max(1, self.largest_node // gang.slots)
 
     def domains(self, level: Level) -> Mapping[str, Domain]:
         """Which domain of this level each node is in."""
@@ -233,7 +241,7 @@ class Pool:
                 nodes[fit + learners] += 1
         fits = sorted((fit for fit in nodes if fit and nodes[fit] > 0), reverse=True)
         spread = gang.strategy is PlacementStrategy.SPREAD
-        whole = max(1, self.largest_node // gang.slots)
+        whole = self.per_node(gang)
         found = {}
         for size in sizes:
             left, used = size, 0

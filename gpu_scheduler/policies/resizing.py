@@ -2,13 +2,14 @@
 
 Every gang keeps its fewest learners. What is left goes where it speeds training up the most in proportion to what a
 gang has already: proportional fairness of useful speed, ``goodput_pf`` in the benchmarks. Gangs shrink at once for what
-waits for nodes; they grow into slots that nothing waits for. A change is a halt and a start, so it must pay for itself.
+waits for nodes, or for slots of their own tenant or user; they grow into slots that nothing waits for. A change is a
+halt and a start, so it must pay for itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,9 +17,12 @@ from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.elastic.allocation import Candidate, allocate
 from gpu_scheduler.elastic.utility import believed, proportional, sizes, speed
-from gpu_scheduler.model import Gang, Resize, Running, Snapshot, Stop
+from gpu_scheduler.model import Gang, Resize, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.preemption import can_be_stopped
+
+OF_TENANT = frozenset({WaitReason.QUOTA_GPUS, WaitReason.COHORT_GPUS})
+"""Why a job waits whose tenant's slots are used up: by its own elastic gangs, maybe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Resizing:
         return {job: taken[job].slots // gang.slots for job, gang in new.items()}
 
     def _new_candidate(self, pool: Pool, gang: Gang) -> Candidate:
-        per_node = max(1, pool.largest_node // gang.slots)
+        per_node = pool.per_node(gang)
         most = believed(gang, gang.learners.min)
         choices = {n: -(-n // per_node) for n in sizes(gang.learners.min, most, per_node)}
         options = proportional(gang, choices, now=0, kept=1.0, weight=self._weight(gang, pool.slot_type))
@@ -120,33 +124,70 @@ class Resizing:
         }
         if not staying:
             return []
-        lacking: defaultdict[str, list[Gang]] = defaultdict(list)
+        lacking: defaultdict[str, list[tuple[Gang, Finding]]] = defaultdict(list)
         for gang, finding in waits:
-            if finding.scope is Scope.CLUSTER and finding.supply.pool is not None:
-                lacking[finding.supply.slot_type].append(gang)
+            if finding.supply.pool is not None:
+                lacking[finding.supply.slot_type].append((gang, finding))
         return [
             resize
             for slot_type, runs in staying.items()
             for resize in self._of_type(self._draft.pools[slot_type], runs, lacking[slot_type])
         ]
 
-    def _of_type(self, pool: Pool, runs: list[Running], waiting: list[Gang]) -> list[Resize]:
-        free = pool.free.total + _leaving(self._draft.snapshot, pool.slot_type)
-        missing = 0
-        held = sum(
-            (len(run.nodes) - run.gang.learners.min) * run.slots for run in runs if self._may_shrink(run)
+    def _of_type(
+        self, pool: Pool, runs: list[Running], waits: Sequence[tuple[Gang, Finding]]
+    ) -> list[Resize]:
+        """Make room for what waits for nodes, else for what waits for slots of its own tenant or user; else divide
+        what is free."""
+        for_nodes = [gang for gang, finding in waits if finding.scope is Scope.CLUSTER]
+        free = pool.free.total + _leaving(self._draft.snapshot.running, pool.slot_type)
+        orders, free = self._make_room(pool, runs, for_nodes, free)
+        for those, gangs, room in () if orders else self._limited(pool, runs, waits):
+            ordered = {order.job for order in orders}
+            orders += self._make_room(pool, [run for run in those if run.job not in ordered], gangs, room)[0]
+        if orders:
+            return orders
+        return self._divide(
+            pool, [run for run in runs if self._may_change(run)], min(free, pool.unreserved.total)
         )
+
+    def _limited(
+        self, pool: Pool, runs: list[Running], waits: Sequence[tuple[Gang, Finding]]
+    ) -> Iterator[tuple[list[Running], list[Gang], int]]:
+        """The runs that count against one limit, what waits for slots within it, and how many it leaves."""
+        groups: defaultdict[tuple[str, str | None], list[Gang]] = defaultdict(list)
+        for gang, finding in waits:
+            if finding.check.code in OF_TENANT:
+                groups[gang.tenant, None].append(gang)
+            elif finding.check.code is WaitReason.USER_GPUS:
+                groups[gang.tenant, gang.user].append(gang)
+        for (tenant, user), gangs in groups.items():
+
+            def counts(run: Running, tenant: str = tenant, user: str | None = user) -> bool:
+                return run.tenant == tenant and user in (None, run.gang.user)
+
+            if user is None:
+                room = self._draft.ledger.account(tenant, pool.slot_type).room(gangs[0].asked)
+            else:
+                users = self._draft.ledger.users(tenant, pool.slot_type)
+                room = (users.slots or 0) - users.used[user]
+            leaving = _leaving(filter(counts, self._draft.snapshot.running), pool.slot_type)
+            yield [run for run in runs if counts(run)], gangs, max(0, room) + leaving
+
+    def _make_room(
+        self, pool: Pool, runs: list[Running], waiting: Iterable[Gang], free: int
+    ) -> tuple[list[Resize], int]:
+        """Shrink these runs for what waits, as far as that lets it start; and what is free beside it."""
+        able = [run for run in runs if self._may_shrink(run)]
+        held = sum((len(run.nodes) - run.gang.learners.min) * run.slots for run in able)
+        missing = 0
         for gang in waiting:
             short = max(0, gang.asked - free)
             if missing + short > held or not pool.up_could_hold(gang):
                 continue  # no resize would make room for it
             missing += short
             free = max(0, free - gang.asked)
-        if missing:
-            return self._shrink(pool, [run for run in runs if self._may_shrink(run)], missing)
-        return self._divide(
-            pool, [run for run in runs if self._may_change(run)], min(free, pool.unreserved.total)
-        )
+        return (self._shrink(pool, able, missing) if missing else []), free
 
     def _may_shrink(self, run: Running) -> bool:
         return can_be_stopped(run, now=self._now, lease=self._lease)
@@ -182,7 +223,7 @@ class Resizing:
         held = sum(run.slots * len(run.nodes) for run in runs)
         while True:
             candidates = [self._candidate(pool, run, most[run.job], more) for run in runs]
-            changes = self._changes(runs, candidates, held + free, self._rooms(runs))
+            changes = self._changes(runs, candidates, held + free, self._rooms(pool, runs))
             vain = [each for each in changes if not self._pays(pool, by_job[each.job], each.learners)]
             if not vain:
                 return changes
@@ -199,26 +240,22 @@ class Resizing:
         users = self._draft.ledger.users(gang.tenant, run.slot_type)
         if users.slots is not None:
             most = min(most, now + (users.slots - users.used[gang.user]) // gang.slots)
-        while most > now and not pool.up_could_hold(gang.resized(learners=most)):
-            most -= 1
-        return max(now, most)
+        return max(now, min(most, pool.most_up(gang)))
 
-    def _rooms(self, runs: Iterable[Running]) -> dict[str, int]:
+    def _rooms(self, pool: Pool, runs: Iterable[Running]) -> dict[str, int]:
         """By tenant, the slots that its runs may have beside their fewest."""
         rooms: Counter[str] = Counter()
         for run in runs:
             rooms[run.tenant] += (len(run.nodes) - run.gang.learners.min) * run.slots
         account = self._draft.ledger.account
-        slot_type = {run.tenant: run.slot_type for run in runs}
         return {
-            tenant: held + max(0, account(tenant, slot_type[tenant]).room(1))
-            for tenant, held in rooms.items()
+            tenant: held + max(0, account(tenant, pool.slot_type).room(1)) for tenant, held in rooms.items()
         }
 
     def _candidate(self, pool: Pool, run: Running, most: int, more: int = 0) -> Candidate:
         """more: slots by which it could grow, or less than 0 would have to shrink, if it alone changed."""
         gang, now = run.gang, len(run.nodes)
-        per_node = max(1, pool.largest_node // gang.slots)
+        per_node = pool.per_node(gang)
         least = min(gang.learners.min, now)
         room = self._draft.ledger.account(gang.tenant, run.slot_type).room(1)
         in_reach = now + min(more, max(0, room)) // run.slots
@@ -268,10 +305,10 @@ def is_elastic(run: Running) -> bool:
     return run.gang.elastic is not None and run.gang.learners.max > run.gang.learners.min
 
 
-def _leaving(snapshot: Snapshot, slot_type: str) -> int:
+def _leaving(running: Iterable[Running], slot_type: str) -> int:
     """Slots that are given up already, by orders that are being carried out."""
     total = 0
-    for run in snapshot.running:
+    for run in running:
         if run.slot_type != slot_type:
             continue
         if isinstance(run.order, Resize):

@@ -98,6 +98,19 @@ def test_nothing_shrinks_for_what_its_own_limits_hold_back() -> None:
     assert resizes(plan(blocked)) == {}
 
 
+def test_runs_shrink_for_what_waits_for_slots_of_their_own_tenant_or_user() -> None:
+    held = [run("r1", *["a1"] * 4, user="u"), run("r2", *["a2"] * 4, tenant="green")]
+    made = snapshot(nodes(a1=8, a2=8), [gang("j1", 2, user="u"), gang("j2", 5, user="u")], held)
+    full = (QuotaUse("red", "a100", 4, 4), QuotaUse("green", "a100", 4, 4))
+    assert resizes(plan(replace(made, quotas=full))) == {"r1": 2}, "no size of it lets j2 start"
+    wide = (QuotaUse("red", "a100", 16, 4, user_limit=4), QuotaUse("green", "a100", 4, 4))
+    assert resizes(plan(replace(made, quotas=wide))) == {"r1": 2}
+    others = tuple(replace(each, user="v") for each in made.waiting)
+    assert resizes(plan(replace(made, quotas=wide, waiting=others[1:]))) == {}, "it counts against v"
+    going = replace(held[0], order=Resize("r1", 2))
+    assert resizes(plan(replace(made, quotas=full, running=(going, held[1])))) == {}
+
+
 def test_slots_that_others_wait_for_are_not_grown_into() -> None:
     held = [run("r1", "a1"), running("r2", "a2")]
     made = plan(snapshot(nodes(a1=4, a2=4), [gang("j1", 1, 4)], held))
