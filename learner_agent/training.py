@@ -133,7 +133,11 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
 
 
 def resume_from() -> Optional[Path]:
-    """The folder of the checkpoint to resume from, or None to start from scratch."""
+    """The folder of the checkpoint to resume from, or None to start from scratch.
+
+    Of a checkpoint in as many parts as there are learners, this learner's part; where their number has changed, the
+    folder with all parts.
+    """
     place = os.environ.get("RESUME_FROM", "")
     return Path(place) if place else None
 
@@ -154,6 +158,17 @@ def rank() -> int:
 def world_size() -> int:
     """The number of learners in the gang."""
     return int(os.environ.get("NUM_LEARNERS") or 1)
+
+
+def batch_size() -> Optional[int]:
+    """Samples in a step over all learners, as the platform chose for this attempt; None: the program has its own."""
+    return int(os.environ.get("LUTHIER_BATCH") or 0) or None
+
+
+def micro_batch_size() -> Optional[int]:
+    """Samples that this learner computes at once. It does so until all learners have computed batch_size() samples
+    together, then they exchange gradients. None: the program has its own."""
+    return int(os.environ.get("LUTHIER_MICRO_BATCH") or 0) or None
 
 
 def checkpoint_dir() -> Path:

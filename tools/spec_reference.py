@@ -72,6 +72,9 @@ def takes(field: dict) -> str:
         listed, mapping = field["oneOf"]
         keys = ", ".join(f"{{{name}: …}}" for name in mapping["properties"])
         return f"{takes(listed)}; or `{keys}`"
+    if "oneOf" in field and field["oneOf"][0]["type"] == "integer":
+        number, ends = field["oneOf"]
+        return f"{takes(number)}; or `{{{', '.join(f'{name}: …' for name in ends['properties'])}}}`"
     if "oneOf" in field:
         return f"string, at most {field['oneOf'][0]['maxLength']} characters; or a list of strings"
     if "x-unit" in field:

@@ -22,6 +22,8 @@ from learner_agent import training
 
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_S = float(os.environ.get("STEP_S", "0"))
+BATCH_S = float(os.environ.get("BATCH_S", "0"))
+"""Seconds that one learner waits for a whole batch, as if it were one of a larger network; each waits for its share."""
 BATCH, RATE, MOMENTUM, SEED = 64, 0.1, 0.9, 7
 SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
 
@@ -57,7 +59,7 @@ def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: 
         if halt:
             print(f"rank {gang.rank}: halted after step {step}", flush=True)
             return True
-        time.sleep(STEP_S)
+        time.sleep(STEP_S + BATCH_S * len(mine) / BATCH)
     return False
 
 

@@ -235,7 +235,7 @@ def _with_this_part(known: QuerySet[Checkpoint], offered: Ckpt, found: Sequence[
 
 
 def _is_alone(grant: Grant) -> bool:
-    return Job.objects.filter(pk=grant.job_id, learners=1).exists()
+    return Attempt.objects.filter(job_id=grant.job_id, n=grant.attempt, learners=1).exists()
 
 
 def _part(saved: Checkpoint, part: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ blobs     checks whether the blob store responds
 compact   merges the many small chunks of quiet logs
 fairness  stores what tenants were entitled to and received in the last hours
 forecast  updates when each waiting job is expected to start
+measure   measures the step times of elastic jobs
 notice    notes when no worker ran, which is no job's wait
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
 purge     removes bytes and rows of deleted jobs whose retention time is over
@@ -35,7 +36,7 @@ from jobs.accounting import NOTED_EVERY_S, PAUSE_S
 from jobs.blobs import health
 from jobs.failpoints import fp
 from jobs.invariants import unowned
-from jobs.lifecycle import forecasting, leases, log_compaction
+from jobs.lifecycle import forecasting, leases, log_compaction, measuring
 from jobs.models import (
     Attempt,
     CheckpointFile,
@@ -250,6 +251,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "compact": (60.0, log_compaction.compact),
     "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
+    measuring.TASK: (measuring.EVERY_S, measuring.measure),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),

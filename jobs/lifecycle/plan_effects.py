@@ -17,6 +17,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
 from psycopg2.errors import CheckViolation
 
+from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
@@ -27,6 +28,7 @@ from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.requests import elastic_range, profile, size_range
 from jobs.selectors.snapshot import waiting_rows
 from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
 from tenants.models import Tenant
@@ -50,8 +52,7 @@ def admit(start: Start, cluster: str) -> None:
     job = leave_queue(start.job)
     if job is None:
         raise NotAdmitted("it no longer waits")
-    if len(placement.nodes) != job.learners:
-        raise NotAdmitted("its size has changed")
+    _set_size(job, len(placement.nodes))
     fp("admit.after_move")
     _take_quota(job, placement.slot_type, job.slots * job.learners)
     fp("admit.after_quota")
@@ -90,6 +91,15 @@ def admit(start: Start, cluster: str) -> None:
     transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
+def _set_size(job: Job, learners: int) -> None:
+    """An elastic job has as many learners as there are nodes for; of any other, the job's row says how many."""
+    if learners not in size_range(job):
+        raise NotAdmitted("its size has changed")
+    if learners != job.learners:
+        Job.objects.filter(pk=job.pk).update(learners=learners)
+        job.learners = learners
+
+
 def _lock_job(job_id: str) -> None:
     row = Job.objects.filter(pk=job_id).select_for_update(no_key=True, skip_locked=True)
     if not row.values_list("pk", flat=True) and Job.objects.filter(pk=job_id).exists():
@@ -126,6 +136,7 @@ def _take_quota(job: Job, slot_type: str, slots: int) -> None:
 
 def _open_attempt(job: Job, placement: Placement, cluster: str) -> Attempt:
     """A trigger rejects one above the limits for a user or for a job."""
+    batch = _batch(job, placement)
     try:
         return Attempt.objects.create(
             job=job,
@@ -136,6 +147,8 @@ def _open_attempt(job: Job, placement: Placement, cluster: str) -> Attempt:
             slots=job.slots,
             learners=job.learners,
             nodes=list(placement.nodes),
+            batch=batch.batch or None,
+            micro_batch=batch.micro_batch or None,
             resume_from=checkpoint_for(job),
             known_at=Now(),
         )
@@ -145,12 +158,21 @@ def _open_attempt(job: Job, placement: Placement, cluster: str) -> Attempt:
         raise
 
 
+def _batch(job: Job, placement: Placement) -> BatchChoice:
+    """Chosen once for the attempt: a launch that is repeated must not differ from the first."""
+    if elastic_range(job.resources) is None:
+        return OWN_BATCH
+    nodes = placement.nodes
+    return choose_batch(profile(job.resources, job.measured), len(nodes), len(set(nodes)))
+
+
 def _placed(attempt: Attempt) -> str:
     nodes = ", ".join(dict.fromkeys(attempt.nodes))
     from_checkpoint = f", from checkpoint {attempt.resume_from.n}" if attempt.resume_from else ""
     learners, each = ("1 learner", "") if attempt.learners == 1 else (f"{attempt.learners} learners", " each")
     size = devices(attempt.slots, attempt.slot_type)
-    return f"Attempt {attempt.n}: {learners} with {size}{each} on {nodes}{from_checkpoint}"
+    batch = f", batch {attempt.batch}" if attempt.batch else ""
+    return f"Attempt {attempt.n}: {learners} with {size}{each} on {nodes}{batch}{from_checkpoint}"
 
 
 STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))

@@ -36,9 +36,10 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_
 from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
-from jobs.models import Job, Runtime
+from jobs.models import Attempt, Job, Runtime
 from jobs.retries import database_away
 from jobs.selectors.images import allowed_image
+from jobs.selectors.requests import elastic_range
 from jobs.spec.quantities import parse_duration, parse_memory
 from jobs.states import HOLDS_GPUS, KEEPS_REASON, EventCode, Intent, State, StopReason
 from tenants.errors import SecretsUnavailable
@@ -244,7 +245,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
             LearnerSpec(
                 rank=learner.rank,
                 node=learner.node,
-                env=spec.get("env", {}),
+                env=spec.get("env", {}) | _batch(attempt),
                 secret=tokens.derive(job.pk, attempt.n, learner.rank)[0],
             )
             for learner in rows.learners
@@ -263,11 +264,19 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
         image=image or None,
         grace_s=job.grace_s,
         checkpoint_every_s=parse_duration(spec["checkpoint"]["every"]),
-        distributed=spec.get("distributed"),
+        # At every size of an elastic job, its program finds the same variables.
+        distributed=spec.get("distributed", None if elastic_range(job.resources) is None else True),
         setup=spec.get("setup", ()),
         secrets=_secrets(job),
         data={mount["name"]: mount["path"] for mount in spec.get("data", ())},
     )
+
+
+def _batch(attempt: Attempt) -> dict[str, str]:
+    """The variables that say which batch the platform chose; none where the program has its own."""
+    if attempt.batch is None:
+        return {}
+    return {"LUTHIER_BATCH": str(attempt.batch), "LUTHIER_MICRO_BATCH": str(attempt.micro_batch)}
 
 
 def _require(lease: Lease) -> None:

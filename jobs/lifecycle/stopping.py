@@ -87,7 +87,7 @@ def checkpoints_remain(job: JobObservation) -> str:
 
 def ordered(order: Order, job: JobObservation) -> str:
     """What people read while an order is carried out."""
-    size = f" to {_learners(order.learners)}" if order.learners is not None else ""
+    size = f" {_change(job, order.learners)}" if order.learners is not None else ""
     then = "stays halted" if job.intent == Intent.HALT else "queues again"
     words = f"Its program is asked to save; then it {then}." if job.launched else f"It {then}."
     return f"{ORDER_MESSAGES[order.reason][0]}{size}. {words}"
@@ -237,7 +237,7 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     if job.stop_order is not None:
         reason = job.stop_order.reason
     learners = order.learners if order is not None else None
-    words = ORDER_MESSAGES[reason][1] if learners is None else f"Rescaled to {_learners(learners)}"
+    words = ORDER_MESSAGES[reason][1] if learners is None else f"Rescaled {_change(job, learners)}"
     text = f"{words}. It keeps its place in the queue; this doesn't count against max_restarts."
     numbers: dict[str, object] = {"restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     if order is not None:
@@ -245,8 +245,11 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     return Ending(State.QUEUED, Reason(reason.value, text, numbers), learners=learners)
 
 
-def _learners(count: int) -> str:
-    return f"{count} learner{'' if count == 1 else 's'}"
+def _change(job: JobObservation, learners: int) -> str:
+    """A resize in words, with its reason: gangs grow into free devices only (`gpu_scheduler.policies.resizing`)."""
+    before = len(job.learners)
+    why = "into free devices" if learners > before else "to leave devices to other jobs"
+    return f"from {before} to {learners} learner{'' if learners == 1 else 's'} {why}"
 
 
 def _early_ends(job: JobObservation) -> int:

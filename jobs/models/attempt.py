@@ -26,6 +26,10 @@ class Attempt(models.Model):
     slots = models.PositiveIntegerField()  # per learner
     learners = models.PositiveIntegerField()
     nodes: models.JSONField[Any, Any] = models.JSONField()  # node name per rank
+    # Of an elastic job: samples in a step over all learners, and at once in each; null: the program's own.
+    batch = models.PositiveIntegerField(null=True)
+    micro_batch = models.PositiveIntegerField(null=True)
+    step_s = models.FloatField(null=True)  # of an elastic job: seconds of a step, as last measured
     held = models.BooleanField(default=True)
     resume_from = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+")
     opened_at = models.DateTimeField(db_default=Now())

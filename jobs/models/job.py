@@ -55,11 +55,12 @@ class Job(models.Model):
     )
     # Read out of the spec for queries and for the scheduler.
     framework = models.CharField(max_length=300)
-    learners = models.PositiveIntegerField()
+    learners = models.PositiveIntegerField()  # of an elastic job: those it has, had, or is to have
     gpus = models.PositiveIntegerField()  # per learner, as asked; 0 = CPU job
     gpu_type = models.CharField(max_length=40, blank=True)  # as asked; "" = any
     slots = models.PositiveIntegerField()  # per learner, held while running
     resources = models.TextField(null=True)  # noqa: DJ001  # as JSON; null: an earlier version wrote the row
+    measured = models.TextField(null=True)  # noqa: DJ001  # of an elastic job, as JSON; null: nothing yet
     placement = models.CharField(max_length=8)
     topology = models.CharField(max_length=20, blank=True, db_default="")  # such as "required rack"; "": none
     priority = models.CharField(max_length=12)

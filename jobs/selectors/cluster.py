@@ -10,7 +10,8 @@ from gpu_scheduler.model import Resources
 from jobs.models import Attempt, ClusterNode
 from jobs.selectors import installation
 from jobs.selectors.jobs import jobs_visible_to
-from jobs.selectors.snapshot import database_now, per_learner, requested
+from jobs.selectors.requests import per_learner, requested
+from jobs.selectors.snapshot import database_now
 from jobs.selectors.usage import gpus_first
 from tenants import access
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime
 
-from gpu_scheduler.model import CPU_TYPE, Gang, Level, Node, PlacementStrategy, Range, Resources
+from gpu_scheduler.model import CPU_TYPE, Gang, Level, Node, PlacementStrategy, Resources
 from gpu_scheduler.placement import Pool
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.spec import Spec
@@ -24,7 +24,7 @@ def largest_domains(spec: Spec) -> dict[Level, int]:
     gang = Gang(
         "",
         "",
-        Range.fixed(spec.resources.learners),
+        spec.resources.learners,
         Resources(
             spec.resources.gpus,
             float(spec.resources.cpus),

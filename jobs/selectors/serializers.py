@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from django.utils import timezone
 from rest_framework import serializers
 
+from gpu_scheduler.model import Range
 from jobs.accounting import counts_until
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.checkpoints import checkpoint_files
 from jobs.selectors.jobs import actions_of, etag
 from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redacted_job
+from jobs.selectors.requests import elastic_range
 from jobs.selectors.throughput import Run, Throughput, throughput
 from jobs.selectors.usage import QuotaStatus, quota_etag
 from jobs.selectors.wait_reasons import Meter, Remedy, check_of, failed_meter
@@ -132,6 +134,11 @@ class _Live:
     slot_seconds: float
 
 
+class ElasticSerializer(ReadSerializer):
+    min = serializers.IntegerField(help_text="the fewest learners")
+    max = serializers.IntegerField(help_text="the most learners")
+
+
 class JobSerializer(ReadSerializer):
     """A job as the API, the pages and the live channels show it.
 
@@ -154,7 +161,12 @@ class JobSerializer(ReadSerializer):
     max_restarts = serializers.IntegerField()
     spec = serializers.DictField()
     framework = serializers.CharField()
-    learners = serializers.IntegerField()
+    learners = serializers.IntegerField(
+        help_text="of an elastic job: those that it has, had, or is to have next"
+    )
+    elastic = ElasticSerializer(
+        allow_null=True, help_text="between which the platform changes learners; null: it does not"
+    )
     gpus = serializers.IntegerField(help_text="per learner; 0: a CPU job")
     gpu_type = serializers.CharField(allow_null=True, help_text="as requested; null: any")
     slot_type = serializers.CharField(
@@ -198,6 +210,10 @@ class JobSerializer(ReadSerializer):
     @staticmethod
     def get_state(job: Job, live: _Live) -> str:
         return State(job.state).value
+
+    @staticmethod
+    def get_elastic(job: Job, live: _Live) -> Range | None:
+        return elastic_range(job.resources)
 
     @staticmethod
     def get_phase(job: Job, live: _Live) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, models
 from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Coalesce, Now, RowNumber
+from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
@@ -23,7 +21,6 @@ from gpu_scheduler.model import (
     QuotaUse,
     Range,
     Resize,
-    Resources,
     Running,
     Snapshot,
     Stop,
@@ -34,7 +31,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from jobs.models import Attempt, Checkpoint, Job, SchedulerState
-from jobs.spec.quantities import parse_memory
+from jobs.selectors.requests import elastic_range, per_learner, profile, requested
 from jobs.states import TAKES_ORDERS, Intent, State
 from tenants.models import Quota, Tenant
 
@@ -46,17 +43,9 @@ def _columns(job: str = "") -> list[Any]:
     """
     names = (
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
-        "time_limit_s", "running_s", "owner__username", "topology",
+        "time_limit_s", "running_s", "owner__username", "attempt", "measured", "topology",
     )  # fmt: skip
     return [*(f"{job}{name}" for name in names), requested(job)]
-
-
-def requested(job: str = "") -> Coalesce:
-    """The resources of the spec as JSON: per_learner's last argument.
-
-    A spec is stored apart from its row and compressed: of a job that waits, it would cost more than all else.
-    """
-    return Coalesce(F(f"{job}resources"), KeyTextTransform("resources", f"{job}spec"))
 
 
 def database_now() -> datetime:
@@ -199,14 +188,18 @@ def _gang(
     limit_s: int | None,
     ran_s: float,
     user: str,
+    attempt: int,
+    measured: str | None,
     topology: str,
     resources: str | None,
 ) -> Gang:
+    """learners: how many it has, had, or is to have. A job that never ran starts with as many as the policy says."""
     slot_type = slot_type_of(gpus, gpu_type)
+    size = elastic_range(resources)
     return Gang(
         job,
         tenant,
-        Range.fixed(learners),
+        size or Range.fixed(learners),
         per_learner(slot_type, slots, resources),
         slot_type,
         PlacementStrategy(strategy),
@@ -215,21 +208,8 @@ def _gang(
         None if limit_s is None else max(0.0, limit_s - ran_s),
         user,
         Topology.read(topology) if topology else None,
-    )
-
-
-@lru_cache(1000)
-def per_learner(slot_type: str | None, slots: int, resources: str | None) -> Resources:
-    """Per learner. resources: as the spec states them, as JSON; None: it does not. Raises TypeError or ValueError."""
-    stated = json.loads(resources) if resources else {}
-    if not isinstance(stated, dict):
-        raise TypeError(f"resources are {resources}")
-    cpus, memory = stated.get("cpus"), stated.get("memory")
-    return Resources.of_slots(
-        slot_type,
-        slots,
-        cpus=None if cpus is None else float(cpus),
-        memory_mib=None if memory is None else parse_memory(memory),
+        None if size is None else profile(resources, measured),
+        learners if size is not None and attempt else None,
     )
 
 
@@ -313,7 +293,7 @@ def _run(
     try:
         gang = _gang(*of_gang)
     except (ArithmeticError, TypeError, ValueError):
-        gang = _gang(*[*of_gang[:-2], None, None])  # its slots are held, whatever its spec says
+        gang = _gang(*[*of_gang[:-3], None, "", None])  # its slots are held, whatever its spec says
     order: Stop | Resize | None = None
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)

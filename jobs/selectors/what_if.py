@@ -19,8 +19,8 @@ from gpu_scheduler.model import (
     Gang,
     PlacementStrategy,
     Priority,
+    Profile,
     QuotaUse,
-    Range,
     Resources,
     Snapshot,
 )
@@ -176,7 +176,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
     return Gang(
         job=NEW,
         tenant=tenant.slug,
-        learners=Range.fixed(spec.resources.learners),
+        learners=spec.resources.learners,
         resources=Resources(spec.resources.gpus, float(spec.resources.cpus), spec.resources.memory_mib),
         slot_type=spec.slot_type,
         strategy=PlacementStrategy(spec.placement),
@@ -185,6 +185,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
         runs_at_most_s=spec.time_limit_s,
         user=user,
         topology=spec.topology,
+        elastic=None if spec.resources.learners.is_fixed else Profile(spec.resources.batch),
     )
 
 

@@ -109,6 +109,8 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
         if key in MERGED and isinstance(value, Mapping):
             value = {**spec.get(key, {}), **value}
             value = {name: part for name, part in value.items() if part is not None}
+            if not isinstance(value.get("learners"), Mapping) and "batch" not in changes[key]:
+                value.pop("batch", None)  # only an elastic job has one
         merged[key] = value
     for key, other in permutations(("framework", "python", "image"), 2):
         if changes.get(key) and other not in changes:

@@ -233,7 +233,7 @@ def create_job(
         },
         cloned_from=cloned_from,
         framework=spec.framework or spec.image or f"python {spec.python}",
-        learners=spec.resources.learners,
+        learners=spec.resources.learners.min,
         gpus=spec.resources.gpus,
         gpu_type=spec.resources.gpu_type or "",
         slots=spec.slots_per_learner,

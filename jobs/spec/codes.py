@@ -29,6 +29,7 @@ DOCUMENT = {
     "yaml_tag_forbidden": "a tag (`!name`); remove it",
 }
 FIELDS = {
+    "batch_without_range": "`batch` is for elastic jobs, whose learners have min and max",
     "bad_format": "a string has the wrong format",
     "bad_name": "the name of a variable or a file is not usable",
     "bad_requirement": "not a package name with versions, such as tqdm>=4; options, paths and addresses are rejected",

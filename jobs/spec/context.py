@@ -141,24 +141,26 @@ def _capacity_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     if each > largest:
         message = f"No node has that many: the largest has {largest}"
         yield Problem(field_name, "exceeds_cluster", message, str(each), f"at most {largest}")
-    elif spec.resources.learners > (
+    elif (learners := spec.resources.learners.min) > (
         fit := max(pool.slots // each for pool in pools if pool.slots_per_node >= each)
     ):
-        message = (
-            f"At most {fit} learners of {each} can run at the same time: {spec.resources.learners} never can"
-        )
-        got = str(spec.resources.learners)
-        yield Problem("resources.learners", "exceeds_cluster", message, got, f"at most {fit}")
+        message = f"At most {fit} learners of {each} can run at the same time: {learners} never can"
+        yield Problem(_fewest(spec), "exceeds_cluster", message, str(learners), f"at most {fit}")
     else:
         yield from _domain_errors(spec, context)
     yield from _beside_slots(spec, pools)
+
+
+def _fewest(spec: Spec) -> str:
+    """The path of the fewest learners with which the job can run: more is what it may get, not what it needs."""
+    return "resources.learners" if spec.resources.learners.is_fixed else "resources.learners.min"
 
 
 def _domain_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     """More learners than any domain of the level that the job requires could ever hold."""
     if spec.topology is None or not context.domains:
         return
-    level, learners = spec.topology.level, spec.resources.learners
+    level, learners = spec.topology.level, spec.resources.learners.min
     most = context.domains[level]
     if learners > most:
         enough = [each.value for each in level.larger if context.domains[each] >= learners]
@@ -203,10 +205,10 @@ def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
 
 def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     """What the tenant allows no job, or no user at once, on any type that the job takes."""
-    asked = spec.slots_per_learner * spec.resources.learners
+    asked = spec.asked
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     field_name = "gpus" if spec.resources.gpus else "cpus"
-    place = f"resources.{'learners' if spec.resources.learners > 1 else field_name}"
+    place = _fewest(spec) if spec.resources.learners.min > 1 else f"resources.{field_name}"
     limits = (
         ("exceeds_gang_limit", context.gang_limits, "a job of this tenant"),
         ("exceeds_user_limit", context.user_limits, "one user of this tenant"),
@@ -298,7 +300,7 @@ def _holds(folders: tuple[str, ...] | None) -> str:
 
 
 def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
-    asked = spec.slots_per_learner * spec.resources.learners
+    asked = spec.asked
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
     if asked > limit:

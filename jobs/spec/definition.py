@@ -26,6 +26,7 @@ PRIORITIES = tuple(level.name.lower() for level in Priority)
 
 MAX_NAME_CHARS = 100
 MAX_LEARNERS = 1024
+MAX_BATCH = 1 << 24
 MAX_GPUS = 64
 MAX_CPUS = 512
 MAX_RESTARTS = 100
@@ -239,8 +240,11 @@ def _needs() -> dict[str, Any]:
             "additionalProperties": False,
             "default": defaults,
             "properties": {
-                "learners": _whole(
-                    "Training processes, started together.", 1, MAX_LEARNERS, defaults["learners"]
+                "learners": _learners(defaults["learners"]),
+                "batch": _range(
+                    "Samples in a step over all learners of an elastic job, from which the platform chooses; the"
+                    " program reads its choice as LUTHIER_BATCH. Without it the program keeps its own batch.",
+                    MAX_BATCH,
                 ),
                 "gpus": _whole("GPUs per learner; 0 is a CPU job.", 0, MAX_GPUS, defaults["gpus"]),
                 "gpu_type": {
@@ -296,6 +300,18 @@ def _needs() -> dict[str, Any]:
                 },
             },
         },
+    }
+
+
+def _learners(default: int) -> dict[str, Any]:
+    return {
+        "description": "Training processes, started together: their number, or for an elastic job the fewest and the"
+        " most, between which the platform changes it while the job runs.",
+        "default": default,
+        "oneOf": [
+            {"type": "integer", "minimum": 1, "maximum": MAX_LEARNERS},
+            _range("An elastic job.", MAX_LEARNERS),
+        ],
     }
 
 
@@ -400,6 +416,20 @@ def _course() -> dict[str, Any]:
 def _whole(description: str, minimum: int, maximum: int, default: int) -> dict[str, Any]:
     bounds = {"minimum": minimum, "maximum": maximum, "default": default}
     return {"type": "integer", "description": description, **bounds}
+
+
+def _range(description: str, maximum: int) -> dict[str, Any]:
+    end = {"type": "integer", "minimum": 1, "maximum": maximum}
+    return {
+        "type": "object",
+        "description": description,
+        "additionalProperties": False,
+        "required": ["min", "max"],
+        "properties": {
+            "min": {**end, "description": "The fewest."},
+            "max": {**end, "description": "The most."},
+        },
+    }
 
 
 def _quantity(

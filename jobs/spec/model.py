@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.model import Level, Topology, slot_type_of
+from gpu_scheduler.model import Level, Range, Topology, slot_type_of
 from jobs.spec import quantities
 from jobs.spec.definition import API_VERSION, DEFAULTS
 from jobs.spec.problems import Problem
@@ -22,13 +22,15 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """Per learner, but for learners itself."""
+    """Per learner, but for learners themselves and batch, the samples in a step over all of them; None: the program's
+    own."""
 
-    learners: int
+    learners: Range
     gpus: int
     gpu_type: str | None
     cpus: int
     memory_mib: int
+    batch: Range | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class Spec:
     def slots_per_learner(self) -> int:
         """GPUs per learner; CPU slots for a job without GPUs."""
         return self.resources.gpus or self.resources.cpus
+
+    @property
+    def asked(self) -> int:
+        """Slots over all its learners, the fewest with which it can run."""
+        return self.slots_per_learner * self.resources.learners.min
 
     @property
     def slot_type(self) -> str | None:
@@ -188,12 +195,28 @@ def _build_code(code: Mapping[str, Any] | None) -> Code | None:
 def _build_resources(resources: Mapping[str, Any]) -> ResourceRequest:
     gpus = int(resources["gpus"])
     return ResourceRequest(
-        learners=int(resources["learners"]),
+        learners=size_of(resources["learners"]),
         gpus=gpus,
         gpu_type=resources.get("gpu_type") if gpus else None,
         cpus=int(resources["cpus"]),
         memory_mib=quantities.parse_memory(resources["memory"]),
+        batch=size_of(resources["batch"]) if "batch" in resources else None,
     )
+
+
+def size_of(value: int | Mapping[str, int]) -> Range:
+    """A number, or a range of numbers, of a valid spec."""
+    if isinstance(value, Mapping):
+        return Range(int(value["min"]), int(value["max"]))
+    return Range.fixed(int(value))
+
+
+def _size_value(size: Range) -> int | dict[str, int]:
+    return size.min if size.is_fixed else _range_value(size)
+
+
+def _range_value(ends: Range) -> dict[str, int]:
+    return {"min": ends.min, "max": ends.max}
 
 
 def _build_topology(topology: Mapping[str, str]) -> Topology | None:
@@ -228,7 +251,8 @@ def _checkpoint_dict(rules: CheckpointRules) -> dict[str, Any]:
 
 def _resources_dict(resources: ResourceRequest) -> dict[str, Any]:
     whole = {
-        "learners": resources.learners,
+        "learners": _size_value(resources.learners),
+        "batch": None if resources.batch is None else _range_value(resources.batch),
         "gpus": resources.gpus,
         "gpu_type": resources.gpu_type,
         "cpus": resources.cpus,

@@ -154,6 +154,34 @@ def _resource_faults(resources: Any, walk: Walk) -> Iterator[Problem]:
     if kind == CPU_TYPE and isinstance(gpus, int | float) and gpus > 0:
         message = "The type cpu is not a GPU type: set gpus to 0 and use cpus instead"
         yield walk.problem(("resources", "gpu_type"), "gpu_type_without_gpus", message, kind)
+    yield from _elastic_faults(resources.get("learners"), resources.get("batch"), walk)
+
+
+def _elastic_faults(learners: Any, batch: Any, walk: Walk) -> Iterator[Problem]:
+    fewest, most = _ends(learners)
+    smallest, largest = _ends(batch)
+    if fewest is not None and most is not None and fewest >= most:
+        message = f"must be above min, which is {fewest}; a job of one size has a number instead: learners: {fewest}"
+        yield walk.problem(("resources", "learners", "max"), "out_of_range", message, most, f"above {fewest}")
+    if batch is not None and not isinstance(learners, Mapping):
+        message = "is for elastic jobs: give learners min and max, or remove batch and set it in the program"
+        yield walk.problem(("resources", "batch"), "batch_without_range", message)
+    elif smallest is not None and largest is not None:
+        least = max(smallest, most or 1)
+        if largest < least:
+            what = f"min, which is {smallest}" if least == smallest else f"the most learners, {most}"
+            message = f"must be at least {what}"
+            place = ("resources", "batch", "max")
+            yield walk.problem(place, "out_of_range", message, largest, f"{least} or more")
+
+
+def _ends(value: Any) -> tuple[int | None, int | None]:
+    """min and max of a range, as far as they are whole numbers."""
+    if not isinstance(value, Mapping):
+        return None, None
+    ends = (value.get("min"), value.get("max"))
+    low, high = (end if isinstance(end, int) and not isinstance(end, bool) else None for end in ends)
+    return low, high
 
 
 def _env_faults(env: Any, walk: Walk) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from learner_agent.spool import Spool
@@ -36,4 +37,9 @@ class JobDescription:
 
     def world(self) -> int:
         """The number of learners in the gang."""
-        return max(1, int(number_or(self.read().get("learners"), 1, most=MAX_RANK)))
+        return world(self.read())
+
+
+def world(job: Mapping[str, Any]) -> int:
+    """The number of learners in the gang, by a description that a program may have damaged."""
+    return max(1, int(number_or(job.get("learners"), 1, most=MAX_RANK)))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from learner_agent.settings import ShipperSettings
 from learner_agent.shipper import inputs, results
 from learner_agent.shipper.connection import Connection, Fenced
-from learner_agent.shipper.description import UNRESTORED, JobDescription
+from learner_agent.shipper.description import UNRESTORED, JobDescription, world
 from learner_agent.shipper.http import Client, Refused, Unreachable
 from learner_agent.shipper.inputs import NODE_ERRORS, CorruptDownload, InputError, Interrupted
 from learner_agent.shipper.metrics import tensorboard
@@ -90,7 +90,7 @@ class InputFetch:
     async def _restore(self, job: dict[str, Any]) -> str | None:
         saved = job.get("restore")
         try:
-            return await inputs.restore(self._client, self._settings, saved)
+            return await inputs.restore(self._client, self._settings, saved, world=world(job))
         except CorruptDownload:
             # The server checks its own copy: if that is damaged too, the next response names an older checkpoint.
             await self._client.json(f"/agent/v1/checkpoints/{saved['n']}/verify", method="POST", body=b"")  # type: ignore[index]  # only a checkpoint's download is damaged

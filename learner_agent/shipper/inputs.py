@@ -251,11 +251,14 @@ def link_data(settings: ShipperSettings, mounts: list[Mapping[str, str]]) -> Non
             link.symlink_to(source)
 
 
-async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str, Any] | None) -> str | None:
+async def restore(
+    client: Client, settings: ShipperSettings, saved: Mapping[str, Any] | None, *, world: int
+) -> str | None:
     """Restore a checkpoint and return the path for RESUME_FROM; None if there is none to resume from.
 
     An implicit one is restored to its place in CHECKPOINT_DIR; one with a manifest to step-<n> (for parts:
-    step-<n>/part-<k>, and RESUME_FROM is this learner's own part). Raises CorruptDownload, Unreachable or Refused.
+    step-<n>/part-<k>, and RESUME_FROM is this learner's own part; where the gang has another number of learners (world)
+    than the checkpoint has parts, it is step-<n> with all of them). Raises CorruptDownload, Unreachable or Refused.
     """
     if saved is None:
         return None
@@ -276,4 +279,4 @@ async def restore(client: Client, settings: ShipperSettings, saved: Mapping[str,
             note = {"step": saved["step"], "restored": True, "of": parts}
             (place / "manifest.json").write_text(json.dumps(note))
     own = top / f"part-{settings.rank}"
-    return str(own if parts > 1 and own in places else top)
+    return str(own if parts == world > 1 and own in places else top)

@@ -83,6 +83,7 @@ def _later(code: str, message: str) -> HttpResponse:
 def job(request: HttpRequest, grant: Grant) -> HttpResponse:
     """What to run and with what: code, data, rules for metrics and steps, the checkpoint to resume from, results."""
     row = Job.objects.select_related("code").get(pk=grant.job_id)
+    attempt = Attempt.objects.get(job=row, n=grant.attempt)
     saved = checkpoints.pinned(grant)
     if saved is not None and saved.state != Checkpoint.State.COMMITTED:
         return _checkpoint_invalid(saved)
@@ -94,9 +95,9 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "job": row.pk,
             "attempt": grant.attempt,
             "rank": grant.rank,
-            "learners": row.learners,
+            "learners": attempt.learners,
             "code": code_entry,
-            "data": _data_to_link(row, grant),
+            "data": _data_to_link(row, attempt),
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "keep": row.spec.get("keep") or [],
             "in_order": ends_in_order(row.pk),
@@ -109,12 +110,9 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
     )
 
 
-def _data_to_link(row: Job, grant: Grant) -> list[dict[str, str]]:
+def _data_to_link(row: Job, attempt: Attempt) -> list[dict[str, str]]:
     mounts: list[dict[str, str]] = row.spec.get("data") or []
-    if not mounts:
-        return []
-    attempt = Attempt.objects.get(job=row, n=grant.attempt)
-    return mounts if clusters.has_data_folders(attempt.cluster) else []
+    return mounts if mounts and clusters.has_data_folders(attempt.cluster) else []
 
 
 def _rule(rule: Any) -> dict[str, str]:

@@ -73,6 +73,14 @@ class AttemptSerializer(ReadSerializer):
     slots = serializers.IntegerField(help_text="per learner")
     learners = serializers.IntegerField()
     nodes = serializers.ListField(child=serializers.CharField(), help_text="by rank")
+    batch = serializers.IntegerField(
+        allow_null=True,
+        help_text="samples in a step, chosen for an elastic job; null: the program has its own",
+    )
+    micro_batch = serializers.IntegerField(allow_null=True, help_text="samples in each learner at once")
+    step_s = serializers.FloatField(
+        allow_null=True, help_text="seconds of a step of an elastic job; null: not measured"
+    )
     resumed_from = serializers.IntegerField(
         allow_null=True, source="resume_from.n", help_text="number of the checkpoint"
     )

@@ -265,7 +265,6 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
         nothing: dict[str, Any] = {"warnings": [], "spec": None, "now": None, "quota": None}
         return {"valid": False, "errors": errors, **nothing, "checks": validation.of_refused(errors)}
     foreseen = what_if.preview(tenant, checked.spec, call.user.get_username())
-    need = checked.spec.slots_per_learner * checked.spec.resources.learners
     return ValidationSerializer.render(
         {
             "valid": True,
@@ -278,5 +277,5 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
                 tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)
             ),
         },
-        need,
+        checked.spec.asked,
     )

@@ -12,6 +12,7 @@ from jobs.models import Job
 from jobs.selectors import log_index, logs
 from jobs.selectors.log_index import Level, LevelLine
 from jobs.selectors.log_lines import Hole, LogLine
+from jobs.selectors.requests import size_range
 from jobs.selectors.retention import refuse_removed
 from jobs.serialization import ReadSerializer
 from portal.api import permissions
@@ -282,8 +283,8 @@ def _refuse_unknown(job: Job, stream: logs.Stream) -> None:
     _, attempt, learner = stream
     if attempt > job.attempt:
         raise NoSuchAttempt(attempt, job.attempt)
-    if learner >= job.learners:
-        raise NoSuchLearner("learner", learner, f"this job has learners 0 to {job.learners - 1}")
+    if learner >= (most := size_range(job).max):
+        raise NoSuchLearner("learner", learner, f"this job has learners 0 to {most - 1}")
 
 
 def _gaps(holes: Iterable[Hole]) -> list[dict[str, int]]:

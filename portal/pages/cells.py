@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs.states import ACTIVE
+from jobs.states import ACTIVE, HOLDS_GPUS, State
 from portal.templatetags.ui import approximately, foreseen, newest, thousands
 
 View = dict[str, Any]
@@ -43,8 +43,12 @@ def starts(job: View) -> str:
 
 
 def size(job: View) -> str:
-    """Learners × devices per learner; a CPU job says so."""
-    return f"{job['learners']} × {job['gpus'] or job['slots']}"
+    """Learners × devices per learner; of an elastic job its range, and how many it has."""
+    learners = str(job["learners"])
+    if elastic := job["elastic"]:
+        span = f"{elastic['min']}–{elastic['max']}"
+        learners = f"{learners} of {span}" if State(job["state"]) in HOLDS_GPUS else span
+    return f"{learners} × {job['gpus'] or job['slots']}"
 
 
 def device(job: View) -> str:

@@ -1,6 +1,7 @@
 """Geometry of the charts that the server draws: stacked bars by day, sparklines, a line of steps. Pure.
 
-tenant/_bars.html draws the bars, overview.html the sparklines, console/quota_history.html the steps.
+tenant/_bars.html draws the bars, overview.html the sparklines, console/quota_history.html and
+jobs/detail/learners.html the steps.
 """
 
 from __future__ import annotations
@@ -191,9 +192,9 @@ class Steps:
 def steps(
     moves: Sequence[tuple[datetime, int]], *, total: int, capacity: int, first: datetime, last: datetime
 ) -> Steps:
-    """How the sum of all limits of a type has moved, as a line of steps.
+    """How a number has moved, such as the sum of all limits of a type, as a line of steps.
 
-    moves: when the sum changed and by how much, oldest first; total: what it is in the end.
+    moves: when it changed and by how much, oldest first; total: what it is in the end.
     """
     value = total - sum(by for _, by in moves)
     heights = [value]

@@ -23,6 +23,7 @@ from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_b
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.redaction import needs_redaction
+from jobs.selectors.requests import size_range
 from jobs.selectors.results import result_summary
 from jobs.selectors.retention import removals_of
 from jobs.selectors.serializers import JobSerializer
@@ -156,7 +157,7 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     shell = frame(request, last_tenant(request), "") if guest else frame(request, job.tenant, "jobs")
     return shell | {
         "guest": guest,
-        "job": view | {"devices_text": _devices_text(job, view)},
+        "job": view | {"devices_text": _devices_text(job, view), "most_learners": size_range(job).max},
         "row": job,
         "now": now,
         "stretches": stretches[-SPANS_SHOWN:],
@@ -313,7 +314,7 @@ def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
             "chosen": "all" if request.GET.get("attempt") == "all" and job.attempt > 1 else attempt,
             "rank": rank,
             "shown": "all"
-            if requested == "all" and job.learners > 1
+            if requested == "all" and size_range(job).max > 1
             else rank,  # the viewer puts them in order of time
             "lines": found.lines,
             "cursor": found.next if known else 0,
@@ -363,7 +364,7 @@ def _slow_rules(job: Job) -> list[Learner]:
 
 def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
     return _log_context(job, request) | {
-        "ranks": range(job.learners),
+        "ranks": range(size_range(job).max),
         "attempt_numbers": range(max(1, job.attempt), 0, -1),
     }
 

@@ -1,4 +1,7 @@
-"""The learners tab: the gang at a glance, who is slow, and the start of an attempt as bars. Pure but for `panel`."""
+"""The learners tab: the gang at a glance, who is slow, its size over time, and the start of an attempt as bars.
+
+Pure but for `panel` and what it reads.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from typing import Any
 
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.failures import NEVER_BEGAN, exit_code_of, first_exit, was_stopped
+from jobs.selectors.requests import size_range
 from jobs.selectors.throughput import step_times, times_median
 from jobs.states import HOLDS_GPUS, Phase, State
 from portal.pages.cells import primary_metric
+from portal.pages.charts import Steps, steps
 from portal.pages.job_cards import Kpi, View
 from portal.templatetags.ui import duration
 
 LATE = timedelta(
     seconds=15
 )  # a learner whose heartbeat is this old is marked as late, long before it is silent
+SIZES_SHOWN = 100  # newest attempts of which the size is drawn
 MAX_BARS = 32  # of a large gang those that came last
 TICKS = 5
 LEAST_WAIT_S = 0.1
@@ -130,8 +136,22 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
         "slowest": max((one for one in learners if one.slow), key=lambda one: one.slow or 0, default=None),
         "start": start(attempt, [one.row for one in learners], now) if attempt else None,
         "starting": STARTING,
+        "sizes": sizes(job, now),
         "over": over,
     }
+
+
+def sizes(job: Job, now: datetime) -> Steps | None:
+    """How many learners an elastic job had, over its newest attempts; None for any other, and before its first."""
+    size = size_range(job)
+    newest = list(job.attempts.order_by("-n")[:SIZES_SHOWN]) if not size.is_fixed else []
+    if not newest:
+        return None
+    moves = [(one.opened_at, one.learners) for one in newest]
+    moves += [(one.closed_at, -one.learners) for one in newest if one.closed_at]
+    held = sum(one.learners for one in newest if one.held)
+    last = now if held else max(at for at, _ in moves)
+    return steps(sorted(moves), total=held, capacity=size.max, first=newest[-1].opened_at, last=last)
 
 
 def strip(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> list[Kpi]:
@@ -139,16 +159,16 @@ def strip(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> list[Kpi]:
     if not learners:
         return []
     times = {one.row.rank: one.step_time for one in learners if one.step_time is not None}
-    cells = [_gang(job, learners, over=over)]
+    cells = [_gang(learners, over=over)]
     if times:
         usual = median_low(times.values())
-        reporting = f"{len(times)} of {job.learners} learners report" if len(times) < job.learners else ""
+        reporting = f"{len(times)} of {len(learners)} learners report" if len(times) < len(learners) else ""
         cells.append(
             Kpi("Step time", seconds(usual), reporting or ("median" if len(times) > 1 else "self-reported"))
         )
     else:
         cells.append(Kpi("Step time", "—", "fewer than two steps reported"))
-    if job.learners > 1:
+    if len(learners) > 1:
         cells.append(_waits_for(learners, over=over))
     seen = [one.row.last_seen_at for one in learners if one.row.last_seen_at and not one.row.done_at]
     if not over and seen:
@@ -221,13 +241,13 @@ def _seen_at(one: LearnerRow) -> datetime:
     return one.row.last_seen_at
 
 
-def _gang(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> Kpi:
+def _gang(learners: Sequence[LearnerRow], *, over: bool) -> Kpi:
     ended = sum(over or one.row.phase in ENDED for one in learners)
     running = 0 if over else sum(one.row.phase == Phase.PROCESSING for one in learners)
     if ended:
         rest = f"ended, {running} running" if running else "ended"
-        return Kpi("Gang", f"{ended} / {job.learners}", rest)
-    return Kpi("Gang", f"{running} / {job.learners}", "running")
+        return Kpi("Gang", f"{ended} / {len(learners)}", rest)
+    return Kpi("Gang", f"{running} / {len(learners)}", "running")
 
 
 def _waits_for(learners: Sequence[LearnerRow], *, over: bool) -> Kpi:

@@ -268,6 +268,35 @@ def test_a_command_of_several_lines_stays_one_in_form_and_text(open_as: Open) ->
     expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
 
 
+def test_a_range_of_learners_makes_the_job_elastic(open_as: Open, picture: Callable[..., None]) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    learners = page.get_by_label("Learners", exact=True)
+
+    def written() -> object:
+        return yaml.safe_load(yaml_of(page))["resources"]["learners"]
+
+    learners.fill("3-1")
+    expect(learners).to_have_attribute("aria-invalid", "true", timeout=60_000)
+    expect(page.locator("[data-findings]")).to_contain_text("must be above min, which is 3")
+    learners.fill("1 - 3")
+    assert written() == {"min": 1, "max": 3}
+    page.get_by_role("button", name="Learners: one more").click()
+    expect(learners).to_have_value("1–4")
+    for _ in range(3):
+        page.get_by_role("button", name="Learners: one less").click()
+    assert (learners.input_value(), written()) == ("1", 1)
+    learners.fill("1-2")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
+    assert not violations(page)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.locator(".meta")).to_contain_text("1 of 1–2 learners")
+    picture(page, "elastic-job")
+    page.get_by_role("link", name="Clone").click()
+    expect(page.get_by_label("Learners", exact=True)).to_have_value("1–2")
+    expect(page.locator("[data-changes]")).to_contain_text("No changes")
+
+
 def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
     page = open_as("alice", NEW)
     before = yaml_of(page)

@@ -12,6 +12,7 @@ import yaml
 from django.db import connection, transaction
 from django.utils import timezone
 
+from gpu_scheduler.model import Range
 from jobs import archives, blobs, failpoints
 from jobs.errors import (
     CheckpointNotFound,
@@ -28,6 +29,7 @@ from jobs.errors import (
 from jobs.ingest.checkpoints import _drop_old
 from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
 from jobs.selectors.jobs import etag, job_get, job_list
+from jobs.selectors.requests import size_range
 from jobs.selectors.serializers import JobSerializer
 from jobs.services import clone as clones
 from jobs.services import job_check, job_clone, job_delete, job_edit, job_submit
@@ -235,6 +237,16 @@ def test_a_clone_has_the_changes_the_code_and_its_own_copy_of_the_checkpoint(peo
     assert (copy.n, copy.step, copy.state, clone.resume_from) == (1, 40, "COMMITTED", copy)
     assert copy.files.get().blob == kept.files.get().blob
     assert source.events.filter(code=EventCode.CLONED).get().numbers == {"clone": clone.pk}
+
+
+def test_a_clone_of_an_elastic_job_with_a_number_of_learners_is_not_elastic(people: People) -> None:
+    resources = {"learners": {"min": 1, "max": 4}, "batch": {"min": 8, "max": 64}}
+    source = job_submit(user=people.alice, tenant=people.vision, source=factories.spec(resources=resources))
+    assert (source.learners, size_range(source)) == (1, Range(1, 4))
+    clone = job_clone(user=people.alice, job_id=source.pk, changes={"resources": {"learners": 2}})
+    assert (clone.learners, size_range(clone), "batch" in clone.spec["resources"]) == (2, Range(2, 2), False)
+    wider = job_clone(user=people.alice, job_id=source.pk, changes={"resources": {"cpus": 2}})
+    assert wider.spec["resources"]["batch"] == {"min": 8, "max": 64}
 
 
 @pytest.mark.django_db(transaction=True)

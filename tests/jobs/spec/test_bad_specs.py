@@ -8,6 +8,7 @@ from jobs.spec import SpecError, parse, to_yaml
 
 from .test_job_spec import LEAST, codes, spec_with
 
+ELASTIC = {"learners": {"min": 1, "max": 4}}
 RANGES = [
     ("resources", {"learners": 0}, "resources.learners", "out_of_range"),
     ("resources", {"learners": -1}, "resources.learners", "out_of_range"),
@@ -26,6 +27,15 @@ RANGES = [
     ("resources", {"gpu_type": "A100!"}, "resources.gpu_type", "bad_format"),
     ("resources", {"gpu_type": "a100"}, "resources.gpu_type", "gpu_type_without_gpus"),
     ("resources", {"gpus": 1, "gpu_type": "cpu"}, "resources.gpu_type", "gpu_type_without_gpus"),
+    ("resources", {"learners": "1-4"}, "resources.learners", "wrong_type"),
+    ("resources", {"learners": {"min": 1}}, "resources.learners.max", "required"),
+    ("resources", {"learners": {"min": 0, "max": 2}}, "resources.learners.min", "out_of_range"),
+    ("resources", {"learners": {"min": 1, "max": 2, "step": 1}}, "resources.learners.step", "unknown_field"),
+    ("resources", {"learners": {"min": 2, "max": 2}}, "resources.learners.max", "out_of_range"),
+    ("resources", {"learners": {"min": 3, "max": 2}}, "resources.learners.max", "out_of_range"),
+    ("resources", {"batch": {"min": 1, "max": 8}}, "resources.batch", "batch_without_range"),
+    ("resources", ELASTIC | {"batch": {"min": 8, "max": 4}}, "resources.batch.max", "out_of_range"),
+    ("resources", ELASTIC | {"batch": {"min": 1, "max": 3}}, "resources.batch.max", "out_of_range"),
     ("resources", [], "resources", "wrong_type"),
     ("placement", "packed", "placement", "not_a_choice"),
     ("topology", {}, "topology", "exactly_one"),

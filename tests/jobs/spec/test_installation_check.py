@@ -95,6 +95,9 @@ def test_unknown_runtime_gets_the_nearest_name() -> None:
 def test_more_than_the_cluster_has_is_refused_with_the_most() -> None:
     assert found(resources={"gpus": 9, "gpu_type": "a100"}) == {"resources.gpus": "exceeds_cluster"}
     assert found(resources={"gpus": 8, "learners": 3}) == {"resources.learners": "exceeds_cluster"}
+    elastic = {"gpus": 8, "learners": {"min": 3, "max": 4}}
+    assert found(resources=elastic) == {"resources.learners.min": "exceeds_cluster"}
+    assert found(resources={"gpus": 8, "learners": {"min": 2, "max": 4}}) == {}, "it may never have them all"
     assert found(resources={"cpus": 5}) == {"resources.cpus": "exceeds_cluster"}
     assert found(resources={"memory": "65Gi"}) == {"resources.memory": "exceeds_cluster"}
     assert found(resources={"gpus": 1, "gpu_type": "h100"}) == {"resources.gpu_type": "gpu_type_not_found"}

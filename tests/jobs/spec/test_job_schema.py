@@ -20,7 +20,7 @@ VALIDATOR = Draft202012Validator(json_schema())
 # Rules over several fields and over the meaning of a text, which a schema cannot express.
 BEYOND_SCHEMA = {
     "unsafe_path", "env_reserved", "env_too_large", "code_too_large", "gpu_type_without_gpus",
-    "regex_no_step", "regex_syntax", "regex_unsafe",
+    "batch_without_range",    "regex_no_step", "regex_syntax", "regex_unsafe",
     "nul_forbidden", "lone_surrogate", "number_not_finite",
 }  # fmt: skip
 

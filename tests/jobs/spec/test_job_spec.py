@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpu_scheduler.model import Level, Topology
+from gpu_scheduler.model import Level, Range, Topology
 from jobs.spec import SpecError, parse, to_yaml
 
 FULL = r"""
@@ -56,7 +56,7 @@ def test_full_spec_is_read_field_by_field() -> None:
     assert (spec.name, spec.tags, spec.framework) == ("mnist-cnn", ("vision", "baseline"), "pytorch")
     assert spec.code
     assert dict(spec.code.files)["lib/model.py"] == ""
-    assert (spec.resources.learners, spec.resources.gpus, spec.resources.gpu_type) == (2, 1, "a100")
+    assert (spec.resources.learners, spec.resources.gpus, spec.resources.gpu_type) == (Range(2, 2), 1, "a100")
     assert (spec.resources.memory_mib, spec.placement, spec.priority) == (4096, "spread", "high")
     assert (spec.data[0].name, spec.data[0].path) == ("mnist", "sets/mnist")
     assert (spec.checkpoint.every_s, spec.checkpoint.keep, spec.checkpoint.grace_s) == (600, 3, 60)
@@ -96,7 +96,7 @@ def test_whether_a_job_is_distributed_follows_its_learners_unless_it_is_said(dis
 
 def test_partly_given_mappings_keep_the_other_defaults() -> None:
     spec = parse(spec_with(resources={"gpus": 2}, checkpoint={"keep": 9}))
-    assert (spec.resources.learners, spec.resources.memory_mib) == (1, 4096)
+    assert (spec.resources.learners, spec.resources.memory_mib) == (Range(1, 1), 4096)
     assert (spec.checkpoint.keep, spec.checkpoint.every_s) == (9, 600)
 
 
@@ -118,6 +118,17 @@ def test_the_step_of_a_programs_own_checkpoint_may_come_from_its_file_names() ->
     spec = parse(spec_with(checkpoint={"step": rule}))
     assert (spec.checkpoint.step, spec.checkpoint.keep) == (rule, 3)
     assert parse(to_yaml(spec)) == parse(spec.normalized) == spec
+
+
+def test_an_elastic_job_has_ranges_of_learners_and_of_batches() -> None:
+    resources = {"learners": {"min": 2, "max": 8}, "batch": {"min": 64, "max": 64}, "gpus": 4}
+    spec = parse(spec_with(resources=resources))
+    assert (spec.resources.learners, spec.resources.batch, spec.asked) == (Range(2, 8), Range(64, 64), 8)
+    assert spec.normalized["resources"] == resources | {"cpus": 1, "memory": "4Gi"}
+    assert parse(to_yaml(spec)) == parse(spec.normalized) == spec
+    own_batch = parse(spec_with(resources={"learners": {"min": 1, "max": 2}}))
+    assert "batch" not in own_batch.normalized["resources"]
+    assert parse(LEAST).normalized["resources"]["learners"] == 1
 
 
 def test_code_is_printed_as_a_block() -> None:

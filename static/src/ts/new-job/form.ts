@@ -34,8 +34,10 @@ export class SpecForm {
       const stepper = (event.target as Element).closest<HTMLButtonElement>("[data-change]");
       const input = stepper?.parentElement?.querySelector("input");
       if (!stepper || !input) return;
-      const low = Number(input.dataset.min ?? 0);
-      input.value = String(Math.max(low, (Number(input.value) || 0) + Number(stepper.dataset.change)));
+      const [range, from, to] = RANGE.exec(input.value.trim()) ?? [];
+      const low = Number((range && from) || input.dataset.min) || 0;
+      const next = Math.max(low, (Number(range ? to : input.value) || 0) + Number(stepper.dataset.change));
+      input.value = range && next > low ? `${from}–${next}` : String(next);
       input.dispatchEvent(new Event("input", { bubbles: true }));
     });
   }
@@ -48,7 +50,7 @@ export class SpecForm {
       if (control.type === "radio") {
         (control as HTMLInputElement).checked = String(value ?? "") === control.value;
       } else {
-        const text = isPair(control) ? pairText(value) : Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
+        const text = isPair(control) ? pairText(value) : isSize(control) ? sizeText(value) : Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
         const fits = !isLines(control) || value == null || (Array.isArray(value) && value.every((one) => !/\n|^$/.test(String(one))));
         control.value = fits ? text || (control.dataset.default ?? "") : "";
         if (isLines(control)) [control.disabled, control.placeholder] = [!fits, fits ? (control.dataset.example ?? "") : texts.inYaml];
@@ -116,7 +118,7 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
 const isAbout = (path: string, control: Control): boolean =>
   path === control.dataset.path ||
   (isLines(control) && path.startsWith(`${control.dataset.path}[`)) ||
-  (isPair(control) && path.startsWith(`${control.dataset.path}.`));
+  ((isPair(control) || isSize(control)) && path.startsWith(`${control.dataset.path}.`));
 
 const isLines = (control: Control): control is HTMLTextAreaElement => control.dataset.kind === "lines";
 
@@ -140,11 +142,26 @@ const isPair = (control: Control): boolean => control.dataset.kind === "pair";
 /** A mapping of one entry as its choice is named: {required: rack} is "required rack". */
 const pairText = (value: unknown): string => Object.entries((value ?? {}) as Record<string, unknown>).flat().join(" ");
 
+const isSize = (control: Control): boolean => control.dataset.kind === "size";
+
+/** A range as people write it: 1-4. */
+const RANGE = /^(\d+)\s*[-–]\s*(\d+)$/;
+
+/** A number, or the range of an elastic job: {min: 1, max: 4} is "1–4". */
+function sizeText(value: unknown): string {
+  const { min, max } = (value ?? {}) as Record<string, unknown>;
+  return min == null && max == null ? String(value ?? "") : `${min ?? ""}–${max ?? ""}`;
+}
+
 function read(control: Control): unknown {
   const text = control.value.trim();
   switch (control.dataset.kind) {
     case "number":
       return /^\d+$/.test(text) ? Number(text) : text;
+    case "size": {
+      const [range, min, max] = RANGE.exec(text) ?? [];
+      return range ? { min: Number(min), max: Number(max) } : /^\d+$/.test(text) ? Number(text) : text;
+    }
     case "list":
       return text ? text.split(",").map((part) => part.trim()).filter(Boolean) : undefined;
     case "lines":

@@ -1,0 +1,99 @@
+"""Measure how fast elastic jobs make their steps at each size, for the scheduler's choice of size and batch.
+
+A periodic task, because a fit imports SciPy: neither a cycle nor a web process does. What is kept is one number per
+attempt and one profile per job, however many steps it makes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from statistics import median_low
+from typing import Any
+
+from gpu_scheduler.elastic.performance import Sample, fit
+from gpu_scheduler.model import GradientNoise, Profile
+from jobs.models import Attempt, Job, Progress
+from jobs.selectors.requests import elastic_range, measured
+from jobs.selectors.throughput import step_times
+from jobs.states import State
+
+logger = logging.getLogger(__name__)
+
+TASK = "measure"
+EVERY_S = 10.0
+SAME_FRACTION = 0.03
+"""A step time that moved by less has not changed."""
+ATTEMPTS = 50
+"""The newest measured attempts of a job that its profile is fitted to."""
+VARIANCE, SQUARED_NORM = "gradient_variance", "gradient_squared_norm"
+"""Metrics by which a program reports the noise of its gradients."""
+
+
+def measure(_: dict[str, Any]) -> dict[str, Any]:
+    """Measure the elastic jobs that run, and fit the profiles of those that changed. One that fails costs no other."""
+    live = Attempt.objects.filter(held=True, job__state=State.PROCESSING, processing_at__isnull=False)
+    changed = 0
+    for attempt in live.select_related("job").defer("job__spec", "job__spec_text").order_by("pk"):
+        try:
+            if elastic_range(attempt.job.resources) is not None and _has_new_time(attempt):
+                changed += _store(attempt.job)
+        except (ArithmeticError, TypeError, ValueError):
+            logger.exception("measuring failed", extra={"job": attempt.job_id})
+    return {"changed": changed}
+
+
+def _has_new_time(attempt: Attempt) -> bool:
+    """Whether the attempt's step time is another one than was known. Learners take their steps together, so the median
+    of them is the gang's."""
+    found = step_times(attempt.job_id, attempt.n, "")
+    if not found:
+        return False
+    seconds = median_low(found.values())
+    if attempt.step_s is not None and math.isclose(seconds, attempt.step_s, rel_tol=SAME_FRACTION):
+        return False
+    return bool(Attempt.objects.filter(pk=attempt.pk, held=True).update(step_s=seconds))
+
+
+def _store(job: Job) -> int:
+    """Fit the job's profile to its attempts; returns whether that changed it."""
+    rows = Attempt.objects.filter(job=job, step_s__gt=0).order_by("-n")[:ATTEMPTS]
+    found = measured(_profile(list(rows), _noise(job)))
+    return Job.objects.filter(pk=job.pk).exclude(measured=found).update(measured=found)
+
+
+def _profile(attempts: Iterable[Attempt], noise: GradientNoise | None) -> Profile:
+    seen = list(attempts)
+    return Profile(
+        step_times=fit(map(_sample, seen)),
+        noise=noise,
+        most_per_learner=max((each.micro_batch or 0 for each in seen), default=0),
+        largest=max((each.learners for each in seen), default=0),
+    )
+
+
+def _sample(attempt: Attempt) -> Sample:
+    """A program with its own batch is taken to divide it among its learners: as `elastic.performance.goodput` does."""
+    assert attempt.step_s is not None
+    nodes = len(set(attempt.nodes))
+    if attempt.batch is None or not attempt.micro_batch:
+        return Sample(attempt.learners, nodes, 1 / attempt.learners, 0, attempt.step_s)
+    rounds = max(1, attempt.batch // (attempt.learners * attempt.micro_batch))
+    return Sample(attempt.learners, nodes, attempt.micro_batch, rounds - 1, attempt.step_s)
+
+
+def _noise(job: Job) -> GradientNoise | None:
+    """As the program last reported it; None: it does not, or at no batch of the platform's."""
+    newest = Progress.objects.filter(job=job).values_list("metrics", flat=True).first() or {}
+    variance, norm = _last(newest, VARIANCE), _last(newest, SQUARED_NORM)
+    batch = Attempt.objects.filter(job=job, n=job.attempt).values_list("batch", flat=True).first()
+    if variance is None or norm is None or not batch:
+        return None
+    return GradientNoise(variance, norm, batch)
+
+
+def _last(metrics: Mapping[str, Any], name: str) -> float | None:
+    """The newest value of a metric, if it can be a variance: a program may report anything."""
+    value = metrics.get(name, {}).get("last")
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None
