@@ -407,6 +407,7 @@ class Running:
     slot_type: the type it was placed on, also where the gang accepts any. nodes: a node's name per rank.
     ends_by: when it has certainly ended, if a limit is known. last_checkpoint_at: when it last saved, None if never.
     checkpoint_cost_s and restart_cost_s: seconds that a save and a start from it take, None if never measured.
+    saves_when_asked: its program is known to check for a halt; any other may lose what it did since it last saved.
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's
     own reconciliation has not completed yet. generation: that of the job's intent.
@@ -420,6 +421,7 @@ class Running:
     last_checkpoint_at: datetime | None = None
     checkpoint_cost_s: float | None = None
     restart_cost_s: float | None = None
+    saves_when_asked: bool = True
     stopping: bool = False
     requeues: bool = True
     order: Stop | Resize | None = None

@@ -46,11 +46,14 @@ class Resizes:
         every = timedelta(seconds=self.every_s)
         return run.started_at + (max(timedelta(), now - run.started_at) // every + 1) * every
 
-    def cost_of(self, run: Running) -> float:
-        """Seconds without progress if this run is resized."""
+    def cost_of(self, run: Running, now: datetime) -> float:
+        """Seconds without progress if this run is resized, with those whose work may be lost."""
+        lost = 0.0
+        if not run.saves_when_asked:
+            lost = (now - max(run.started_at, run.last_checkpoint_at or run.started_at)).total_seconds()
         if run.checkpoint_cost_s is None and run.restart_cost_s is None:
-            return self.cost_s
-        return (run.checkpoint_cost_s or 0.0) + (run.restart_cost_s or 0.0)
+            return self.cost_s + lost
+        return (run.checkpoint_cost_s or 0.0) + (run.restart_cost_s or 0.0) + lost
 
 
 class Resizing:
@@ -190,11 +193,16 @@ class Resizing:
         return (self._shrink(pool, able, missing) if missing else []), free
 
     def _may_shrink(self, run: Running) -> bool:
-        return can_be_stopped(run, now=self._now, lease=self._lease)
+        return self._may_be_resized(run, self._lease)
 
     def _may_change(self, run: Running) -> bool:
         """It has run for long enough to be divided again with the others."""
-        return can_be_stopped(run, now=self._now, lease=timedelta(seconds=self._rules.every_s))
+        return self._may_be_resized(run, timedelta(seconds=self._rules.every_s))
+
+    def _may_be_resized(self, run: Running, lease: timedelta) -> bool:
+        """No change may cost more than the time in which it would have to pay."""
+        affordable = self._rules.cost_of(run, self._now) <= self._rules.pays_back_s
+        return affordable and can_be_stopped(run, now=self._now, lease=lease)
 
     def _shrink(self, pool: Pool, runs: list[Running], missing: int) -> list[Resize]:
         """Take so many slots from where they are worth the least."""
@@ -261,7 +269,7 @@ class Resizing:
         in_reach = now + min(more, max(0, room)) // run.slots
         choices = self._nodes_for(pool, run, sizes(least, most, per_node, now, in_reach))
         age = (self._now - run.started_at).total_seconds()
-        kept = max(age, 1.0) / (max(age, 1.0) + self._rules.cost_of(run))
+        kept = max(age, 1.0) / (max(age, 1.0) + self._rules.cost_of(run, self._now))
         weight = self._weight(gang, run.slot_type)
         options = proportional(gang, choices, now=now, kept=kept, weight=weight)
         return Candidate(run.job, options, gang.tenant)
@@ -292,7 +300,7 @@ class Resizing:
             speed(run.gang, size, nodes)
             for size, nodes in self._nodes_for(pool, run, (len(run.nodes), learners)).items()
         )
-        return (after - before) * self._rules.pays_back_s > self._rules.cost_of(run) * before
+        return (after - before) * self._rules.pays_back_s > self._rules.cost_of(run, self._now) * before
 
     @staticmethod
     def _nodes_for(pool: Pool, run: Running, choices: Iterable[int]) -> dict[int, int]:

@@ -46,8 +46,10 @@ def measure(_: dict[str, Any]) -> dict[str, Any]:
 
 def _has_new_time(attempt: Attempt) -> bool:
     """Whether the attempt's step time is another one than was known. Learners take their steps together, so the median
-    of them is the gang's."""
-    found = step_times(attempt.job_id, attempt.n, "")
+    of them is the gang's. Lines in the order in which they were printed are no steps."""
+    metrics = _newest(attempt.job)
+    name = next((name for name in sorted(metrics) if metrics[name].get("axis") == "step"), "")
+    found = step_times(attempt.job_id, attempt.n, name) if name else {}
     if not found:
         return False
     seconds = median_low(found.values())
@@ -85,12 +87,16 @@ def _sample(attempt: Attempt) -> Sample:
 
 def _noise(job: Job) -> GradientNoise | None:
     """As the program last reported it; None: it does not, or at no batch of the platform's."""
-    newest = Progress.objects.filter(job=job).values_list("metrics", flat=True).first() or {}
+    newest = _newest(job)
     variance, norm = _last(newest, VARIANCE), _last(newest, SQUARED_NORM)
     batch = Attempt.objects.filter(job=job, n=job.attempt).values_list("batch", flat=True).first()
     if variance is None or norm is None or not batch:
         return None
     return GradientNoise(variance, norm, batch)
+
+
+def _newest(job: Job) -> Mapping[str, Any]:
+    return Progress.objects.filter(job=job).values_list("metrics", flat=True).first() or {}
 
 
 def _last(metrics: Mapping[str, Any], name: str) -> float | None:

@@ -60,9 +60,15 @@ def elastic_range(resources: str | None) -> Range | None:
 
 @lru_cache(1000)
 def profile(resources: str | None, measured: str | None) -> Profile:
-    """Of an elastic job: the batch that it requested, and what was measured of it. Raises TypeError or ValueError."""
+    """Of an elastic job: the batch that it requested, and what was measured of it. Raises TypeError or ValueError.
+
+    What cannot be read of the latter, as another version may have written it, is measured again.
+    """
     batch = _stated(resources).get("batch") if resources else None
-    known = msgspec.json.decode(measured, type=Profile) if measured else Profile()
+    try:
+        known = msgspec.json.decode(measured or "{}", type=Profile)
+    except msgspec.MsgspecError:
+        known = Profile()
     return replace(known, batch=None if batch is None else size_of(batch))
 
 

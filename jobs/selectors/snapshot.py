@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, models
-from django.db.models import Case, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models import Case, Exists, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now, RowNumber
 
 from gpu_scheduler.checks import NOT_QUEUED
@@ -30,7 +30,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
-from jobs.models import Attempt, Checkpoint, Job, SchedulerState
+from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
 from jobs.selectors.requests import elastic_range, per_learner, profile, requested
 from jobs.states import TAKES_ORDERS, Intent, State
 from tenants.models import Quota, Tenant
@@ -265,6 +265,7 @@ def _running() -> list[Running]:
         "processing_at",
         Subquery(saved.order_by("-committed_at").values("committed_at")[:1]),
         "job__last_halt__parts__saved",
+        Exists(Learner.objects.filter(job=OuterRef("job"), attempt=OuterRef("n"), checks_halt=True)),
         "job__state",
         "job__intent",
         "job__intent_gen",
@@ -281,6 +282,7 @@ def _run(
     processing_at: datetime | None,
     saved_at: datetime | None,
     save_s: float | None,
+    checks_halt: bool,
     state: str,
     intent: str,
     generation: int,
@@ -308,6 +310,7 @@ def _run(
         ends_by=None if limit_s is None else since + timedelta(seconds=limit_s),
         last_checkpoint_at=saved_at,
         checkpoint_cost_s=save_s,  # measured at the last halt
+        saves_when_asked=checks_halt,
         restart_cost_s=None if processing_at is None else (processing_at - opened_at).total_seconds(),
         stopping=state not in TAKES_ORDERS or intent != Intent.RUN,
         requeues=intent == Intent.RUN,

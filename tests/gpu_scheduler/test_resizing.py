@@ -147,6 +147,19 @@ def test_a_change_must_gain_more_than_it_costs() -> None:
     assert resizes(plan(snapshot(nodes(a1=2), [], [cheap]))) == {"r1": 2}
 
 
+def test_a_change_that_may_lose_more_than_ten_minutes_of_work_is_not_made() -> None:
+    careless = replace(run("r1", *["a1"] * 4), saves_when_asked=False)
+    wanted = snapshot(nodes(a1=8), [gang("j1", 1, 5)], [careless])
+    for free in (replace(wanted, waiting=()), wanted):
+        assert resizes(plan(free)) == {}, "an hour of work"
+        recent = replace(careless, last_checkpoint_at=NOON - timedelta(seconds=60))
+        assert resizes(plan(replace(free, running=(recent,)))) != {}
+    young = replace(
+        careless, started_at=NOON - timedelta(seconds=90), last_checkpoint_at=NOON - timedelta(days=1)
+    )
+    assert resizes(plan(replace(wanted, running=(young,)))) == {"r1": 3}, "it began from that checkpoint"
+
+
 def test_who_is_stopped_halted_or_resized_already_is_not_resized() -> None:
     for busy in (
         replace(run("r1", "a1"), stopping=True),

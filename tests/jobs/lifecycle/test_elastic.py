@@ -40,7 +40,9 @@ def start_on(job: Job, *nodes: str) -> None:
         admit(Start(job.pk, Placement("cpu", nodes)), "memory")
 
 
-def reported(job: Job, seconds: float, *, steps: int = 5, metrics: dict[str, Any] | None = None) -> None:
+def reported(
+    job: Job, seconds: float, *, steps: int = 5, axis: str = "step", metrics: dict[str, Any] | None = None
+) -> None:
     """Its running attempt's learners report steps so far apart."""
     attempt = Attempt.objects.get(job=job, held=True)
     assert attempt.processing_at is not None
@@ -52,7 +54,7 @@ def reported(job: Job, seconds: float, *, steps: int = 5, metrics: dict[str, Any
         for rank in range(attempt.learners)
         for step in range(steps)
     )  # fmt: skip
-    Progress.objects.filter(job=job).update(metrics=metrics or {})
+    Progress.objects.filter(job=job).update(metrics={"loss": {"last": 1.0, "axis": axis}} | (metrics or {}))
 
 
 def known(job: Job) -> Profile:
@@ -123,6 +125,31 @@ def test_its_steps_are_measured_once_and_again_when_they_change(world: World) ->
     MetricPoint.objects.all().delete()
     reported(job, 0.9)
     assert measuring.measure({}) == {"changed": 1}
+
+
+def test_printed_lines_without_steps_are_not_measured(world: World) -> None:
+    job = processing(world)
+    reported(job, 0.5, axis="order")
+    assert measuring.measure({}) == {"changed": 0}
+    assert Attempt.objects.get(job=job).step_s is None
+
+
+def test_the_plan_knows_whether_a_program_checks_for_a_halt(world: World) -> None:
+    def knows() -> bool:
+        [run] = snapshot(nodes=(), now=database_now()).running
+        return run.saves_when_asked
+
+    job = processing(world, 2)
+    assert not knows()
+    world.report(job, 1, checks_halt=True)
+    assert knows()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"largest": "two"}', '{"step_times": {"compute_s": 1}}'])
+def test_what_cannot_be_read_of_a_measurement_is_as_if_nothing_was_known(world: World, text: str) -> None:
+    job = elastic(world)
+    Job.objects.filter(pk=job.pk).update(measured=text)
+    assert gang_of_job(job.pk).elastic == Profile()
 
 
 def test_jobs_of_one_size_are_not_measured_and_one_bad_row_costs_no_other(world: World) -> None:
