@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from bench import pollux
+from bench import plot, pollux
 from bench.record import percentile, record
-from bench.traces import BEGIN, NEVER_BINDS, TRACES, TYPE, Timed, cluster, read
+from bench.traces import BEGIN, NEVER_BINDS, ROOT, TRACES, TYPE, Timed, cluster, read
 from gpu_scheduler.elastic.performance import Sample, choose_batch, fit
 from gpu_scheduler.model import (
     Gang,
@@ -174,6 +174,20 @@ def published(folder: Path, load: str) -> Mapping[str, float]:
     return averages
 
 
+def draw(figures: Mapping[str, float]) -> None:
+    """Each workload's average completion time as a multiple of what was published for Pollux."""
+    key = "history_against_published"
+    workloads = [name.removeprefix(f"{key} ") for name in figures if name.startswith(key)]
+    groups = {
+        workload.replace(" workload-", ": "): {
+            name: figures[f"{name}_against_published {workload}"] for name in VARIANTS
+        }
+        for workload in workloads
+    }
+    title = "Average completion time / that published for Pollux, by load: workload"
+    plot.bars(ROOT / "docs/images/elastic-pollux.svg", title, groups, line=1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -193,6 +207,7 @@ def main() -> None:
                 row[f"{name}_against_published"] = found["average_s"] / known[path.stem]
             print(load, path.stem, *(f"{key}={value:,.2f}" for key, value in row.items()), flush=True)
             figures |= {f"{key} {load} {path.stem}": value for key, value in row.items()}
+    draw(figures)
     aims = {key: 1.0 for key in figures if "against_published" in key}
     baseline = "published: Pollux itself, as its artifact gives it for the same workloads"
     record(

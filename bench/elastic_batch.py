@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from bench import pollux
+from bench import plot, pollux
 from bench.elastic_throughput import ElasticThroughput
 from bench.record import record
-from bench.traces import BEGIN, NEVER_BINDS, TRACES, TYPE, cluster
+from bench.traces import BEGIN, NEVER_BINDS, ROOT, TRACES, TYPE, cluster
 from gpu_scheduler.model import Gang, PlacementStrategy, QuotaUse, Range, Resources
 from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.report import completion_times
@@ -137,6 +137,17 @@ def measure(folder: Path, arrivals: str, batch: str, *, drop: bool) -> dict[str,
     }
 
 
+def draw(figures: Mapping[str, float]) -> None:
+    """How many jobs each kind of batch completes, where jobs wait."""
+    groups = {
+        f"{arrivals} arrivals": {
+            batch: figures[f"{batch} completed_in_8_h {arrivals} queue"] for batch in BATCHES
+        }
+        for arrivals in ARRIVALS
+    }
+    plot.bars(ROOT / "docs/images/elastic-batch.svg", "Jobs completed in eight hours, by batch", groups)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -152,6 +163,7 @@ def main() -> None:
                 ratio = row["elastic"]["completed_in_8_h"] / found["completed_in_8_h"]
                 figures[f"{batch} elastic_completes_times {arrivals} {mode}"] = ratio
             print(arrivals, mode, {batch: round(found["completed_in_8_h"]) for batch, found in row.items()})
+    draw(figures)
     aims = {f"fixed_max elastic_completes_times high {mode}": 1.8 for mode in ("drop", "queue")}
     record(
         "elastic_batch",

@@ -68,6 +68,16 @@ def test_a_plot_is_an_svg_with_a_curve_for_each_name(tmp_path: Path) -> None:
     assert len(lines) == 2
 
 
+def test_a_plot_of_bars_has_one_for_each_name_in_each_group_and_its_line(tmp_path: Path) -> None:
+    path, svg = tmp_path / "plot.svg", "{http://www.w3.org/2000/svg}"
+    plot.bars(path, "A < B", {"low": {"one": 1.0, "two": 4.0}, "high": {"one": 2.0, "two": 8.0}}, line=5)
+    found = ElementTree.parse(path).getroot()
+    heights = [float(bar.get("height", 0)) for bar in found.findall(f"{svg}rect")[1:]]
+    assert len(heights) == 4
+    assert heights[3] == pytest.approx(8 * heights[0], abs=0.5)
+    assert found.findall(f"{svg}path[@stroke-dasharray]") != []
+
+
 @WITH_TRACES
 def test_tiresias_is_as_fast_as_published_on_a_workload_of_the_pollux_artifact() -> None:
     """bench.traces checks all of them; the published average of this one is 2,474 s."""
