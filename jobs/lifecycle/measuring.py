@@ -1,7 +1,7 @@
 """Measure how fast elastic jobs make their steps at each size, for the scheduler's choice of size and batch.
 
 A periodic task, because a fit imports SciPy: neither a cycle nor a web process does. What is kept is one number per
-attempt and one profile per job, however many steps it makes.
+attempt and one profile per job, however many steps it makes. Attempts of all jobs of a program count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from gpu_scheduler.elastic.performance import Sample, fit
 from gpu_scheduler.model import GradientNoise, Profile
 from jobs.models import Attempt, Job, Progress
+from jobs.selectors.programs import same_program
 from jobs.selectors.requests import elastic_range, measured
 from jobs.selectors.throughput import step_times
 from jobs.states import State
@@ -26,7 +27,7 @@ EVERY_S = 10.0
 SAME_FRACTION = 0.03
 """A step time that moved by less has not changed."""
 ATTEMPTS = 50
-"""The newest measured attempts of a job that its profile is fitted to."""
+"""The newest measured attempts of a program that a profile is fitted to."""
 VARIANCE, SQUARED_NORM = "gradient_variance", "gradient_squared_norm"
 """Metrics by which a program reports the noise of its gradients."""
 
@@ -38,7 +39,7 @@ def measure(_: dict[str, Any]) -> dict[str, Any]:
     for attempt in live.select_related("job").defer("job__spec", "job__spec_text").order_by("pk"):
         try:
             if elastic_range(attempt.job.resources) is not None and _has_new_time(attempt):
-                changed += _store(attempt.job)
+                changed += _store(attempt)
         except (ArithmeticError, TypeError, ValueError):
             logger.exception("measuring failed", extra={"job": attempt.job_id})
     return {"changed": changed}
@@ -58,10 +59,11 @@ def _has_new_time(attempt: Attempt) -> bool:
     return bool(Attempt.objects.filter(pk=attempt.pk, held=True).update(step_s=seconds))
 
 
-def _store(job: Job) -> int:
-    """Fit the job's profile to its attempts; returns whether that changed it."""
-    rows = Attempt.objects.filter(job=job, step_s__gt=0).order_by("-n")[:ATTEMPTS]
-    found = measured(_profile(list(rows), _noise(job)))
+def _store(attempt: Attempt) -> int:
+    """Fit the job's profile to attempts of its program on such devices; returns whether that changed it."""
+    job = attempt.job
+    rows = Attempt.objects.filter(job__in=same_program(job), slot_type=attempt.slot_type, step_s__gt=0)
+    found = measured(_profile(list(rows.order_by("-pk")[:ATTEMPTS]), _noise(job)))
     return Job.objects.filter(pk=job.pk).exclude(measured=found).update(measured=found)
 
 

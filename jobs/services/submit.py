@@ -23,6 +23,7 @@ from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
+from jobs.selectors.programs import measured_before
 from jobs.services import packages
 from jobs.spec import Findings, Spec, SpecError, check, parse
 from jobs.spec.model import Code
@@ -251,6 +252,8 @@ def create_job(
         reason_message="Waits for the next scheduling cycle, usually within a second.",
         event_seq=1,
     )
+    if not spec.resources.learners.is_fixed:
+        job.measured = measured_before(job)
     Job._meta.get_field("estimate").set_cached_value(job, None)  # saves a query
     first = JobEvent(
         job=job,
