@@ -246,7 +246,7 @@ class Profile:
     batch: samples in a step over all learners, as its owner allows them; None: the program has its own and keeps it.
     step_times: None if never measured. noise: None if the program does not report it; then all samples count the same.
     most_per_learner: the largest micro-batch that one learner has run; 0: not known. largest: the most learners it has
-    run with, 0: it never ran.
+    run with, 0: it never ran. most: it failed with more learners before its first step; None: it never did.
     """
 
     batch: Range | None = None
@@ -254,6 +254,7 @@ class Profile:
     noise: GradientNoise | None = None
     most_per_learner: int = 0
     largest: int = 0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ def believed(gang: Gang, learners: int) -> int:
     profile = gang.elastic
     if profile is None or profile.step_times is None:
         return learners
-    return min(gang.learners.max, EXPLORE * max(profile.largest, learners))
+    most = min(gang.learners.max, EXPLORE * max(profile.largest, learners))
+    return most if profile.most is None else max(learners, min(most, profile.most))
 
 
 def speed(gang: Gang, learners: int, nodes: int) -> float:

@@ -163,6 +163,8 @@ class JobObservation:
     observed: bool = True
     grace_s: float = 60
     max_restarts: int = 0
+    worked_with: int | None = None
+    """Of an elastic job whose attempt made no step: with how many learners it did before, if these are fewer."""
     restarts_used: int = 0
     early_ends: int = 0
     """Attempts in a row that ended early, without this one."""

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import Any
 
+from django.db.models import Exists, OuterRef
+
 from gpu_scheduler.elastic.performance import Sample, fit
 from gpu_scheduler.model import GradientNoise, Profile
-from jobs.models import Attempt, Job, Progress
+from jobs.models import Attempt, Job, Learner, Progress
 from jobs.selectors.programs import same_program
 from jobs.selectors.requests import elastic_range, measured
 from jobs.selectors.throughput import step_times
-from jobs.states import State
+from jobs.states import OWN_FAILURES, State
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +65,28 @@ def _store(attempt: Attempt) -> int:
     """Fit the job's profile to attempts of its program on such devices; returns whether that changed it."""
     job = attempt.job
     rows = Attempt.objects.filter(job__in=same_program(job), slot_type=attempt.slot_type, step_s__gt=0)
-    found = measured(_profile(list(rows.order_by("-pk")[:ATTEMPTS]), _noise(job)))
+    found = measured(_profile(list(rows.order_by("-pk")[:ATTEMPTS]), _noise(job), _most(job)))
     return Job.objects.filter(pk=job.pk).exclude(measured=found).update(measured=found)
 
 
-def _profile(attempts: Iterable[Attempt], noise: GradientNoise | None) -> Profile:
+def _most(job: Job) -> int | None:
+    """One less than the fewest learners with which it failed before its first step, where it had worked with fewer."""
+    steps = Learner.objects.filter(job=job, attempt=OuterRef("n"), last_step__isnull=False)
+    failed = Attempt.objects.filter(
+        ~Exists(steps), job=job, outcome__in=OWN_FAILURES, step_s=None, learners__gt=1
+    )
+    fewest = failed.order_by("learners").values_list("learners", flat=True).first()
+    return None if fewest is None else fewest - 1
+
+
+def _profile(attempts: Iterable[Attempt], noise: GradientNoise | None, most: int | None) -> Profile:
     seen = list(attempts)
     return Profile(
         step_times=fit(map(_sample, seen)),
         noise=noise,
         most_per_learner=max((each.micro_batch or 0 for each in seen), default=0),
         largest=max((each.learners for each in seen), default=0),
+        most=most,
     )
 
 

@@ -23,7 +23,8 @@ from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reas
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.failures import first_failure
-from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, Phase, State, StopReason
+from jobs.selectors.requests import elastic_range
+from jobs.states import FINAL, HOLDS_GPUS, OWN_FAILURES, EventCode, Intent, Phase, State, StopReason
 from jobs.steps import reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
 
@@ -156,6 +157,7 @@ def _observation(
         observed=False,
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
+        worked_with=_worked_with(job, attempt, learners),
         restarts_used=job.restarts_used,
         early_ends=job.early_ends,
         not_prepared=_not_prepared(job),
@@ -170,6 +172,16 @@ def _observation(
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
     )
+
+
+def _worked_with(job: Job, attempt: Attempt | None, learners: Sequence[Learner]) -> int | None:
+    """See JobObservation.worked_with. Read only where a failure may lead there."""
+    if job.state != State.STOPPING or job.stop_reason not in OWN_FAILURES or attempt is None:
+        return None
+    if elastic_range(job.resources) is None or any(row.last_step is not None for row in learners):
+        return None
+    smaller = Attempt.objects.filter(job=job, learners__lt=attempt.learners, step_s__isnull=False)
+    return smaller.order_by("-learners").values_list("learners", flat=True).first()
 
 
 def _deploy_left_s(job: Job, attempt: Attempt | None, now: datetime) -> float | None:

@@ -177,6 +177,8 @@ def ending(job: JobObservation) -> Ending:
         return Ending(State.CANCELED, Reason("cancel_requested", f"Canceled{checkpoints_remain(job)}."))
     agents_lost = _agents_died_early(job)
     kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
+    if reason in OWN_FAILURES and job.worked_with is not None and job.intent == Intent.RUN:
+        return _back_to_what_worked(job, job.worked_with)
     charged = reason in OWN_FAILURES or kills_them
     if charged and job.restarts_used >= job.max_restarts:
         return Ending(State.FAILED, _restarts_used_up(job))
@@ -230,6 +232,22 @@ def ending(job: JobObservation) -> Ending:
     )
 
 
+def _back_to_what_worked(job: JobObservation, learners: int) -> Ending:
+    """The platform chose the size with which the program failed at once, so that costs no restart. It is not chosen
+    again (`measuring`)."""
+    words = (
+        f"{job.reason.message} With {_learners(len(job.learners))} it had made no step. It continues with"
+        f" {_learners(learners)}, as before, and gets fewer than {len(job.learners)} from now on;"
+        " this doesn't count against max_restarts."
+    )
+    reason = Reason(job.reason.code, words, {**job.reason.numbers, "learners": learners})
+    return Ending(State.QUEUED, reason, early_ends=_early_ends(job), learners=learners)
+
+
+def _learners(count: int) -> str:
+    return f"{count} learner{'' if count == 1 else 's'}"
+
+
 def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     """Back to its old place in the queue, at no charge. A stop order that came while it was being rescaled replaces the
     resize; a request of its owner voids it."""
@@ -249,7 +267,7 @@ def _change(job: JobObservation, learners: int) -> str:
     """A resize in words, with its reason: gangs grow into free devices only (`gpu_scheduler.policies.resizing`)."""
     before = len(job.learners)
     why = "into free devices" if learners > before else "to leave devices to other jobs"
-    return f"from {before} to {learners} learner{'' if learners == 1 else 's'} {why}"
+    return f"from {before} to {_learners(learners)} {why}"
 
 
 def _early_ends(job: JobObservation) -> int:

@@ -54,6 +54,8 @@ def test_a_run_grows_into_what_is_free_and_is_left_alone_where_that_helps_nothin
     assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=Profile())]))) == {}, (
         "never measured"
     )
+    failed = replace(PERFECT, most=5)
+    assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=failed)]))) == {"r1": 5}
     tried = replace(PERFECT, largest=1)
     assert resizes(plan(snapshot(nodes(a1=8), [], [run("r1", "a1", profile=tried)]))) == {"r1": 2}
 

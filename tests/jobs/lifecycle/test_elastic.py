@@ -145,6 +145,46 @@ def test_the_plan_knows_whether_a_program_checks_for_a_halt(world: World) -> Non
     assert knows()
 
 
+def test_a_size_with_which_it_fails_at_once_is_left_and_not_tried_again(world: World) -> None:
+    job = processing(world)
+    world.report(job, last_step=4)
+    reported(job, 0.5)
+    measuring.measure({})
+    assert write_orders([Resize(job.pk, 3, job_of(job).intent_gen)]) == [job.pk]
+    world.settle()
+    world.exit(job, 0, halted=True)
+    world.done(job)
+    world.settle()
+    assert (state(job), job_of(job).learners) == (State.DEPLOYING, 3)
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    world.exit(job, 1, rank=2)
+    for rank in range(3):
+        world.exit(job, 1, rank=rank)
+        world.done(job, rank)
+    world.settle()
+    again = job_of(job)
+    assert (again.attempt, again.learners, again.restarts_used) == (3, 1, 0)
+    queued = job.events.filter(to_state=State.QUEUED).order_by("-n").values_list("message", flat=True)[0]
+    assert "With 3 learners it had made no step. It continues with 1 learner, as before" in queued
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    reported(job, 0.5)
+    measuring.measure({})
+    assert (known(job).most, known(job).largest) == (2, 1)
+
+
+def test_a_size_with_which_it_has_made_steps_is_charged_for_a_failure(world: World) -> None:
+    job = processing(world)
+    world.report(job, last_step=4)
+    reported(job, 0.5)
+    measuring.measure({})
+    world.exit(job, 1)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.FAILED
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"largest": "two"}', '{"step_times": {"compute_s": 1}}'])
 def test_what_cannot_be_read_of_a_measurement_is_as_if_nothing_was_known(world: World, text: str) -> None:
     job = elastic(world)
