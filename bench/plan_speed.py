@@ -1,8 +1,10 @@
 """How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8; and how long a forecast takes.
 
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
-queue heads whose starvation timeout is over. Two forecasts on a full cluster, all run times known: one of few plans
-over 2,000 jobs, one of many plans over 300 jobs on 60 nodes.
+queue heads whose starvation timeout is over. The same with half of the jobs in one node, rack or block (topology), and
+with a limit for each of 20 users of a tenant (users). 1,000 elastic jobs of one learner, which may all grow (elastic).
+Two forecasts on a full cluster, all run times known: one of few plans over 2,000 jobs, one of many plans over 300 jobs
+on 60 nodes.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import random
 import statistics
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bench.record import record
@@ -20,12 +23,15 @@ from gpu_scheduler.model import (
     Gang,
     Node,
     PlacementStrategy,
+    Profile,
     QuotaUse,
     Range,
     Resources,
     Running,
     Snapshot,
+    StepTimes,
     TenantState,
+    Topology,
 )
 from gpu_scheduler.policies.fair_share import FairShare
 
@@ -70,17 +76,56 @@ def _running(job: str, tenant: str, node: Node) -> Running:
     return Running(gang, node.slot_type, (node.name,), NOW)
 
 
+def in_domains(made: Snapshot, seed: int = 5) -> Snapshot:
+    """Racks of 16 nodes, blocks of 10 racks; half of the jobs must, or should, be in one of these or on one node."""
+    chance = random.Random(seed)
+    machines = tuple(
+        replace(node, rack=f"rack-{i // 16:03}", block=f"block-{i // 160:02}")
+        for i, node in enumerate(made.nodes)
+    )
+    kinds = [
+        None,
+        *map(Topology.read, ("required node", "required rack", "preferred rack", "preferred block")),
+    ]
+    weights = [4, 1, 1, 1, 1]
+    waiting = tuple(replace(gang, topology=chance.choices(kinds, weights)[0]) for gang in made.waiting)
+    return replace(made, nodes=machines, waiting=waiting)
+
+
+def with_users(made: Snapshot, seed: int = 5) -> Snapshot:
+    chance = random.Random(seed)
+    waiting = tuple(replace(gang, user=f"user-{chance.randrange(20):02}") for gang in made.waiting)
+    return replace(
+        made, waiting=waiting, quotas=tuple(replace(quota, user_limit=64) for quota in made.quotas)
+    )
+
+
+def elastic(nodes: int, seed: int = 7) -> Snapshot:
+    """1,000 measured elastic jobs with one learner each, which have run for an hour, and nothing that waits."""
+    made = world(0, nodes, full=True, impatient=False, seed=seed)
+    profile = Profile(step_times=StepTimes(0.1, 1.0, 0.05, 0.01, 0.1, 0.01), largest=64)
+    running = tuple(
+        replace(
+            run,
+            gang=replace(run.gang, learners=Range(1, 16), resources=Resources(1), elastic=profile),
+            started_at=NOW - timedelta(hours=1),
+        )
+        for run in made.running[:1000]
+    )
+    return replace(made, running=running, quotas=tuple(replace(each, used=0) for each in made.quotas))
+
+
 def measure(snapshot: Snapshot, repeats: int) -> dict[str, float]:
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
         made = plan(snapshot)
         times.append((time.perf_counter() - began) * 1000)
+    counts = {"starts": len(made.starts), "waits": len(made.waits), "resizes": len(made.resizes)}
     return {
         "p50_ms": round(statistics.median(times), 1),
         "max_ms": round(max(times), 1),
-        "starts": len(made.starts),
-        "waits": len(made.waits),
+        **{name: count for name, count in counts.items() if name != "resizes" or count},
     }
 
 
@@ -106,14 +151,19 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_250)
     parser.add_argument("--repeats", type=int, default=9)
     asked = parser.parse_args()
-    figures = {
-        name: measure(world(asked.jobs, asked.nodes, full=full, impatient=impatient), asked.repeats)
+    worlds = {
+        name: world(asked.jobs, asked.nodes, full=full, impatient=impatient)
         for name, full, impatient in (
             ("empty_cluster", False, False),
             ("full_cluster", True, False),
             ("full_cluster_impatient_heads", True, True),
         )
     }
+    worlds |= {f"topology_{name}": in_domains(made) for name, made in worlds.items()} | {
+        f"users_{name}": with_users(made) for name, made in worlds.items()
+    }
+    figures = {name: measure(made, asked.repeats) for name, made in worlds.items()}
+    figures["elastic"] = measure(elastic(asked.nodes), asked.repeats)
     aims = {f"{name}_p50_ms": BUDGET_MS for name in figures}
     figures |= {
         name: measure_forecast(world(jobs, nodes, full=True, impatient=False), asked.repeats)

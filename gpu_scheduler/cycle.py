@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
 
-from gpu_scheduler.checks import Finding, Scope, Supply, listed
+from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Snapshot, Start
 from gpu_scheduler.policies.base import policy_of
@@ -130,7 +130,7 @@ class _Cycle:
 
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        by_shape: dict[Hashable, tuple[Finding, str, dict[str, Any]]] = {}
+        by_shape: dict[Hashable, tuple[Finding, str, _Listed]] = {}
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
         notes, remarks = self._round.notes(), self._round.remarks()
@@ -144,8 +144,8 @@ class _Cycle:
             if shared is None:
                 known = None if own else self._draft.failed.get(shape)
                 shared = by_shape[key] = self._explain(gang, known)
-            finding, sentence, common = shared
-            numbers = dict(common)
+            finding, sentence, checks = shared
+            numbers = dict(finding.numbers)
             if finding.check.queues:
                 # A job that its own tenant's limits hold back is not ahead of other tenants.
                 slot_type = finding.supply.slot_type
@@ -161,15 +161,30 @@ class _Cycle:
                 numbers |= notes[gang.job]
             if gang.job in remarks:
                 sentence = f"{sentence} {remarks[gang.job]}"
-            explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers))
+            explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers, checks))
         return tuple(explanations)
 
-    def _explain(self, gang: Gang, known: Finding | None) -> tuple[Finding, str, dict[str, Any]]:
+    def _explain(self, gang: Gang, known: Finding | None) -> tuple[Finding, str, _Listed]:
         finding = known or self._evaluate(gang)
         assert isinstance(finding, Finding)
         sentence = finding.check.sentence(finding)
         checks = self._policy.checks_for(finding.supply.slot_type)
-        return finding, sentence, finding.numbers | {"checks": listed(finding, sentence, checks)}
+        return finding, sentence, _Listed(finding, sentence, checks)
+
+
+class _Listed:
+    """Explanation.checks, made once for all jobs that share it."""
+
+    __slots__ = ("_made", "_of")
+
+    def __init__(self, finding: Finding, sentence: str, checks: tuple[Check, ...]) -> None:
+        self._of = finding, sentence, checks
+        self._made: list[dict[str, Any]] | None = None
+
+    def __call__(self) -> list[dict[str, Any]]:
+        if self._made is None:
+            self._made = listed(*self._of)
+        return self._made
 
 
 SHAPE = ("tenant", "slot_type", "need", "asked", "learners.max", "runs_at_most_s")

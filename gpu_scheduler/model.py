@@ -7,7 +7,7 @@ devices of one type: GPUs, or for a job without GPUs (``gpus: 0``) the CPU slots
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -531,6 +531,10 @@ class Start:
     placement: Placement
 
 
+def _no_checks() -> list[dict[str, Any]]:
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
@@ -538,12 +542,21 @@ class Explanation:
     numbers is plain JSON: position (1 = next in the queue for the type), nodes_ahead (jobs of all tenants ahead that
     wait for nodes of the type; position - 1 without the tenant's own jobs that its limits hold back), limit, used,
     asked, free, largest_block, learners, slots, slot_type, learners_fitting, scope … whichever the code needs.
+    checks: lists every check that applies (``checks.listed``); made when it is called, because few of ten thousand are
+    read. Not to be changed: jobs share what is the same for them.
     """
 
     job: str
     code: WaitReason
     message: str
     numbers: Mapping[str, Any]
+    checks: Callable[[], list[dict[str, Any]]] = field(default=_no_checks, compare=False, repr=False)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The numbers and the checks, as they are stored and shown."""
+        checks = self.checks()
+        return {**self.numbers, "checks": checks} if checks else dict(self.numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Readers outside the scheduler (REST, pages, events) use:
 
 * ``CHECKS``: every rule, in the order in which a job is tested;
 * ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives, such as NOT_EVALUATED;
-* ``check_named(key)``: the rule behind an entry of ``numbers["checks"]``;
+* ``check_named(key)``: the rule behind an entry of ``listed``;
 * ``PRIVATE``: names of all numbers that people outside the tenant must not see;
 * ``NOT_QUEUED``: codes with which a job has no queue position.
 

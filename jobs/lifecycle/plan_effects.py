@@ -269,7 +269,7 @@ WHERE j.id = v.job RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
 def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     by_job = {wait.job: wait for wait in waits}
     rows = [
-        {"job": wait.job, "code": wait.code.value, "message": wait.message, "numbers": dict(wait.numbers)}
+        {"job": wait.job, "code": wait.code.value, "message": wait.message, "numbers": wait.details}
         for wait in waits
     ]
     with transaction.atomic():
@@ -286,7 +286,7 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
                     attempt=attempt,
                     reason=by_job[job].code.value,
                     message=by_job[job].message,
-                    numbers=json.loads(json.dumps(dict(by_job[job].numbers), default=str)),
+                    numbers=json.loads(json.dumps(by_job[job].details, default=str)),
                     source="scheduler",
                 )
                 for job, tenant, n, attempt in written

@@ -158,7 +158,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     if wait.code in NOT_QUEUED:
         foreseen = StartForecast(why_none=WhyNone.CANNOT_START)
     estimate, quota = forecast_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
-    return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.numbers, estimate, quota)
+    return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.details, estimate, quota)
 
 
 def _quota(seen: Snapshot, tenant: str, slot_type: str | None) -> QuotaUse:

@@ -61,7 +61,7 @@ def test_a_learner_waits_for_cpus_where_gpus_are_free_and_reads_how_many_are_mis
         " are free on one node."
     )
     assert (wait.numbers["need"], wait.numbers["have"], wait.numbers["free"]) == (8, 2, 7)
-    (failed,) = [check for check in wait.numbers["checks"] if check["ok"] is False]
+    (failed,) = [check for check in wait.checks() if check["ok"] is False]
     assert (failed["check"], failed["limit"], failed["asked"]) == ("node_cpus", 2, 8)
 
 
@@ -99,7 +99,7 @@ def test_what_is_not_known_of_a_node_limits_nothing_and_is_not_listed_as_passed(
     waiting = [gang("j1", 1, 1, cpus=500, memory_mib=10**7), gang("j2", 1, 8)]
     made = plan(snapshot([plain], waiting))
     assert placed(made) == {"j1": ("a",)}
-    assert {check["check"] for check in made.waits[0].numbers["checks"]}.isdisjoint(
+    assert {check["check"] for check in made.waits[0].checks()}.isdisjoint(
         {"node_size", "node_cpus", "node_memory"}
     )
 

@@ -56,7 +56,7 @@ def test_a_refusal_of_one_gang_is_not_that_of_another_that_the_rule_distinguishe
     (wait,) = made.waits
     assert wait.message == "A learner takes 2000 MiB, at most 1000 are allowed."
     assert wait.numbers["memory_mib"] == 2000
-    assert wait.numbers["checks"][-1] | {"text": ""} == {
+    assert wait.checks()[-1] | {"text": ""} == {
         "check": "memory",
         "ok": False,
         "used": 0,
@@ -69,4 +69,4 @@ def test_a_refusal_of_one_gang_is_not_that_of_another_that_the_rule_distinguishe
 def test_its_meter_is_drawn_where_another_rule_fails() -> None:
     (wait,) = plan(replace(snapshot(nodes(a1=1), [sized("j1", 700)]), policy=WithMemoryLimit())).waits
     assert wait.code is WaitReason.NO_MATCHING_POOL
-    assert (wait.numbers["checks"][-1]["ok"], wait.numbers["checks"][-1]["asked"]) == (None, 700)
+    assert (wait.checks()[-1]["ok"], wait.checks()[-1]["asked"]) == (None, 700)

@@ -62,7 +62,7 @@ def test_every_waiting_job_is_started_or_explained_once(world: Snapshot) -> None
     for wait in made.waits:
         assert wait.message.endswith(".")
         json.dumps(wait.numbers)
-        states = [check["ok"] for check in wait.numbers["checks"]]
+        states = [check["ok"] for check in wait.checks()]
         assert states.count(False) == 1
         assert states == [True] * states.index(False) + [False] + [None] * (
             len(states) - states.index(False) - 1

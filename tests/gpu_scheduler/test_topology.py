@@ -73,7 +73,7 @@ def test_a_required_rack_is_waited_for_although_the_cluster_has_room() -> None:
         "position": 1,
     }
     assert expected.items() <= wait.numbers.items()
-    [row] = [each for each in wait.numbers["checks"] if each["check"] == "topology"]
+    [row] = [each for each in wait.checks() if each["check"] == "topology"]
     assert (row["ok"], row["limit"], row["asked"]) == (False, 1, 2)
 
 
@@ -81,7 +81,7 @@ def test_without_a_topology_nothing_is_said_of_it_and_any_nodes_do() -> None:
     busy = [running(f"r{number}", name, slots=4) for number, name in enumerate(("a1x", "a2x", "a3x"))]
     made = plan(snapshot(FOUR, [close("j1", 2, 8, None), gang("j2", 9, 8)], busy))
     assert set(placed(made, "j1")) == {"a1y", "a2y"}
-    assert not {"topology", "topology_size"} & {each["check"] for each in why(made, "j2").numbers["checks"]}
+    assert not {"topology", "topology_size"} & {each["check"] for each in why(made, "j2").checks()}
 
 
 @pytest.mark.parametrize(
