@@ -2,7 +2,8 @@
 
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
 queue heads whose starvation timeout is over. The same with half of the jobs in one node, rack or block (topology), and
-with a limit for each of 20 users of a tenant (users). 1,000 elastic jobs of one learner, which may all grow (elastic).
+with a limit for each of 20 users of a tenant (users). A full one whose jobs may be stopped for a quarter of the queue,
+which is urgent (preempting). 1,000 elastic jobs of one learner, which may all grow (elastic).
 Two forecasts on a full cluster, all run times known: one of few plans over 2,000 jobs, one of many plans over 300 jobs
 on 60 nodes.
 """
@@ -100,6 +101,12 @@ def with_users(made: Snapshot, seed: int = 5) -> Snapshot:
     )
 
 
+def settled(made: Snapshot) -> Snapshot:
+    """Its jobs have run for an hour."""
+    hour = timedelta(hours=1)
+    return replace(made, running=tuple(replace(run, started_at=NOW - hour) for run in made.running))
+
+
 def elastic(nodes: int, seed: int = 7) -> Snapshot:
     """1,000 measured elastic jobs with one learner each, which have run for an hour, and nothing that waits."""
     made = world(0, nodes, full=True, impatient=False, seed=seed)
@@ -121,11 +128,16 @@ def measure(snapshot: Snapshot, repeats: int) -> dict[str, float]:
         began = time.perf_counter()
         made = plan(snapshot)
         times.append((time.perf_counter() - began) * 1000)
-    counts = {"starts": len(made.starts), "waits": len(made.waits), "resizes": len(made.resizes)}
+    counts = {
+        "starts": len(made.starts),
+        "waits": len(made.waits),
+        "stops": len(made.stops),
+        "resizes": len(made.resizes),
+    }
     return {
         "p50_ms": round(statistics.median(times), 1),
         "max_ms": round(max(times), 1),
-        **{name: count for name, count in counts.items() if name != "resizes" or count},
+        **{name: count for name, count in counts.items() if count or name in ("starts", "waits")},
     }
 
 
@@ -163,6 +175,7 @@ def main() -> None:
         f"users_{name}": with_users(made) for name, made in worlds.items()
     }
     figures = {name: measure(made, asked.repeats) for name, made in worlds.items()}
+    figures["preempting"] = measure(settled(worlds["full_cluster"]), asked.repeats)
     figures["elastic"] = measure(elastic(asked.nodes), asked.repeats)
     aims = {f"{name}_p50_ms": BUDGET_MS for name in figures}
     figures |= {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from datetime import datetime, timedelta
+from heapq import nsmallest
 
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.draft import Draft
@@ -223,6 +224,8 @@ class _Rooms:
     def __init__(self, pool: Pool, runs: Iterable[Running]) -> None:
         self.pool = pool
         self._made: list[_Made] = []
+        self._left: dict[str, Room] = {}
+        self._left_of, self._counted = -1, 0  # free slots that _left began with, and how many of _made it has
         held: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for run in runs:
             for name in run.nodes:
@@ -246,11 +249,15 @@ class _Rooms:
         return bool(self._made)
 
     def left(self) -> dict[str, Room]:
-        """By node of the pool. Read again for each gang: starts of this plan take slots in between."""
-        rooms = dict(self.pool.free.of)
-        for made in self._made:
-            made.carry_out(rooms)
-        return rooms
+        """By node of the pool; for the caller to change. Starts of this plan take slots in between: then all is counted
+        again."""
+        free = self.pool.free
+        if free.total != self._left_of:
+            self._left, self._left_of, self._counted = dict(free.of), free.total, 0
+        for made in self._made[self._counted :]:
+            made.carry_out(self._left)
+        self._counted = len(self._made)
+        return dict(self._left)
 
     def keep(self, made: _Made) -> None:
         self._made.append(made)
@@ -294,6 +301,7 @@ class _Made:
         self._learners: Counter[Domain] = Counter()  # those that fit, by domain
         self._large_enough = 0  # domains
         self._fitting: dict[str, int] = {}
+        self._nodes: dict[str, int] | None = None  # of nodes(), once asked for
         for name, room in self._before.items():
             self._set_fitting(name, learners_in(room, self._need))
 
@@ -347,17 +355,26 @@ class _Made:
     def nodes(self) -> dict[str, int]:
         """Where the gang will be, with how many learners: on as few nodes as possible, of the domain in which the least
         is left."""
+        if self._nodes is None:
+            self._nodes = self._choose_nodes()
+        return self._nodes
+
+    def _choose_nodes(self) -> dict[str, int]:
         found, left = {}, self._gang.learners.min
         enough = [(learners, domain) for domain, learners in self._learners.items() if learners >= left]
         if not enough:
             return {}
         _, chosen = min(enough)
-        of_domain = [name for name in self._fitting if self._domains.get(name, ()) == chosen]
-        for name in sorted(of_domain, key=lambda name: (-self._fitting[name], name)):
-            times = min(left, self._fitting[name])
-            if times:
-                found[name] = times
-                left -= times
+        of_domain = (
+            (-fit, name)
+            for name, fit in self._fitting.items()
+            if fit and self._domains.get(name, ()) == chosen
+        )
+        for fit, name in nsmallest(left, of_domain):
+            found[name] = min(left, -fit)
+            left -= found[name]
+            if not left:
+                break
         return found
 
     def carry_out(self, rooms: dict[str, Room]) -> None:
@@ -370,6 +387,7 @@ class _Made:
 
     def _count(self, run: Running, sign: int) -> None:
         """Count the run as gone (-1), or as staying after all (1)."""
+        self._nodes = None
         self.slots[run.tenant] += sign * run.slots * len(run.nodes)
         self.jobs[run.tenant] += sign
         for name in {name for name in run.nodes if name in self._before}:
