@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import Any
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 
 from gpu_scheduler.elastic.performance import Sample, fit
 from gpu_scheduler.model import GradientNoise, Profile
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 TASK = "measure"
 EVERY_S = 10.0
+TURNS = 6
+"""An attempt that was measured is looked at again in one of so many runs of the task."""
 SAME_FRACTION = 0.03
 """A step time that moved by less has not changed."""
 ATTEMPTS = 50
@@ -34,17 +36,31 @@ VARIANCE, SQUARED_NORM = "gradient_variance", "gradient_squared_norm"
 """Metrics by which a program reports the noise of its gradients."""
 
 
-def measure(_: dict[str, Any]) -> dict[str, Any]:
-    """Measure the elastic jobs that run, and fit the profiles of those that changed. One that fails costs no other."""
+def measure(before: dict[str, Any]) -> dict[str, Any]:
+    """Measure the elastic jobs that run, and fit the profiles of those that changed. One that fails costs no other.
+
+    Those that were measured are looked at in turns.
+    """
+    turn = (int(before.get("turn", 0)) + 1) % TURNS
     live = Attempt.objects.filter(held=True, job__state=State.PROCESSING, processing_at__isnull=False)
+    due = live.annotate(turn=F("pk") % TURNS).filter(Q(step_s=None) | Q(turn=turn))
+    elastic = [pk for pk, resources in due.values_list("pk", "job__resources") if _is_elastic(resources)]
     changed = 0
-    for attempt in live.select_related("job").defer("job__spec", "job__spec_text").order_by("pk"):
+    attempts = Attempt.objects.filter(pk__in=elastic).select_related("job").order_by("pk")
+    for attempt in attempts.defer("job__spec", "job__spec_text"):
         try:
-            if elastic_range(attempt.job.resources) is not None and _has_new_time(attempt):
+            if _has_new_time(attempt):
                 changed += _store(attempt)
         except (ArithmeticError, TypeError, ValueError):
             logger.exception("measuring failed", extra={"job": attempt.job_id})
-    return {"changed": changed}
+    return {"changed": changed, "turn": turn}
+
+
+def _is_elastic(resources: str | None) -> bool:
+    try:
+        return elastic_range(resources) is not None
+    except (TypeError, ValueError):
+        return False  # the plan says what is wrong with it
 
 
 def _has_new_time(attempt: Attempt) -> bool:

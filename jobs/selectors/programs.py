@@ -21,8 +21,8 @@ def same_program(job: Job) -> QuerySet[Job]:
         framework=job.framework,
         gpus=job.gpus,
         slots=job.slots,
-        spec__command=job.spec["command"],
-        spec__env=job.spec["env"],
+        spec__command=job.spec.get("command"),
+        spec__env=job.spec.get("env", {}),
     )
 
 
