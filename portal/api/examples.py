@@ -64,6 +64,7 @@ JOB_EXAMPLE: dict[str, Any] = {
     "spec": SPEC,
     "framework": "sklearn",
     "learners": 1,
+    "elastic": None,
     "gpus": 0,
     "gpu_type": None,
     "slot_type": "cpu",

@@ -24,6 +24,7 @@ from portal.templatetags.ui import duration
 LATE = timedelta(
     seconds=15
 )  # a learner whose heartbeat is this old is marked as late, long before it is silent
+ATTEMPTS_SHOWN = 12
 SIZES_SHOWN = 100  # newest attempts of which the size is drawn
 MAX_BARS = 32  # of a large gang those that came last
 TICKS = 5
@@ -131,7 +132,7 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
     return {
         "learner_rows": learners,
         "attempt": n,
-        "attempt_numbers": range(max(1, job.attempt), 0, -1),
+        "attempt_numbers": _offered(max(1, job.attempt), n),
         "strip": strip(job, learners, over=over),
         "slowest": max((one for one in learners if one.slow), key=lambda one: one.slow or 0, default=None),
         "start": start(attempt, [one.row for one in learners], now) if attempt else None,
@@ -139,6 +140,12 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
         "sizes": sizes(job, now),
         "over": over,
     }
+
+
+def _offered(newest: int, chosen: int) -> list[int]:
+    """The attempts to choose from: the newest, and the one that is shown. An elastic job may have hundreds."""
+    shown = list(range(newest, max(0, newest - ATTEMPTS_SHOWN), -1))
+    return shown if chosen in shown else [*shown, chosen]
 
 
 def sizes(job: Job, now: datetime) -> Steps | None:

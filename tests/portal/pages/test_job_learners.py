@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 import pytest
@@ -85,6 +86,43 @@ def test_the_page_flags_who_is_slow_and_draws_the_start(alice: User, signed_in: 
     assert page.count("1.34 × median") == 2, "in the strip and in the learner's row"
     assert "A step of L1 takes 1.34 × as long" in page
     assert page.count('class="split-bar"') == 2
+
+
+def test_the_size_of_an_elastic_job_is_drawn_over_its_attempts(alice: User, signed_in: SignIn) -> None:
+    resources = {"learners": {"min": 1, "max": 4}, "gpus": 0, "cpus": 1, "memory": "1Gi"}
+    job: Job = factories.job(
+        owner=alice,
+        state=State.PROCESSING,
+        learners=2,
+        attempt=30,
+        resources=json.dumps(resources),
+        spec=factories.spec(resources=resources),
+    )
+    Attempt.objects.filter(job=job, n__lt=30).delete()
+    Attempt.objects.filter(job=job, n=30).update(opened_at=after(100))
+    Attempt.objects.create(
+        job=job, tenant=job.tenant, n=29, cluster="local", slot_type="cpu", slots=1, learners=4, nodes=["node-a"] * 4,
+        held=False, opened_at=BEGAN, closed_at=after(50),
+    )  # fmt: skip
+    sizes = job_learners.sizes(job_of(job), after(200))
+    assert sizes is not None
+    assert sizes.first == BEGAN
+    assert sizes.line.startswith("M0 100.00H0.00V9.09H25.00V100.00H50.00V54.55"), (
+        "4, none, then 2 of 4 learners"
+    )
+
+    client, at = signed_in(alice), f"/t/{job.tenant.slug}/jobs/{job.pk}"
+    page = markup(client.get(f"{at}/learners?attempt=1"))
+    assert 'class="step-chart"' in page
+    assert page.count('href="?attempt=') == job_learners.ATTEMPTS_SHOWN + 1, "the newest, and the one shown"
+    assert "2 of 1–4 learners" in " ".join(markup(client.get(at)).split())
+    assert "2 of 1–4 × 1" in markup(client.get(f"/t/{job.tenant.slug}/jobs"))
+    Job.objects.filter(pk=job.pk).update(resources=None)
+    assert job_learners.sizes(job_of(job), after(200)) is None
+
+
+def job_of(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
 
 
 def test_a_program_too_quick_to_be_seen_is_not_said_never_to_have_begun(
