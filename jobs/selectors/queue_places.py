@@ -19,6 +19,7 @@ from gpu_scheduler.model import slot_type_of
 from jobs.models import Job
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.selectors.queue import estimate_view
+from jobs.selectors.requests import asked
 from jobs.states import Intent, State
 from tenants import access
 from tenants.models import Tenant
@@ -144,7 +145,7 @@ def _named(user: access.Person, tenant: int, rows: Iterable[Job]) -> set[str]:
 def _entry(
     job: Job, place: int | None, slot_type: str, is_named: bool, now: datetime, *, is_this: bool = False
 ) -> QueueEntry:
-    asks = job.slots * job.learners
+    asks = asked(job)
     if not is_named:
         return QueueEntry(place, slot_type, asks)
     return QueueEntry(

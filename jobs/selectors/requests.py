@@ -80,3 +80,8 @@ def measured(known: Profile) -> str:
 def size_range(job: Job) -> Range:
     """With how many learners it can run; of a job of one size that size."""
     return elastic_range(job.resources) or Range.fixed(job.learners)
+
+
+def asked(job: Job) -> int:
+    """The slots that it needs to start, over all its learners."""
+    return job.slots * size_range(job).min

@@ -261,7 +261,7 @@ def _needs() -> dict[str, Any]:
         "distributed": {
             "type": "boolean",
             "description": "Whether learners get the variables by which frameworks find each other (RANK, WORLD_SIZE,"
-            " MASTER_ADDR, JAX_*, TF_CONFIG …); if omitted, only jobs with several learners do.",
+            " MASTER_ADDR, JAX_*, TF_CONFIG …); if omitted, only jobs with several learners, or a range of them, do.",
         },
         "placement": {
             "description": "pack: as few nodes as possible; spread: as many.",

@@ -9,6 +9,7 @@ from jobs.humanize import saved_step
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.redaction import redact
+from jobs.selectors.requests import asked
 from jobs.selectors.throughput import Run, throughput
 from jobs.selectors.what_if import Preview, cached_resume_preview
 from jobs.states import State
@@ -112,6 +113,6 @@ def _meter(job: Job, found: Preview) -> QuotaMeter | None:
     kind, limit, used = found.quota.slot_type, found.quota.limit, found.quota.used
     if not limit:
         return None
-    asked = job.learners * job.slots
-    scale = max(limit, used + asked) / 100
-    return QuotaMeter(kind, used, used + asked, limit, used / scale, asked / scale, limit / scale)
+    more = asked(job)
+    scale = max(limit, used + more) / 100
+    return QuotaMeter(kind, used, used + more, limit, used / scale, more / scale, limit / scale)
