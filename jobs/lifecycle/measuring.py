@@ -34,6 +34,8 @@ ATTEMPTS = 50
 """The newest measured attempts of a program that a profile is fitted to."""
 VARIANCE, SQUARED_NORM = "gradient_variance", "gradient_squared_norm"
 """Metrics by which a program reports the noise of its gradients."""
+LARGEST = 1e30
+"""Larger values are no variance: a program may report anything, and sums of these must stay finite."""
 
 
 def measure(before: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +133,6 @@ def _newest(job: Job) -> Mapping[str, Any]:
 
 
 def _last(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The newest value of a metric, if it can be a variance: a program may report anything."""
+    """The newest value of a metric, if it can be a variance."""
     value = metrics.get(name, {}).get("last")
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None
+    return float(value) if isinstance(value, int | float) and 0 <= value <= LARGEST else None

@@ -248,6 +248,8 @@ def test_the_noise_of_gradients_is_taken_as_the_program_reports_it(world: World)
     assert known(job).noise == GradientNoise(4.0, 0.5, 8)
     assert (known(job).most_per_learner, known(job).largest) == (8, 1)
     MetricPoint.objects.all().delete()
-    reported(job, 0.9, metrics=values | {"gradient_variance": {"last": "NaN"}})
-    measure()
-    assert known(job).noise is None
+    for seconds, wrong in ((0.9, "NaN"), (1.5, -1.0), (2.5, 1e300), (4.5, 10**400)):
+        reported(job, seconds, metrics=values | {"gradient_variance": {"last": wrong}})
+        assert measure() == 1
+        assert known(job).noise is None, wrong
+        MetricPoint.objects.all().delete()
