@@ -206,3 +206,12 @@ def test_each_stop_is_needed(made: Snapshot) -> None:
         quiet = replace(made, policy=FairShare(lease_s=9e9))
         starts = {start.job for start in plan(left(quiet, decided, others)).starts}
         assert not starts & {each.job for each in one_urgent}
+
+
+def test_what_started_in_between_is_not_counted_as_room_for_the_next() -> None:
+    saved = replace(run("r1", "a1"), last_checkpoint_at=NOON)
+    held = [saved, run("r2", "a2", slots=3)]
+    waiting = [urgent("j1", 1, 4), urgent("j2", 1, 1), urgent("j3", 1, 4)]
+    decided = plan(snapshot(nodes(a1=4, a2=4), waiting, held))
+    assert [start.job for start in decided.starts] == ["j2"], "on the one slot that is free"
+    assert stopped(decided) == ["r1"], "without r2, a2 has three slots, and j3 needs four"

@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from gpu_scheduler.clusters.base import GangSpec
-from gpu_scheduler.elastic.performance import choose_batch
+from gpu_scheduler.elastic.performance import Sample, choose_batch
 from gpu_scheduler.model import GradientNoise, Placement, Profile, Range, Resize, Start, StepTimes
 from jobs.lifecycle import measuring
 from jobs.lifecycle.plan_effects import NotAdmitted, admit, write_orders
@@ -253,3 +253,11 @@ def test_the_noise_of_gradients_is_taken_as_the_program_reports_it(world: World)
         assert measure() == 1
         assert known(job).noise is None, wrong
         MetricPoint.objects.all().delete()
+
+
+def test_a_step_of_several_micro_batches_is_measured_as_such() -> None:
+    """As choose_batch splits it: 64 samples of 2 learners that hold 8 at once are 8 each, four times."""
+    whole = Attempt(learners=2, nodes=["a", "b"], batch=64, micro_batch=8, step_s=2.0)
+    assert measuring._sample(whole) == Sample(2, 2, 8, 3, 2.0)
+    own = Attempt(learners=4, nodes=["a", "a", "b", "b"], step_s=0.5)
+    assert measuring._sample(own) == Sample(4, 2, 1 / 4, 0, 0.5), "its own batch, divided among them"
