@@ -253,6 +253,17 @@ class Pool:
             found[size] = used if left <= 0 else -(-size // whole)
         return found
 
+    def could_return(self, run: Running, learners: int) -> bool:
+        """Say whether so many learners of this run would fit if it started again and nothing else changed."""
+        gang, need = run.gang, self.need(run.gang)
+        own = Counter(name for name in run.nodes if name in self.unreserved.of)
+        level = gang.required_level
+        domains = {} if level is None else self.domains(level)
+        fit: Counter[Domain] = Counter()
+        for name, room in self.unreserved.of.items():
+            fit[domains.get(name, ())] += learners_in(room, need) + own[name]
+        return max(fit.values(), default=0) >= learners
+
     def _domain_for(self, gang: Gang, need: Room, offer: Rooms) -> list[str]:
         """The nodes of the smallest domain that holds all its learners; none if none of a level that counts does.
 

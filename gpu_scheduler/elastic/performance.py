@@ -99,12 +99,17 @@ def choose_batch(profile: Profile, learners: int, nodes: int) -> BatchChoice:
         raise ValueError(f"a batch of at most {most} has no sample for each of {learners} learners")
     times = profile.step_times
     if times is None:
-        return _split(least, learners, profile.most_per_learner)
+        return _at_most(_split(least, learners, profile.most_per_learner), most)
     factor = (most / least) ** (1 / (BATCHES - 1))
     sizes = sorted({min(most, round(least * factor**n)) for n in range(BATCHES)})
     choices = [_split(size, learners, profile.most_per_learner) for size in sizes]
-    allowed = [each for each in choices if each.batch <= most] or choices[:1]
+    allowed = [each for each in choices if each.batch <= most] or [_at_most(choices[0], most)]
     return max(allowed, key=lambda each: (_worth_per_s(profile, times, each, learners, nodes), -each.batch))
+
+
+def _at_most(choice: BatchChoice, most: int) -> BatchChoice:
+    """Rounding up must not exceed the largest batch: then some learners get fewer samples."""
+    return replace(choice, batch=min(choice.batch, most))
 
 
 def goodput(profile: Profile, learners: int, nodes: int) -> float | None:

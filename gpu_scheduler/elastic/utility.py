@@ -32,7 +32,8 @@ def believed(gang: Gang, learners: int) -> int:
     profile = gang.elastic
     if profile is None or profile.step_times is None:
         return learners
-    most = min(gang.learners.max, EXPLORE * max(profile.largest, learners))
+    largest = gang.learners.max if profile.batch is None else min(gang.learners.max, profile.batch.max)
+    most = min(largest, EXPLORE * max(profile.largest, learners))
     return most if profile.most is None else max(learners, min(most, profile.most))
 
 

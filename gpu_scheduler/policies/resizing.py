@@ -124,6 +124,8 @@ class Resizing:
         staying = {
             slot_type: [run for run in runs if run.job not in leaving]
             for slot_type, runs in sorted(self._runs.items())
+            if slot_type
+            in self._draft.pools  # otherwise its last node is gone, or nothing waits for such nodes
         }
         if not staying:
             return []
@@ -143,7 +145,7 @@ class Resizing:
         """Make room for what waits for nodes, else for what waits for slots of its own tenant or user; else divide
         what is free."""
         for_nodes = [gang for gang, finding in waits if finding.scope is Scope.CLUSTER]
-        free = pool.free.total + _leaving(self._draft.snapshot.running, pool.slot_type)
+        free = max(0, pool.free.total + _leaving(self._draft.snapshot.running, pool.slot_type))
         orders, free = self._make_room(pool, runs, for_nodes, free)
         for those, gangs, room in () if orders else self._limited(pool, runs, waits):
             ordered = {order.job for order in orders}
@@ -175,7 +177,7 @@ class Resizing:
                 users = self._draft.ledger.users(tenant, pool.slot_type)
                 room = (users.slots or 0) - users.used[user]
             leaving = _leaving(filter(counts, self._draft.snapshot.running), pool.slot_type)
-            yield [run for run in runs if counts(run)], gangs, max(0, room) + leaving
+            yield [run for run in runs if counts(run)], gangs, max(0, max(0, room) + leaving)
 
     def _make_room(
         self, pool: Pool, runs: list[Running], waiting: Iterable[Gang], free: int
@@ -202,7 +204,22 @@ class Resizing:
     def _may_be_resized(self, run: Running, lease: timedelta) -> bool:
         """No change may cost more than the time in which it would have to pay."""
         affordable = self._rules.cost_of(run, self._now) <= self._rules.pays_back_s
-        return affordable and can_be_stopped(run, now=self._now, lease=lease)
+        return affordable and can_be_stopped(run, now=self._now, lease=lease) and self._could_return(run)
+
+    def _could_return(self, run: Running) -> bool:
+        """Whether it could start again: a suspension or a lowered limit stops nothing that runs, so no resize may."""
+        jobs, account = (
+            self._draft.ledger.jobs(run.tenant),
+            self._draft.ledger.account(run.tenant, run.slot_type),
+        )
+        limit_s, longest_s = run.gang.runs_at_most_s, jobs.max_time_s
+        return (
+            not jobs.suspended
+            and (jobs.limit is None or jobs.used <= jobs.limit)
+            and account.used <= account.most
+            and (longest_s is None or (limit_s is not None and limit_s <= longest_s))
+            and all(name in self._draft.pools[run.slot_type].unreserved.of for name in run.nodes)
+        )
 
     def _shrink(self, pool: Pool, runs: list[Running], missing: int) -> list[Resize]:
         """Take so many slots from where they are worth the least."""
@@ -218,8 +235,9 @@ class Resizing:
         changes = self._paying(pool, runs, free, 0) or self._paying(pool, runs, free, free)
         chosen = [each for each in changes if each.learners < len(by_job[each.job].nodes)]
         for each in changes:
-            more = (each.learners - len(by_job[each.job].nodes)) * by_job[each.job].slots
-            if 0 < more <= free:
+            run = by_job[each.job]
+            more = (each.learners - len(run.nodes)) * run.slots
+            if 0 < more <= free and pool.could_return(run, each.learners):
                 free -= more
                 chosen.append(each)
         return chosen
@@ -255,9 +273,13 @@ class Resizing:
         rooms: Counter[str] = Counter()
         for run in runs:
             rooms[run.tenant] += (len(run.nodes) - run.gang.learners.min) * run.slots
+        for run in self._draft.snapshot.running:
+            if run.slot_type == pool.slot_type and run.tenant in rooms and isinstance(run.order, Resize):
+                rooms[run.tenant] -= max(0, run.order.learners - len(run.nodes)) * run.slots  # taken soon
         account = self._draft.ledger.account
         return {
-            tenant: held + max(0, account(tenant, pool.slot_type).room(1)) for tenant, held in rooms.items()
+            tenant: max(0, held + max(0, account(tenant, pool.slot_type).room(1)))
+            for tenant, held in rooms.items()
         }
 
     def _candidate(self, pool: Pool, run: Running, most: int, more: int = 0) -> Candidate:
@@ -314,13 +336,13 @@ def is_elastic(run: Running) -> bool:
 
 
 def _leaving(running: Iterable[Running], slot_type: str) -> int:
-    """Slots that are given up already, by orders that are being carried out."""
+    """Slots that orders give up that are being carried out, less those that they take."""
     total = 0
     for run in running:
         if run.slot_type != slot_type:
             continue
         if isinstance(run.order, Resize):
-            total += max(0, len(run.nodes) - run.order.learners) * run.slots
+            total += (len(run.nodes) - run.order.learners) * run.slots
         elif run.stopping or isinstance(run.order, Stop):
             total += len(run.nodes) * run.slots
     return total

@@ -62,9 +62,10 @@ class TenantWaits:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """same_starts: the part of the starts that the unchanged replay has within SAME_S of the real ones; off_s: the
-    median difference. Both None without a start. never_started: jobs of the time that are left out. limit_changes and
-    stops of the platform: what happened in the time that a replay does not know."""
+    """same_starts: the part of the starts that the unchanged replay has within SAME_S of the real ones; None if nothing
+    started in reality. off_s: the median difference of those that it has; None without one. never_started: jobs of the
+    time that are left out. limit_changes and stops of the platform: what happened in the time that a replay does not
+    know."""
 
     since: datetime
     until: datetime

@@ -108,9 +108,10 @@ def test_a_batch_stays_in_its_range_and_is_split_whole(
 ) -> None:
     profile = Profile(Range(least, most), TIMES, most_per_learner=each)
     choice = choose_batch(profile, learners, min(nodes, learners))
-    assert choice.batch == learners * choice.micro_batch * (choice.accumulations + 1)
+    computed = learners * choice.micro_batch * (choice.accumulations + 1)
+    assert choice.batch == min(computed, most)
+    assert computed < choice.batch + learners * (choice.accumulations + 1), "rounded up, no further"
     assert least <= choice.batch
-    assert choice.batch <= most or choice.batch < most + learners * (choice.accumulations + 1)
     assert not each or choice.micro_batch <= each
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import forecast
 from gpu_scheduler.model import (
     Gang,
     Plan,
@@ -25,6 +26,7 @@ from gpu_scheduler.model import (
     Snapshot,
     StepTimes,
     Stop,
+    TenantState,
 )
 from gpu_scheduler.policies.fair_share import ELASTIC, FairShare
 from gpu_scheduler.policies.fifo import Fifo
@@ -111,6 +113,39 @@ def test_runs_shrink_for_what_waits_for_slots_of_their_own_tenant_or_user() -> N
     assert resizes(plan(replace(made, quotas=wide, waiting=others[1:]))) == {}, "it counts against v"
     going = replace(held[0], order=Resize("r1", 2))
     assert resizes(plan(replace(made, quotas=full, running=(going, held[1])))) == {}
+
+
+def test_a_run_whose_type_has_no_nodes_left_is_left_alone() -> None:
+    made = snapshot(nodes(h1=8), [gang("j1", slot_type="h200")], [run("r1", "a1")])
+    decided = plan(made)
+    assert ([start.job for start in decided.starts], resizes(decided)) == (["j1"], {})
+    forecast(made, {})
+
+
+def test_a_run_that_could_not_start_again_is_not_resized() -> None:
+    made = snapshot(nodes(a1=8), [], [run("r1", "a1", "a1")])
+    assert resizes(plan(made)) == {"r1": 8}
+    states = (
+        TenantState("red", suspended=True),
+        TenantState("red", jobs_limit=0, jobs_used=1),
+        TenantState("red", max_time_s=60),
+    )
+    for state in states:
+        assert resizes(plan(replace(made, tenants=(state,)))) == {}, state
+    assert resizes(plan(replace(made, quotas=(QuotaUse("red", "a100", 1, 2),)))) == {}
+    down = tuple(replace(node, ready=False) for node in made.nodes) + nodes(a2=8)
+    assert resizes(plan(replace(made, nodes=down))) == {}
+
+
+def test_a_run_grows_only_where_its_learners_fit_whole() -> None:
+    wide = run("r1", "a1", slots=4, most=2)
+    assert resizes(plan(snapshot(nodes(a1=6, a2=6), [], [wide, running("r2", "a2", slots=4)]))) == {}
+    assert resizes(plan(snapshot(nodes(a1=8, a2=6), [], [wide, running("r2", "a2", slots=4)]))) == {"r1": 2}
+
+
+def test_what_a_run_is_about_to_take_is_not_given_to_another() -> None:
+    growing = replace(run("r2", "a1", "a1"), order=Resize("r2", 6))
+    assert resizes(plan(snapshot(nodes(a1=8), [], [growing, run("r3", "a1", "a1")]))) == {}
 
 
 def test_slots_that_others_wait_for_are_not_grown_into() -> None:

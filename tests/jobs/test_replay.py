@@ -224,3 +224,12 @@ def test_more_than_is_replayed_at_once_is_refused(
     monkeypatch.setattr(replays, "MOST", 1)
     with pytest.raises(CommandError, match=r"--replay: more than .* attempts; try fewer days"):
         answer()
+
+
+def test_a_replay_in_which_nothing_starts_is_said_to_be_one(tenants: tuple[Tenant, Tenant]) -> None:
+    red, _ = tenants
+    ran(red, 1, 0, 0, 10)
+    Quota.objects.filter(tenant=red).update(limit=0)
+    assert lines()[0] == (
+        "1 run was asked for. As the limits are now, 0% of them start within 60 s of when they did."
+    )

@@ -98,7 +98,7 @@ def test_two_admins_cannot_demote_or_disable_each_other_at_once(admin: User) -> 
             if name == "admin":
                 return users.user_disable(user=actor, username=other)
             return users.user_change(user=actor, username=other, changes={"is_superuser": False})
-        except LastAdmin:
+        except (LastAdmin, AdminOnly):  # the latter where the other one was quicker
             return None
 
     assert _at_once(2, leave) == 1

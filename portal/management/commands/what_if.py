@@ -57,7 +57,8 @@ def replay_lines(found: Replay) -> Iterator[str]:
     asked_for = "1 run was" if found.stays == 1 else f"{found.stays} runs were"
     yield (
         f"{asked_for} asked for. As the limits are now, {found.same_starts:.0%} of them start within"
-        f" {SAME_S:.0f} s of when they did; half are off by {found.off_s:.0f} s or less."
+        f" {SAME_S:.0f} s of when they did"
+        + (f"; half are off by {found.off_s:.0f} s or less." if found.off_s is not None else ".")
     )
     unknown = [
         f"{count} {one if count == 1 else many}"
