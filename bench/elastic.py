@@ -37,7 +37,7 @@ from gpu_scheduler.model import (
     StepTimes,
 )
 from gpu_scheduler.policies.fair_share import FairShare
-from gpu_scheduler.policies.resizing import Resizes
+from gpu_scheduler.policies.sizes import Resizes
 from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.report import completion_times
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from gpu_scheduler.model import QuotaUse, Running, TenantState
@@ -218,19 +219,45 @@ class Ledger:
             )
         return found
 
-    def _count_user(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
+    def of_type(self, slot_type: str) -> Ledger:
+        """A copy of what concerns this type, to be changed by itself."""
+        found = copy(self)
+        found._accounts = {key: copy(each) for key, each in self._accounts.items() if key[1] == slot_type}
+        cohorts = {key: copy(each) for key, each in self._cohorts.items() if key[1] == slot_type}
+        for account in found._accounts.values():
+            if account.cohort is not None:
+                account.cohort = cohorts[account.cohort.name, slot_type]
+        found._cohorts = cohorts
+        found._jobs = {tenant: copy(each) for tenant, each in self._jobs.items()}
+        found._live = {tenant: each.copy() for tenant, each in self._live.items()}
+        found._users = {
+            key: replace(each, used=each.used.copy(), live=found._live[key[0]])
+            for key, each in self._users.items()
+            if key[1] == slot_type
+        }
+        return found
+
+    def _count_user(self, tenant: str, user: str, slot_type: str, slots: int, jobs: int = 1) -> None:
         if tenant in self.limits_users:
             users = self.users(tenant, slot_type)
             users.used[user] += slots
-            users.live[user] += 1
+            users.live[user] += jobs
 
     def take(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
         """Count one more live job of this user that holds this many slots."""
-        self._count_user(tenant, user, slot_type, slots)
+        account = self._take(tenant, user, slot_type, slots, 1)
+        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+
+    def release(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
+        """Count one live job less of this user, and so many slots. Of a copy (``of_type``) only: shares stay."""
+        self._take(tenant, user, slot_type, -slots, -1)
+
+    def _take(self, tenant: str, user: str, slot_type: str, slots: int, jobs: int) -> Account:
+        self._count_user(tenant, user, slot_type, slots, jobs)
         account = self.account(tenant, slot_type)
         account.take(slots)
-        self.jobs(tenant).used += 1
-        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+        self.jobs(tenant).used += jobs
+        return account
 
     def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:
         """Reserve slots and one live job of the tenant's limits for this job, against the tenant's later ones.

@@ -394,11 +394,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Run this job with so many learners: its program is asked to save, then it queues again with that target."""
+    """Run this job with so many learners: its program is asked to save, then it queues again with that target, and is
+    offered its slots before other jobs.
+
+    for_job: the waiting job that what it gives up is promised to, None if to no job.
+    """
 
     job: str
     learners: int
     generation: int = 0
+    for_job: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,8 +505,8 @@ class Snapshot:
     """Everything that plan() knows. now and the policy's own state are values in here, so plan() is pure.
 
     policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
-    waiting jobs for which others were stopped, and until when they are offered slots before all others; None: as long
-    as some of the others still hold theirs.
+    waiting jobs for which others were stopped or resized, or that were resized themselves, and until when they are
+    offered slots before all others; None: as long as some of the others still hold theirs.
     """
 
     now: datetime

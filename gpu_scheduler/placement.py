@@ -7,7 +7,7 @@ by node; everything else about a pool is counting.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -216,24 +216,29 @@ class Pool:
         need, offer, least = self.need(gang), self.unreserved, gang.learners.min
         if self.capacity(offer, gang, need) < least:
             offer = self.free.copy()
-        if self._avoided and self.capacity(others := offer.without(self._avoided), gang, need) >= least:
-            offer = others
-        if gang.topology is not None and (names := self._domain_for(gang, need, offer)):
-            offer = offer.only(names)
-        choose = _pack if gang.strategy is PlacementStrategy.PACK else _spread
-        chosen = choose(offer, gang.learners.min, need)
+        chosen = self.choose(gang, offer)
         for name, learners in chosen:
             left = minus(self.free.of[name], need, learners)
             self.free.lower(name, left)
             self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
+    def choose(self, gang: Gang, offer: Rooms) -> list[tuple[str, int]]:
+        """How many of its fewest learners go to which of these nodes, which hold them."""
+        need, least = self.need(gang), gang.learners.min
+        if self._avoided and self.capacity(others := offer.without(self._avoided), gang, need) >= least:
+            offer = others
+        if gang.topology is not None and (names := self._domain_for(gang, need, offer)):
+            offer = offer.only(names)
+        chosen = _pack if gang.strategy is PlacementStrategy.PACK else _spread
+        return chosen(offer, least, need)
+
     def nodes_for(self, run: Running, sizes: Iterable[int]) -> dict[int, int]:
         """By number of learners: over how many nodes this run's would be laid if it started again and nothing else
         changed. Of sizes that do not fit: over how many empty nodes of the largest kind."""
         gang = run.gang
         need, offer = self.need(gang), self.unreserved
-        nodes = offer.by_fit(need)
+        nodes = offer.by_fit(need).copy()
         for name, learners in Counter(run.nodes).items():
             if name in offer.of:
                 fit = learners_in(offer.of[name], need)
@@ -253,16 +258,34 @@ class Pool:
             found[size] = used if left <= 0 else -(-size // whole)
         return found
 
-    def could_return(self, run: Running, learners: int) -> bool:
-        """Say whether so many learners of this run would fit if it started again and nothing else changed."""
-        gang, need = run.gang, self.need(run.gang)
-        own = Counter(name for name in run.nodes if name in self.unreserved.of)
-        level = gang.required_level
-        domains = {} if level is None else self.domains(level)
-        fit: Counter[Domain] = Counter()
-        for name, room in self.unreserved.of.items():
-            fit[domains.get(name, ())] += learners_in(room, need) + own[name]
-        return max(fit.values(), default=0) >= learners
+    def fitting_beside(self, run: Running, offer: Rooms) -> int:
+        """How many learners it can have on these nodes beside those that it has. If it requires a domain: in the one
+        where it is, or in another one that holds all of them."""
+        need, level = self.need(run.gang), run.gang.required_level
+        if level is None:
+            return offer.capacity(need)
+        fitting = offer.by_domain(need, self._domains_of(level))
+        return max(0, fitting.learners.get(self._domain_of(run, level), 0), fitting.most - len(run.nodes))
+
+    def places_beside(self, run: Running, offer: Rooms, learners: int) -> list[tuple[str, int]]:
+        """Nodes for so many learners of a run that ``fitting_beside``, with how many go where: its own first."""
+        need, level = self.need(run.gang), run.gang.required_level
+        own = [
+            (name, learners_in(offer.of[name], need)) for name in sorted(set(run.nodes)) if name in offer.of
+        ]
+        if sum(fit for _, fit in own) >= learners:
+            return list(_filled(own, learners))
+        if level is not None:
+            domains = self._domains_of(level)
+            fitting, domain = offer.by_domain(need, domains), self._domain_of(run, level)
+            if fitting.learners.get(domain, 0) < learners:
+                domain, _ = fitting.widest
+            offer = offer.only(name for name in domains.nodes[domain] if name in offer.of)
+        return _pack(offer, learners, need)
+
+    def _domain_of(self, run: Running, level: Level) -> Domain:
+        """The domain in which all its learners are; () if that left the cluster."""
+        return self._domains_of(level).of.get(run.nodes[0], ())
 
     def _domain_for(self, gang: Gang, need: Room, offer: Rooms) -> list[str]:
         """The nodes of the smallest domain that holds all its learners; none if none of a level that counts does.
@@ -405,6 +428,15 @@ def _largest(nodes: Iterable[Node], slot_type: str) -> Room:
     """What a learner takes beyond what it requests, on the node where that is most; no slots."""
     extra = [node.per_learner.needed(slot_type) for node in nodes]
     return (0, max((each[1] for each in extra), default=0), max((each[2] for each in extra), default=0))
+
+
+def _filled(nodes: Iterable[tuple[str, int]], learners: int) -> Iterator[tuple[str, int]]:
+    """So many learners onto these nodes, one after the other, as each fits so many."""
+    for name, fit in nodes:
+        taken = min(fit, learners)
+        if taken:
+            yield name, taken
+        learners -= taken
 
 
 def _pack(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:

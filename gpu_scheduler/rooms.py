@@ -64,13 +64,14 @@ class Rooms:
         self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
         self._capacity: dict[Room, int] = {}
         self._most: dict[tuple[int, Room], int] = {}
+        self._by_fit: dict[Need, Counter[int]] = {}
         self._by_domain: dict[tuple[Level, Room], Fitting] = {}
 
     def copy(self) -> Rooms:
         """The same, to be lowered by itself."""
         found = copy(self)
         found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
-        found._capacity, found._most, found._by_domain = {}, {}, {}
+        found._capacity, found._most, found._by_domain, found._by_fit = {}, {}, {}, {}
         return found
 
     def without(self, names: Collection[str]) -> Rooms:
@@ -95,6 +96,7 @@ class Rooms:
         if self._heaps is not None:
             heapq.heappush(self._heaps[to], name)
         self._most.clear()
+        self._by_fit.clear()
         known = self._capacity
         if len(known) > NEEDS_KNOWN:
             known.clear()
@@ -130,10 +132,12 @@ class Rooms:
         return sorted([each for each in fitting if each[0]])
 
     def by_fit(self, need: Need) -> Counter[int]:
-        """How many nodes hold how many learners of this size."""
-        found: Counter[int] = Counter()
-        for room, nodes in self._count.items():
-            found[learners_in(room, need)] += nodes
+        """How many nodes hold how many learners of this size; not to be changed."""
+        found = self._by_fit.get(need)
+        if found is None:
+            found = self._by_fit[need] = Counter()
+            for room, nodes in self._count.items():
+                found[learners_in(room, need)] += nodes
         return found
 
     def pop(self, room: Room) -> str | None:

@@ -28,9 +28,10 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
     """What the next snapshot shows once this plan is carried out, and these running jobs have released their slots.
 
     Starts hold their slots from now and are the last in running, in the plan's order. Stops and resizes are pending
-    orders: the job holds its slots until it is in ended; then it waits again with its first queued_at, and the slots
-    are promised to the job that it was stopped for. A job that ended without an order is gone. plan None: nothing was
-    decided, the policy's state stays. O(n), and what does not change is not copied: forecasts call this at each event.
+    orders: the job holds its slots until it is in ended; then it waits again with its first queued_at. The slots are
+    promised to the job that it was stopped for, and after a resize to itself, too. A job that ended without an order is
+    gone. plan None: nothing was decided, the policy's state stays. O(n), and what does not change is not copied:
+    forecasts call this at each event.
     """
     waiting, running = snapshot.waiting, snapshot.running
     began: list[Running] = []
@@ -112,11 +113,12 @@ def _promised(
     snapshot: Snapshot, running: Iterable[Running], released: Iterable[Running]
 ) -> Mapping[str, datetime | None]:
     """Until when the policy has freed slots offered first to the job that they were freed for (Policy.promise_s)."""
-    freed_for = [run.order.for_job for run in released if isinstance(run.order, Stop)]
-    promised = {**snapshot.promised, **{job: None for job in freed_for if job is not None}}
+    freed_for = [run.order.for_job for run in released if run.order is not None]
+    resized = [run.job for run in released if isinstance(run.order, Resize)]
+    promised = {**snapshot.promised, **{job: None for job in (*freed_for, *resized) if job is not None}}
     if not promised:
         return promised
-    leaving = {run.order.for_job for run in running if isinstance(run.order, Stop)}
+    leaving = {run.order.for_job for run in running if run.order is not None}
     until = snapshot.now + timedelta(seconds=policy_of(snapshot).promise_s)
     return {job: None if job in leaving else at or until for job, at in promised.items()}
 

@@ -27,10 +27,11 @@ class Unreserved(Check):
         pool = supply.pool
         if self._quota_reserved(gang, supply) or self._jobs_reserved(gang, supply):
             return Finding(self, gang, supply, Scope.TENANT)
-        assert pool is not None
+        if pool is None or pool.reserved_for is None:
+            return None
         need = gang.need if pool.only_slots else pool.need(gang)
-        if pool.reserved_for is not None and pool.fits_on_free(gang, need):
-            return None if pool.fits(gang, supply.now) else Finding(self, gang, supply, Scope.CLUSTER)
+        if pool.fits_on_free(gang, need) and not pool.fits(gang, supply.now):
+            return Finding(self, gang, supply, Scope.CLUSTER)
         return None
 
     def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -22,8 +22,11 @@ from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
-from gpu_scheduler.policies.preemption import PREEMPTS, Preemption
-from gpu_scheduler.policies.resizing import Resizes, Resizing
+from gpu_scheduler.policies.orders import Orders
+from gpu_scheduler.policies.preemption import PREEMPTS, RECLAIMED, Preemption
+from gpu_scheduler.policies.resizing import Resizing
+from gpu_scheduler.policies.shrinking import Shrinking
+from gpu_scheduler.policies.sizes import Resizes, Sizes
 
 NO_TIME = timedelta()
 OF_USER = "user:"
@@ -64,7 +67,7 @@ class FairShare(Policy):
             changes += [
                 run.started_at + lease for run in snapshot.running if lends or run.priority < PREEMPTS
             ]
-        if (resize_at := self.resizes.next_at(snapshot)) is not None:
+        if (resize_at := self.resizes.next_at(snapshot, self.lease_s)) is not None:
             changes.append(resize_at)
         for key, since in _of_jobs(snapshot.policy_state):
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
@@ -97,6 +100,9 @@ class FairShareRound(Round):
             of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
+        self._returning = {
+            gang.job for gang in draft.waiting if gang.target is not None and gang.job in self._promised
+        }
         self._timeout = timedelta(seconds=policy.starvation_timeout_s)
         self._aging = timedelta(seconds=policy.aging_s)
         self._queues_with_head: set[tuple[str, str]] = set()
@@ -104,9 +110,11 @@ class FairShareRound(Round):
         self._users_with_head: set[tuple[str, str, str]] = set()
         self._marks_of_user: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
-        self._preemption = Preemption(draft, policy.lease_s)
-        self._resizing = Resizing(draft, policy.resizes, policy.lease_s)
-        self._leaving_for: dict[str, int] = {}
+        self._orders = Orders(draft)
+        sizes = Sizes(self._orders, policy.resizes, policy.lease_s)
+        self._preemption = Preemption(self._orders, policy.lease_s)
+        self._shrinking = Shrinking(self._orders, sizes)
+        self._resizing = Resizing(self._orders, sizes, policy.resizes)
         self._borrowing: list[tuple[int, Gang]] = []
         self._lenders_waiting: list[tuple[Gang, Finding]] = []
 
@@ -179,7 +187,8 @@ class FairShareRound(Round):
                 next_ones[level].append(gang)
             else:
                 others[level].append(gang)
-        promised.sort(key=lambda each: (-each[0], each[1].queued_at, each[1].job))
+        # What was resized comes after what it was resized for: that is placed where the room was made.
+        promised.sort(key=lambda each: (each[1].target is not None, -each[0], each[1].queued_at, each[1].job))
         yield from (gang for _, gang in promised)
         for level in sorted(next_ones.keys() | others.keys(), reverse=True):
             overdue = next_ones.get(level, [])
@@ -195,15 +204,14 @@ class FairShareRound(Round):
         if not finding.check.queues:
             return
         if finding.check.own:
+            self._shrinking.make_room(gang, finding)
             self._wait_for_user(gang, finding)
             return
         account = finding.supply.account
         in_need = finding.scope is Scope.CLUSTER or finding.check.code is WaitReason.COHORT_GPUS
         if in_need and account.cohort is not None and not account.borrows(gang.asked):
             self._lenders_waiting.append((gang, finding))
-        leaving = self._preemption.make_room(gang, finding)
-        if leaving:
-            self._leaving_for[gang.job] = leaving
+        if self._shrinking.make_room(gang, finding) or self._preemption.make_room(gang, finding):
             self._must_start_next.add(gang.job)
         slot_type = finding.supply.slot_type
         self._mark(gang, slot_type)
@@ -243,30 +251,59 @@ class FairShareRound(Round):
         self._queues_with_head.add(queue)
 
     def size(self, gang: Gang) -> int:
-        return self._resizing.first_size(gang)
+        """Its fewest learners while one that was resized has still to be placed: nothing may take its place."""
+        self._returning.discard(gang.job)
+        size = self._resizing.first_size(gang)
+        return size if gang.target is not None or not self._returning else gang.learners.min
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
-        stops = self._preemption.stops
-        return stops, self._resizing.orders(list(waits), stops)
+        self._resizing.orders(waits)
+        return self._orders.stops, self._orders.resizes
 
     def state(self) -> PolicyState:
         of_users = {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
         return self._marks | of_users | ({ELASTIC: self._now} if self._resizing.is_needed else {})
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
-        """queue_head_since; stopping_for_it: how many running jobs are stopped so that it can start."""
-        heads = {job: {"queue_head_since": _timestamp(since)} for job, since in self._marks.items()}
-        stops = {job: {"stopping_for_it": count} for job, count in self._leaving_for.items()}
-        return {job: heads.get(job, {}) | stops.get(job, {}) for job in heads.keys() | stops.keys()}
+        """queue_head_since; stopping_for_it, resizing_for_it: how many running jobs are stopped, or shrink, for it."""
+        found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for job, since in self._marks.items():
+            found[job]["queue_head_since"] = _timestamp(since)
+        for job in self._orders.given_for:
+            stops, resizes = self._given(job)
+            if stops:
+                found[job]["stopping_for_it"] = len(stops)
+            if resizes:
+                found[job]["resizing_for_it"] = len(resizes)
+        return found
 
     def remarks(self) -> Mapping[str, str]:
-        return {job: self._remark(job, count) for job, count in self._leaving_for.items()}
+        return {job: _remark(*self._given(job)) for job in self._orders.given_for}
 
-    def _remark(self, job: str, count: int) -> str:
-        which = self._preemption.whose(job)
-        if count == 1:
-            return f"A running job {which} is being stopped for it."
-        return f"{count} running jobs {which} are being stopped for it."
+    def _given(self, job: str) -> tuple[list[Stop], list[Resize]]:
+        """The orders that are carried out for the job."""
+        orders = [order for _, order in self._orders.given_for[job]]
+        stops = [order for order in orders if isinstance(order, Stop)]
+        return stops, [order for order in orders if isinstance(order, Resize)]
+
+
+def _remark(stops: Sequence[Stop], resizes: Sequence[Resize]) -> str:
+    found = []
+    if stops:
+        which = _whose({stop.reason for stop in stops})
+        jobs = "A running job" if len(stops) == 1 else f"{len(stops)} running jobs"
+        found.append(f"{jobs} {which} {'is' if len(stops) == 1 else 'are'} being stopped for it.")
+    if resizes:
+        jobs = "An elastic job shrinks" if len(resizes) == 1 else f"{len(resizes)} elastic jobs shrink"
+        found.append(f"{jobs} for it.")
+    return " ".join(found)
+
+
+def _whose(reasons: Collection[str]) -> str:
+    """Which runs are stopped for these reasons, in words that follow "a running job"."""
+    if RECLAIMED not in reasons:
+        return "of lower priority"
+    return "on borrowed devices" if len(reasons) == 1 else "of lower priority or on borrowed devices"
 
 
 def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:

@@ -101,7 +101,8 @@ class PerPoolRound(Round):
             more_stops, more_resizes = each.orders(own[key])
             stops += more_stops
             resizes += [resize for resize in more_resizes if self._of[resize.job] == key]
-        return stops, resizes
+        stopped = {stop.job for stop in stops}
+        return stops, [resize for resize in resizes if resize.job not in stopped]
 
     def state(self) -> PolicyState:
         return {key: each.state() for key, each in self._rounds.items()}

@@ -212,11 +212,15 @@ def write_orders(orders: Iterable[Stop | Resize]) -> list[str]:
 
 
 def _write_order(order: Stop | Resize) -> bool:
-    values: dict[str, Any] = {"job": order.job, "generation": order.generation}
+    values: dict[str, Any] = {
+        "job": order.job,
+        "generation": order.generation,
+        "for_job": order.for_job or "",
+    }
     if isinstance(order, Stop):
-        values |= {"reason": order.reason, "for_job": order.for_job or "", "learners": None}
+        values |= {"reason": order.reason, "learners": None}
     else:
-        values |= {"reason": StopReason.RESCALED.value, "for_job": "", "learners": order.learners}
+        values |= {"reason": StopReason.RESCALED.value, "learners": order.learners}
     with connection.cursor() as cursor:
         cursor.execute(WRITE_STOP if isinstance(order, Stop) else WRITE_RESIZE, values)
         accepted = cursor.rowcount == 1

@@ -34,7 +34,8 @@ from jobs.steps import reported_step
 
 CLOSE_ATTEMPT = """
 UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
-  outcome = %s, message = %s, freed_for = (SELECT order_for_job FROM jobs_job WHERE id = job_id)
+  outcome = %s, message = %s, freed_for = (SELECT CASE WHEN order_for_job = '' AND order_learners IS NOT NULL THEN id
+    ELSE order_for_job END FROM jobs_job WHERE id = job_id)
 WHERE job_id = %s AND n = %s AND held
 RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
   extract(epoch FROM known_at - opened_at)

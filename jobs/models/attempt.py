@@ -40,7 +40,7 @@ class Attempt(models.Model):
     outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
     freed_for = models.CharField(
         max_length=12, blank=True, db_default=""
-    )  # job that is offered its slots first
+    )  # job that is offered its slots first; after a resize its own is, too
     message = models.TextField(blank=True)
 
     class Meta:

@@ -32,7 +32,7 @@ from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
 from jobs.selectors.requests import elastic_range, per_learner, profile, requested
-from jobs.states import TAKES_ORDERS, Intent, State
+from jobs.states import TAKES_ORDERS, Intent, State, StopReason
 from tenants.models import Quota, Tenant
 
 
@@ -150,18 +150,20 @@ def policy_state(policy: Policy) -> PolicyState:
 
 
 def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> dict[str, datetime | None]:
-    """Jobs for which others were stopped by order, and until when their slots are offered to them first: counted from
-    when the last of the others has left, None before that."""
-    leaving = {run.order.for_job for run in running if isinstance(run.order, Stop) and run.order.for_job}
+    """Jobs for which others were stopped or resized by order, or that were resized themselves, and until when these
+    slots are offered to them first: counted from when the last of the others has left, None before that."""
+    leaving = {run.order.for_job for run in running if run.order is not None and run.order.for_job}
     freed = Attempt.objects.exclude(freed_for="").filter(
         Q(closed_at__gt=now - promise) | Q(freed_for__in=leaving)
     )
-    latest = freed.order_by("closed_at").values_list("freed_for", "closed_at")
-    return {
-        job: None if job in leaving else closed_at + promise
-        for job, closed_at in latest
-        if closed_at is not None
-    }
+    promised: dict[str, datetime | None] = {}
+    latest = freed.order_by("closed_at").values_list("job", "freed_for", "outcome", "closed_at")
+    for job, freed_for, outcome, closed_at in latest:
+        if closed_at is None:
+            continue
+        for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for}:
+            promised[each] = None if each in leaving else closed_at + promise
+    return promised
 
 
 def gang_of_job(job_id: str) -> Gang:
@@ -300,7 +302,7 @@ def _run(
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)
     elif order_learners is not None and intent == Intent.RUN and order_gen == generation:
-        order = Resize(gang.job, order_learners, order_gen)  # any request of the owner voids a resize
+        order = Resize(gang.job, order_learners, order_gen, for_job or None)  # any request of the owner voids a resize
     since, limit_s = processing_at or opened_at, gang.runs_at_most_s
     return Running(
         gang,

@@ -10,43 +10,29 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import forecast
+from gpu_scheduler.ledger import Ledger
 from gpu_scheduler.model import (
     Gang,
-    Plan,
+    Level,
     Priority,
     Profile,
     QuotaUse,
-    Range,
     Resize,
     Running,
     Snapshot,
     StepTimes,
     Stop,
     TenantState,
+    Topology,
 )
 from gpu_scheduler.policies.fair_share import ELASTIC, FairShare
 from gpu_scheduler.policies.fifo import Fifo
 from gpu_scheduler.policies.per_pool import PerPool
+from tests.gpu_scheduler.elastic_runs import FLAT, PERFECT, elastic, elastic_worlds, resizes, run
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, overcommitted, running, snapshot
-
-PERFECT = Profile(step_times=StepTimes(0.0, 1.0), largest=64)
-"""Twice the learners train twice as fast."""
-FLAT = Profile(step_times=StepTimes(1.0, 0.0), largest=64)
-"""More learners train no faster."""
-
-
-def run(job: str, *on: str, most: int = 8, profile: Profile = PERFECT, **changes: Any) -> Running:
-    """An elastic run of at least one learner, which started an hour ago."""
-    made = running(job, *on, **changes)
-    return replace(made, gang=replace(made.gang, learners=Range(1, most), elastic=profile))
-
-
-def resizes(made: Plan) -> dict[str, int]:
-    return {each.job: each.learners for each in made.resizes}
 
 
 def test_a_run_grows_into_what_is_free_and_is_left_alone_where_that_helps_nothing() -> None:
@@ -171,7 +157,7 @@ def test_a_young_run_is_left_alone_unless_others_wait() -> None:
     young = replace(run("r1", "a1", "a1"), started_at=NOON - timedelta(seconds=59))
     assert resizes(plan(snapshot(nodes(a1=8), [], [young]))) == {}
     due = FairShare().next_event_at(snapshot(nodes(a1=8), [], [young]))
-    assert due == NOON + timedelta(seconds=1)
+    assert due == NOON + timedelta(seconds=60), "all at once, at full minutes"
     assert resizes(plan(snapshot(nodes(a1=2), [gang("j1")], [young]))) == {"r1": 1}
     newest = replace(young, started_at=NOON - timedelta(seconds=19))
     assert resizes(plan(snapshot(nodes(a1=2), [gang("j1")], [newest]))) == {}, "its lease"
@@ -230,10 +216,6 @@ def test_behind_several_policies_each_one_resizes_its_own_gangs() -> None:
     assert len(plan(snapshot(on, waiting, policy=mixed)).starts[0].placement.nodes) == 1
 
 
-def elastic(job: str, profile: Profile = PERFECT, **changes: Any) -> Gang:
-    return replace(gang(job, **changes), learners=Range(1, 8), elastic=profile)
-
-
 def test_a_job_whose_program_was_measured_before_starts_with_its_part() -> None:
     def sizes(on: dict[str, int], waiting: Iterable[Gang], busy: Iterable[Running] = ()) -> dict[str, int]:
         made = plan(snapshot(nodes(**on), waiting, busy))
@@ -253,56 +235,6 @@ def test_a_job_whose_program_was_measured_before_starts_with_its_part() -> None:
     assert sizes({"a1": 6}, [elastic("j1"), high]) == {"j1": 2, "j2": 4}
 
 
-@st.composite
-def elastic_worlds(draw: st.DrawFn) -> Snapshot:
-    on = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
-    machines = nodes(**{f"a{n}": size for n, size in enumerate(on)})
-    free = {node.name: node.slots for node in machines}
-    profiles = st.sampled_from([PERFECT, FLAT, Profile(), replace(PERFECT, largest=2)])
-    busy = []
-    for number in range(draw(st.integers(0, 4))):
-        slots = draw(st.integers(1, 2))
-        places = [name for name, left in free.items() for _ in range(left // slots)]
-        taken = places[: draw(st.integers(0, 4))]
-        if not taken:
-            continue
-        for name in taken:
-            free[name] -= slots
-        made = running(
-            f"r{number}",
-            *taken,
-            slots=slots,
-            tenant=draw(st.sampled_from(["red", "green"])),
-            priority=draw(st.integers(0, 3)),
-        )
-        least = draw(st.integers(1, len(taken)))
-        learners = Range(least, len(taken) + draw(st.integers(0, 6)))
-        known = draw(st.none() | profiles)
-        made = replace(
-            made,
-            gang=replace(made.gang, learners=learners if known else Range.fixed(len(taken)), elastic=known),
-            started_at=NOON - timedelta(seconds=draw(st.sampled_from([5, 30, 90, 4000]))),
-            order=draw(st.sampled_from([None, None, None, Stop(f"r{number}", "preempted")])),
-        )
-        busy.append(made)
-    waiting = []
-    for number in range(draw(st.integers(0, 4))):
-        each = gang(
-            f"j{number}",
-            draw(st.integers(1, 3)),
-            draw(st.integers(1, 3)),
-            tenant=draw(st.sampled_from(["red", "green"])),
-            priority=draw(st.integers(0, 3)),
-        )
-        known = draw(st.none() | profiles)
-        if known is not None:
-            learners = Range(each.learners.min, each.learners.min + draw(st.integers(0, 5)))
-            each = replace(each, learners=learners, elastic=known)
-        waiting.append(each)
-    limits = {"red": draw(st.integers(0, 20)), "green": 100}
-    return snapshot(machines, waiting, busy, limits=limits)
-
-
 @settings(max_examples=300, deadline=None)
 @given(elastic_worlds())
 def test_whatever_runs_and_waits(made: Snapshot) -> None:
@@ -320,7 +252,7 @@ def test_whatever_runs_and_waits(made: Snapshot) -> None:
     free = sum(node.slots for node in made.nodes) - sum(used.values())
     ordered = [each.job for each in (*decided.stops, *decided.resizes)]
     assert len(ordered) == len(set(ordered))
-    limits = {quota.tenant: quota.limit for quota in made.quotas if quota.slot_type == "a100"}
+    accounts = Ledger(made.quotas)
     for each in decided.resizes:
         run_ = runs[each.job]
         more = (each.learners - len(run_.nodes)) * run_.slots
@@ -330,5 +262,77 @@ def test_whatever_runs_and_waits(made: Snapshot) -> None:
         if more > 0:
             free -= more
             used[run_.tenant] += more
-            assert used[run_.tenant] <= limits[run_.tenant]
+            assert used[run_.tenant] <= accounts.account(run_.tenant, "a100").most
     assert free >= 0
+
+
+def grown(made: Snapshot) -> dict[str, int]:
+    """By job, how many learners more it gets."""
+    held = {each.job: len(each.nodes) for each in made.running}
+    return {job: size - held[job] for job, size in resizes(plan(made)).items()}
+
+
+def test_all_that_grow_in_one_plan_share_what_a_cohort_a_user_or_a_quota_has_left() -> None:
+    two = [run("r1", "a1", user="u"), run("r2", "a1", user="u")]
+    of_user = (QuotaUse("red", "a100", 100, 2, user_limit=4),)
+    assert sum(grown(replace(snapshot(nodes(a1=8), [], two), quotas=of_user)).values()) == 2
+
+    lenders = [run("r1", "a1"), run("r2", "a1", tenant="green")]
+    cohort = (
+        QuotaUse("red", "a100", 1, 1, "lab"),
+        QuotaUse("green", "a100", 1, 1, "lab"),
+        QuotaUse("blue", "a100", 3, 0, "lab"),
+    )
+    lent = replace(snapshot(nodes(a1=16), [], lenders), quotas=cohort)
+    assert sum(grown(lent).values()) == 3
+    own = (cohort[0], replace(cohort[1], limit=3), replace(cohort[2], limit=1))
+    assert sum(grown(replace(lent, quotas=own)).values()) == 3
+
+
+def test_what_is_reserved_of_a_quota_is_not_grown_into() -> None:
+    """A job that waited too long for two of its tenant's slots."""
+    made = snapshot(nodes(a1=8, a2=1), [gang("j1", 1, 8)], [run("r1", "a1"), running("f1", "a2")])
+    since = {"j1": NOON - timedelta(hours=1)}
+    quotas = (QuotaUse("red", "a100", 12, 2),)
+    assert grown(replace(made, quotas=quotas, policy_state=since)) == {}
+    assert grown(replace(made, quotas=quotas, waiting=())) == {"r1": 7}
+
+
+def test_runs_of_one_tenant_share_what_it_weighs() -> None:
+    many = [run(f"r{n}", "a1", most=32) for n in range(3)]
+    made = snapshot(nodes(a1=16), [], [*many, run("g1", "a1", tenant="green", most=32)])
+    sizes = {job: more + 1 for job, more in grown(made).items()}
+    assert sizes["g1"] == 8
+    assert sum(sizes.get(f"r{n}", 1) for n in range(3)) <= 8
+
+
+def test_only_so_many_runs_are_divided_at_once() -> None:
+    many = [run(f"r{n:02}", "a1") for n in range(20)]
+    assert len(resizes(plan(snapshot(nodes(a1=160), [], many)))) == 8
+    busy = [replace(each, order=Resize(each.job, 2)) for each in many[:5]]
+    assert len(resizes(plan(snapshot(nodes(a1=160), [], [*busy, *many[5:]])))) == 3
+
+
+def test_a_run_that_requires_a_rack_grows_in_a_rack_alone() -> None:
+    placed = [replace(node, rack=node.name) for node in nodes(a1=4, a2=6)]
+    required = run("r1", "a1")
+    required = replace(required, gang=replace(required.gang, topology=Topology(Level.RACK, required=True)))
+    assert grown(snapshot(placed, [], [required])) == {"r1": 5}, "in the larger rack, where all fit"
+    beside = [required, *(running(f"f{n}", "a2") for n in range(4))]
+    assert grown(snapshot(placed, [], beside)) == {"r1": 3}
+
+
+def test_what_waits_for_its_own_limits_takes_nothing_from_a_job_that_starts() -> None:
+    def size(*waiting: Gang, **changes: Any) -> int:
+        made = replace(snapshot(nodes(a1=8), [elastic("j1"), *waiting]), **changes)
+        return next(len(start.placement.nodes) for start in plan(made).starts if start.job == "j1")
+
+    other = gang("j2", 4, tenant="green")
+    assert size(other) == 4
+    suspended = (TenantState("green", suspended=True),)
+    assert size(other, tenants=suspended) == 8
+    quotas = (QuotaUse("red", "a100", 8, 0), QuotaUse("green", "a100", 2, 0))
+    assert size(other, quotas=quotas) == 8
+    assert size(gang("j2", 16, tenant="green")) == 8, "it would not fit on what is free"
+    own = (QuotaUse("red", "a100", 8, 0, user_limit=3),)
+    assert size(quotas=own) == 3

@@ -1,0 +1,93 @@
+"""What one slot type has left for gangs that run and are to have more learners, on nodes and in every limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpu_scheduler.checks import Check, Scope
+from gpu_scheduler.draft import Draft, Supply
+from gpu_scheduler.model import Resize, Running, WaitReason
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.rooms import Rooms, minus, plus
+
+
+class Ahead:
+    """Once these runs have given up learners, and what other orders add and what was taken have their places.
+
+    A gang that grows keeps the learners that it has where they are; it is asked the same checks as one that starts.
+    """
+
+    def __init__(self, draft: Draft, pool: Pool, shrunk: Iterable[tuple[Running, int]] = ()) -> None:
+        self._pool, self._now, self._slot_type = pool, draft.snapshot.now, pool.slot_type
+        checks = policy_of(draft.snapshot).checks_for(pool.slot_type)
+        self._limits = [check for check in checks if _is_limit(check)]
+        self._ledger = draft.ledger.of_type(pool.slot_type)
+        self._nodes = self._without(shrunk)
+        for run in draft.snapshot.running:
+            order = run.order
+            grows = isinstance(order, Resize) and order.learners > len(run.nodes)
+            if run.slot_type == pool.slot_type and isinstance(order, Resize) and grows:
+                self.take(run, min(order.learners, len(run.nodes) + self._fitting(run)))
+
+    def most(self, run: Running, learners: int) -> int:
+        """Of so many learners, or fewer, the most with which it could start again; fewer than it has: with none."""
+        now = len(run.nodes)
+        most = min(learners, now + self._fitting(run))
+        self._count(run, now, -1)
+        while most >= now and not self._allowed(run, most):
+            most -= 1
+        self._count(run, now, 1)
+        return most
+
+    def could_return(self, run: Running) -> bool:
+        """Whether it could start again with its fewest learners: a suspension or a lowered limit stops nothing that
+        runs, so no resize may."""
+        now = len(run.nodes)
+        self._count(run, now, -1)
+        allowed = self._allowed(run, min(run.gang.learners.min, now))
+        self._count(run, now, 1)
+        return allowed and all(name in self._nodes.of for name in run.nodes)
+
+    def take(self, run: Running, learners: int) -> None:
+        """Count the learners that it is to have in addition."""
+        now, need = len(run.nodes), self._pool.need(run.gang)
+        self._count(run, now, -1)
+        self._count(run, learners, 1)
+        for name, more in self._pool.places_beside(run, self._nodes, learners - now):
+            self._nodes.lower(name, minus(self._nodes.of[name], need, more))
+
+    def _fitting(self, run: Running) -> int:
+        return self._pool.fitting_beside(run, self._nodes)
+
+    def _allowed(self, run: Running, learners: int) -> bool:
+        gang, ledger = run.gang.resized(learners=learners), self._ledger
+        account, jobs = ledger.account(gang.tenant, self._slot_type), ledger.jobs(gang.tenant)
+        users = ledger.users(gang.tenant, self._slot_type)
+        supply = Supply(self._slot_type, None, account, jobs, users, self._now)
+        return all(not check.applies(supply) or check.test(gang, supply) is None for check in self._limits)
+
+    def _count(self, run: Running, learners: int, sign: int) -> None:
+        count = self._ledger.take if sign > 0 else self._ledger.release
+        count(run.tenant, run.gang.user, run.slot_type, learners * run.slots)
+
+    def _without(self, shrunk: Iterable[tuple[Running, int]]) -> Rooms:
+        """The unreserved nodes, with what these runs give up. They keep learners where most of theirs are."""
+        of = None
+        for run, learners in shrunk:
+            of = of or dict(self._pool.unreserved.of)
+            need, kept = self._pool.need(run.gang), learners
+            for name, there in Counter(run.nodes).most_common():
+                stay = min(there, kept)
+                kept -= stay
+                for _ in range(there - stay if name in of else 0):
+                    of[name] = plus(of[name], need)
+            self._count(run, len(run.nodes), -1)
+            self._count(run, learners, 1)
+        return self._pool.unreserved.copy() if of is None else Rooms(of)
+
+
+def _is_limit(check: Check) -> bool:
+    """Whether it looks at quotas and other limits, or at what is reserved of these, and not at nodes."""
+    return check.scope is Scope.TENANT or check.code is WaitReason.FAIR_SHARE

@@ -1,0 +1,90 @@
+"""The running gangs in one plan: which of them can still be ordered to stop or to resize, and for whom they do so."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from datetime import timedelta
+
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.model import Gang, Resize, Running, Stop
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.policies.room import RoomLeft, RoomMade
+
+Order = Stop | Resize
+
+
+def can_be_ordered(run: Running) -> bool:
+    """Whether an order would be carried out: it is not on its way out already, and queues again after that."""
+    return not run.stopping and run.order is None and run.requeues
+
+
+class Orders:
+    """What the rules of one plan share: an order of one is known to the others.
+
+    free_to_go: by type, the runs that can be ordered. given_for: by waiting job, the runs that leave or shrink for it,
+    by orders that are under way and by those of this plan. stops, resizes: those of this plan.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.now = draft.snapshot.now
+        self.of_type: defaultdict[str, list[Running]] = defaultdict(list)
+        self.free_to_go: defaultdict[str, dict[str, Running]] = defaultdict(dict)
+        self.given_for: defaultdict[str, list[tuple[Running, Order]]] = defaultdict(list)
+        self.stops: list[Stop] = []
+        self.resizes: list[Resize] = []
+        self._rooms: dict[str, RoomLeft] = {}
+        self._users: Counter[tuple[str, str, str]] = Counter()
+        """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
+        for run in draft.snapshot.running:
+            self.of_type[run.slot_type].append(run)
+            if can_be_ordered(run):
+                self.free_to_go[run.slot_type][run.job] = run
+            elif run.order is not None and run.order.for_job is not None:
+                self.given_for[run.order.for_job].append((run, run.order))
+
+    def rooms(self, pool: Pool) -> RoomLeft:
+        """What this type's nodes and limits will have left, after what was ordered for others."""
+        found = self._rooms.get(pool.slot_type)
+        if found is None:
+            found = self._rooms[pool.slot_type] = RoomLeft(pool, self.of_type[pool.slot_type])
+        return found
+
+    def past(self, run: Running, lease_s: float) -> bool:
+        """Whether it has run for so long, so that one that is ordered again and again still gets on in between."""
+        return self.now - run.started_at >= timedelta(seconds=lease_s)
+
+    def user_allows(self, gang: Gang, slot_type: str, *, freed: int = 0) -> bool:
+        """Whether its user can have what it asks for, with what this plan makes room for before. freed: slots of this
+        user that leave for it."""
+        users = self.draft.ledger.users(gang.tenant, slot_type)
+        slots = self._users[gang.tenant, gang.user, slot_type] + gang.asked - freed
+        return users.allow(gang.user, slots=slots, jobs=self._users[gang.tenant, gang.user, ""] + 1)
+
+    def given(self, gang: Gang, slot_type: str) -> list[tuple[Running, Order]]:
+        """The runs on this type that leave or shrink for the gang."""
+        orders = self.given_for.get(gang.job, ())
+        return [(run, order) for run, order in orders if run.slot_type == slot_type]
+
+    def give(self, gang: Gang, made: RoomMade, orders: list[tuple[Running, Order]]) -> int:
+        """Order this, and reserve what it frees for the gang and for those that start again. How many runs leave or
+        shrink for it, those ordered to before included."""
+        slot_type = made.slot_type
+        self.rooms(self.draft.pools[slot_type]).keep(made)
+        self._users[gang.tenant, gang.user, slot_type] += gang.asked
+        self._users[gang.tenant, gang.user, ""] += 1
+        self.draft.reserve_nodes(gang, slot_type, made.nodes())
+        for back, nodes in made.returns():
+            self.draft.reserve_nodes(back, slot_type, nodes)
+        for run, order in orders:
+            self.order(run, order)
+            self.given_for[gang.job].append((run, order))
+        return len(self.given_for[gang.job])
+
+    def order(self, run: Running, order: Order) -> None:
+        """One order of this plan; its run can be ordered nothing else."""
+        if isinstance(order, Stop):
+            self.stops.append(order)
+        else:
+            self.resizes.append(order)
+        del self.free_to_go[run.slot_type][run.job]

@@ -1,0 +1,369 @@
+"""The room that running gangs leave for waiting ones when they are stopped or shrunk, on nodes and in limits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import nsmallest
+
+from gpu_scheduler.checks import Supply
+from gpu_scheduler.ledger import Account, Ledger
+from gpu_scheduler.model import Domain, Gang, Resize, Room, Running, Stop, need_of
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
+
+
+class RoomLeft:
+    """What nodes and limits will have left once earlier gangs of this plan were given theirs."""
+
+    def __init__(self, pool: Pool, runs: Iterable[Running]) -> None:
+        self.pool = pool
+        self._made: list[RoomMade] = []
+        self._left: dict[str, Room] = {}
+        self._left_of, self._counted = -1, 0  # free slots that _left began with, and how many of _made it has
+        held: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        for run in runs:
+            for name in run.nodes:
+                held[name].update(dict(enumerate(pool.need(run.gang))))
+        idle = pool.idle.of
+        self.owed = {
+            name: tuple(max(0, by_place[place] - idle[name][place]) for place in range(3))
+            for name, by_place in held.items()
+            if name in idle
+        }
+        """By node, how much more the runs hold than there is, after it lost devices: their end frees that much less."""
+        self.slots: Counter[str] = Counter()
+        self.jobs: Counter[str] = Counter()
+        self.users: Counter[tuple[str, str]] = Counter()
+        """By tenant, and slots by its user, what it will have in use in addition; less than nothing if more leave."""
+        self.too_small_for: set[Hashable] = set()
+        """Shapes of gangs that do not fit on nodes whatever leaves."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether runs leave that could make room for several."""
+        return bool(self._made)
+
+    def left(self) -> dict[str, Room]:
+        """By node of the pool; for the caller to change. Starts of this plan take slots in between: then all is counted
+        again."""
+        free = self.pool.free
+        if free.total != self._left_of:
+            self._left, self._left_of, self._counted = dict(free.of), free.total, 0
+        for made in self._made[self._counted :]:
+            made.carry_out(self._left)
+        self._counted = len(self._made)
+        return dict(self._left)
+
+    def place_all(self, made: RoomMade) -> bool:
+        """Place this gang, those before it, and the runs that start again after them, as plans will, one after the
+        other: places that exist are not always those that are chosen. False: one of them does not fit then."""
+        makes = [*self._made, made]
+        rooms = dict(self.pool.free.of)
+        for each in makes:
+            each.vacate(rooms)
+        kept = self.pool.kept_for_others(made.gang)
+        offer = Rooms({name: room for name, room in rooms.items() if name not in kept})
+        gangs: list[tuple[RoomMade, Running | None, int]] = [
+            (each, None, each.gang.learners.min) for each in makes
+        ]
+        back = sorted(
+            ((each, run, learners) for each in makes for run, learners in each.back()),
+            key=lambda each: (-each[1].priority, each[1].gang.queued_at, each[1].job),
+        )
+        nodes: dict[str, int] = {}
+        placed: list[tuple[Running, str, int]] = []
+        # Who would borrow is offered slots after the others.
+        owners, borrowers = ([each for each in gangs if each[0].owns is owns] for owns in (True, False))
+        for each, run, learners in [*owners, *back, *borrowers]:
+            if run is None and each is not made and not each.back():
+                chosen = [(name, times) for name, times in each.nodes().items() if name in offer.of]
+            else:
+                gang = each.gang if run is None else run.gang.resized(learners=learners)
+                if self.pool.capacity(offer, gang, self.pool.need(gang)) < learners:
+                    return False
+                chosen = self.pool.choose(gang, offer)
+            need = self.pool.need(each.gang if run is None else run.gang)
+            for name, times in chosen:
+                offer.lower(name, minus(offer.of[name], need, times))
+            if each is made and run is None:
+                nodes = dict(chosen)
+            elif each is made and run is not None:
+                placed += [(run, name, times) for name, times in chosen]
+        made.placed(nodes, placed)
+        return True
+
+    def keep(self, made: RoomMade) -> None:
+        self._made.append(made)
+        self.slots.update(made.slots)
+        self.jobs.update(made.jobs)
+        self.users.update(made.users)
+        self.too_small_for.clear()
+
+
+class RoomMade:
+    """The room that one gang finds when these runs have left or shrunk, on nodes and in its tenant's limits.
+
+    slots, jobs, users: what will be in use in addition, by tenant and by its user. owns: its limit covers the gang.
+    around_reservations: not on nodes reserved for another gang that waited too long. Learners are counted by domain
+    where the gang requires one, else all together.
+    """
+
+    def __init__(
+        self,
+        gang: Gang,
+        supply: Supply,
+        rooms: RoomLeft,
+        ledger: Ledger,
+        *,
+        owns: bool,
+        around_reservations: bool,
+    ) -> None:
+        self.gang, self._supply, self._pool, self._ledger = gang, supply, rooms.pool, ledger
+        self._need = rooms.pool.need(gang)
+        self._owed = rooms.owed
+        self._before, self._rooms, self.owns = rooms.left(), rooms, owns
+        if around_reservations:
+            for name in rooms.pool.kept_for_others(gang):
+                self._before.pop(name, None)
+        self.slots = Counter({gang.tenant: gang.asked})
+        self.jobs = Counter({gang.tenant: 1})
+        self.users = Counter({(gang.tenant, gang.user): gang.asked})
+        self._gone: defaultdict[str, list[Running]] = defaultdict(
+            list
+        )  # by node, once for each learner there
+        self._back: dict[
+            str, tuple[Running, int]
+        ] = {}  # by job, those that start again, with how many learners
+        level = gang.required_level
+        self._domains = rooms.pool.domains(level) if level is not None else {}
+        self._learners: Counter[Domain] = Counter()  # those that fit, by domain
+        self._large_enough = 0  # domains
+        self._fitting: dict[str, int] = {}
+        self._nodes: dict[str, int] | None = None  # of nodes(), once asked for
+        self._placed_back: list[tuple[Running, str, int]] | None = None  # of placed()
+        for name, room in self._before.items():
+            self._set_fitting(name, learners_in(room, self._need))
+
+    @property
+    def slot_type(self) -> str:
+        return self._supply.slot_type
+
+    @property
+    def holds_gang(self) -> bool:
+        """Whether all its learners fit on nodes."""
+        return self._large_enough > 0
+
+    def _set_fitting(self, name: str, learners: int) -> None:
+        domain, least = self._domains.get(name, ()), self.gang.learners.min
+        before = self._learners[domain]
+        now = self._learners[domain] = before + learners - self._fitting.get(name, 0)
+        self._fitting[name] = learners
+        self._large_enough += (now >= least) - (before >= least)
+
+    def without(self, run: Running) -> None:
+        for name in run.nodes:
+            self._gone[name].append(run)
+        self._count(run, -1)
+
+    def with_again(self, run: Running) -> None:
+        for name in run.nodes:
+            self._gone[name].remove(run)
+        self._count(run, 1)
+
+    def resized(self, run: Running, learners: int) -> None:
+        """It leaves, and starts again with so many learners once the gang has its place. As many as it has: it stays
+        as it is."""
+        if run.job in self._back:
+            self._count_use(run, self._back.pop(run.job)[1], -1)
+            self.with_again(run)
+        if learners != len(run.nodes):
+            self.without(run)
+            self._back[run.job] = run, learners
+            self._count_use(run, learners, 1)
+
+    def sizes(self) -> dict[str, int]:
+        """By job, with how many learners those start again that were not ordered to before."""
+        return {job: learners for job, (run, learners) in sorted(self._back.items()) if run.order is None}
+
+    def missing(self) -> int:
+        """Slots that certainly have to be given up before the gang can start; 0 or less: maybe none."""
+        tenant, user, account = self.gang.tenant, self.gang.user, self._supply.account
+        of_user, used = self._supply.users.slots, self._supply.users.used[user]
+        return max(
+            self.gang.asked - self._free(),
+            self._used(tenant, account) - account.most,
+            -1
+            if of_user is None
+            else used + self._rooms.users[tenant, user] + self.users[tenant, user] - of_user,
+        )
+
+    def freed_of_user(self) -> int:
+        """Slots that the gang's user gives up for it."""
+        return self.gang.asked - self.users[self.gang.tenant, self.gang.user]
+
+    def carried_out(self, run: Running, order: Stop | Resize) -> None:
+        """It does what it was ordered to. Growth does not count: the gang comes before that."""
+        if isinstance(order, Resize):
+            self.resized(run, min(order.learners, len(run.nodes)))
+        else:
+            self.without(run)
+
+    def suffices(self) -> bool:
+        """Whether every check that a stop or a resize can help with passes: slots and jobs of the tenant and its users,
+        and whole learners on nodes that take any, beside those of the runs that start again."""
+        if not self.holds_gang:
+            return False
+        tenant, user, account, jobs = (
+            self.gang.tenant,
+            self.gang.user,
+            self._supply.account,
+            self._supply.jobs,
+        )
+        more_jobs = self._rooms.jobs[tenant] + self.jobs[tenant]
+        if jobs.limit is not None and jobs.used + more_jobs > jobs.limit:
+            return False
+        more = self._rooms.users[tenant, user] + self.users[tenant, user]
+        if not self._supply.users.allow(user, slots=more, jobs=1):
+            return False
+        if self._used(tenant, account) > account.most or not self._cohort_suffices(account):
+            return False
+        return not self._back or self._places_back() is not None
+
+    def _cohort_suffices(self, account: Account) -> bool:
+        cohort, slot_type = account.cohort, self._supply.slot_type
+        if cohort is None:
+            return True
+        taken = cohort.taken + (0 if self.owns else cohort.claimed)
+        for tenant in self._rooms.slots.keys() | self.slots.keys():
+            other = self._ledger.account(tenant, slot_type)
+            if other.cohort is cohort:
+                taken += other.of_shared(self._used(tenant, other)) - other.of_shared(other.used)
+        return taken <= cohort.shared
+
+    def _used(self, tenant: str, account: Account) -> int:
+        return account.used + self._rooms.slots[tenant] + self.slots[tenant]
+
+    def nodes(self) -> dict[str, int]:
+        """Where the gang will be, with how many learners: on as few nodes as possible, of the domain in which the least
+        is left."""
+        if self._nodes is None:
+            self._nodes = self._choose_nodes()
+        return self._nodes
+
+    def _choose_nodes(self) -> dict[str, int]:
+        found, left = {}, self.gang.learners.min
+        enough = [(learners, domain) for domain, learners in self._learners.items() if learners >= left]
+        if not enough:
+            return {}
+        _, chosen = min(enough)
+        of_domain = (
+            (-fit, name)
+            for name, fit in self._fitting.items()
+            if fit and self._domains.get(name, ()) == chosen
+        )
+        for fit, name in nsmallest(left, of_domain):
+            found[name] = min(left, -fit)
+            left -= found[name]
+            if not left:
+                break
+        return found
+
+    def carry_out(self, rooms: dict[str, Room]) -> None:
+        """Change these rooms as the stops and then the start of the gang do."""
+        self.vacate(rooms)
+        for name, times in self.nodes().items():
+            rooms[name] = minus(rooms[name], self._need, times)
+        for run, name, times in self._places_back() or ():
+            rooms[name] = minus(rooms[name], self._pool.need(run.gang), times)
+
+    def vacate(self, rooms: dict[str, Room]) -> None:
+        """Change these rooms as all that leave do."""
+        for name in self._gone:
+            if name in rooms:
+                rooms[name] = self._vacated(name, rooms[name])
+
+    def back(self) -> list[tuple[Running, int]]:
+        """The runs that start again, with how many learners."""
+        return list(self._back.values())
+
+    def placed(self, nodes: dict[str, int], back: list[tuple[Running, str, int]]) -> None:
+        """Where the gang and those that start again will be. Said last."""
+        self._nodes, self._placed_back = nodes, back
+
+    def returns(self) -> Iterator[tuple[Gang, dict[str, int]]]:
+        """The gangs that start again, with how many learners will be where they have none now."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for run, name, times in self._places_back() or ():
+            if (more := times - run.nodes.count(name)) > 0:
+                found[run.job][name] += more
+        for job, (run, _) in self._back.items():
+            if job in found:
+                yield run.gang, dict(found[job])
+
+    def _places_back(self) -> list[tuple[Running, str, int]] | None:
+        """Where the runs that start again find their learners beside the gang: on their own nodes as far as they can.
+        None: one does not."""
+        if self._placed_back is not None:
+            return self._placed_back
+        left: dict[str, Room] = {
+            name: minus(self._room(name), self._need, times) for name, times in self.nodes().items()
+        }
+        found = []
+        for _, (run, learners) in sorted(self._back.items()):
+            need = self._pool.need(run.gang)
+            missing = learners
+            for name in self._in_order_for(run):
+                room = left.get(name)
+                if room is None:
+                    room = left[name] = self._room(name)
+                if times := min(missing, learners_in(room, need)):
+                    found.append((run, name, times))
+                    left[name] = minus(room, need, times)
+                    missing -= times
+                if not missing:
+                    break
+            if missing:
+                return None
+        return found
+
+    def _in_order_for(self, run: Running) -> Iterator[str]:
+        """Its own nodes, then all others of the domain that it requires."""
+        own = [name for name in dict.fromkeys(run.nodes) if name in self._before]
+        yield from own
+        level = run.gang.required_level
+        domains = self._pool.domains(level) if level is not None else {}
+        at = {domains.get(name) for name in own}
+        yield from (name for name in self._before if name not in own and domains.get(name) in at)
+
+    def _free(self) -> int:
+        """Free slots when those that leave are gone, before the gang has its own."""
+        back = sum(run.slots * learners for run, learners in self._back.values())
+        return sum(self._room(name)[0] for name in self._before) - back
+
+    def _room(self, name: str) -> Room:
+        """What the node has left when those that leave are gone."""
+        before = self._before[name]
+        return self._vacated(name, before) if name in self._gone else before
+
+    def _count(self, run: Running, sign: int) -> None:
+        """Count the run as gone (-1), or as staying after all (1)."""
+        self._nodes = self._placed_back = None
+        self._count_use(run, len(run.nodes), sign)
+        for name in {name for name in run.nodes if name in self._before}:
+            self._set_fitting(name, learners_in(self._vacated(name, self._before[name]), self._need))
+
+    def _count_use(self, run: Running, learners: int, sign: int) -> None:
+        slots = sign * run.slots * learners
+        self.slots[run.tenant] += slots
+        self.users[run.tenant, run.gang.user] += slots
+        self.jobs[run.tenant] += sign
+
+    def _vacated(self, name: str, room: Room) -> Room:
+        freed = [0, 0, 0]
+        for run in self._gone[name]:
+            freed = [sum(pair) for pair in zip(freed, self._pool.need(run.gang), strict=True)]
+        slots, cpus, memory = (
+            max(0, more - owed) for more, owed in zip(freed, self._owed[name], strict=True)
+        )
+        return plus(room, need_of(slots, cpus, memory))
