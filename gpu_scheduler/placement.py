@@ -7,7 +7,7 @@ by node; everything else about a pool is counting.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -267,21 +267,16 @@ class Pool:
         fitting = offer.by_domain(need, self._domains_of(level))
         return max(0, fitting.learners.get(self._domain_of(run, level), 0), fitting.most - len(run.nodes))
 
-    def places_beside(self, run: Running, offer: Rooms, learners: int) -> list[tuple[str, int]]:
-        """Nodes for so many learners of a run that ``fitting_beside``, with how many go where: its own first."""
-        need, level = self.need(run.gang), run.gang.required_level
-        own = [
-            (name, learners_in(offer.of[name], need)) for name in sorted(set(run.nodes)) if name in offer.of
-        ]
-        if sum(fit for _, fit in own) >= learners:
-            return list(_filled(own, learners))
-        if level is not None:
-            domains = self._domains_of(level)
-            fitting, domain = offer.by_domain(need, domains), self._domain_of(run, level)
-            if fitting.learners.get(domain, 0) < learners:
-                domain, _ = fitting.widest
-            offer = offer.only(name for name in domains.nodes[domain] if name in offer.of)
-        return _pack(offer, learners, need)
+    def names_beside(self, run: Running, offer: Rooms, learners: int) -> Iterable[str] | None:
+        """The nodes among which so many learners of a run that ``fitting_beside`` are; None: any."""
+        level = run.gang.required_level
+        if level is None:
+            return None
+        domains, domain = self._domains_of(level), self._domain_of(run, level)
+        fitting = offer.by_domain(self.need(run.gang), domains)
+        if fitting.learners.get(domain, 0) < learners:
+            domain, _ = fitting.widest
+        return domains.nodes[domain]
 
     def _domain_of(self, run: Running, level: Level) -> Domain:
         """The domain in which all its learners are; () if that left the cluster."""
@@ -428,15 +423,6 @@ def _largest(nodes: Iterable[Node], slot_type: str) -> Room:
     """What a learner takes beyond what it requests, on the node where that is most; no slots."""
     extra = [node.per_learner.needed(slot_type) for node in nodes]
     return (0, max((each[1] for each in extra), default=0), max((each[2] for each in extra), default=0))
-
-
-def _filled(nodes: Iterable[tuple[str, int]], learners: int) -> Iterator[tuple[str, int]]:
-    """So many learners onto these nodes, one after the other, as each fits so many."""
-    for name, fit in nodes:
-        taken = min(fit, learners)
-        if taken:
-            yield name, taken
-        learners -= taken
 
 
 def _pack(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:

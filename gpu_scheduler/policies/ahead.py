@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 
 from gpu_scheduler.checks import Check, Scope
 from gpu_scheduler.draft import Draft, Supply
 from gpu_scheduler.model import Resize, Running, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.base import policy_of
-from gpu_scheduler.rooms import Rooms, minus, plus
+from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
 
 
 class Ahead:
@@ -25,6 +25,7 @@ class Ahead:
         self._limits = [check for check in checks if _is_limit(check)]
         self._ledger = draft.ledger.of_type(pool.slot_type)
         self._nodes = self._without(shrunk)
+        self._unfilled = deque(self._nodes.of)
         for run in draft.snapshot.running:
             order = run.order
             grows = isinstance(order, Resize) and order.learners > len(run.nodes)
@@ -55,8 +56,24 @@ class Ahead:
         now, need = len(run.nodes), self._pool.need(run.gang)
         self._count(run, now, -1)
         self._count(run, learners, 1)
-        for name, more in self._pool.places_beside(run, self._nodes, learners - now):
+        missing = learners - now
+        for name in self._places(run, missing):
+            more = min(missing, learners_in(self._nodes.of[name], need))
             self._nodes.lower(name, minus(self._nodes.of[name], need, more))
+            missing -= more
+            if not missing:
+                return
+
+    def _places(self, run: Running, learners: int) -> Iterator[str]:
+        """The nodes on which these are counted: its own first. Those that were filled before come last."""
+        names = self._pool.names_beside(run, self._nodes, learners)
+        if names is not None:
+            yield from (name for name in names if name in self._nodes.of)
+            return
+        yield from (name for name in dict.fromkeys(run.nodes) if name in self._nodes.of)
+        for _ in range(len(self._unfilled)):
+            yield self._unfilled[0]
+            self._unfilled.rotate(-1)
 
     def _fitting(self, run: Running) -> int:
         return self._pool.fitting_beside(run, self._nodes)
