@@ -36,7 +36,7 @@ def unexplained(snapshot: Snapshot) -> Plan:
 
 
 def simulate(scenario: Scenario, planner: Planner = unexplained) -> Outcome:
-    """Run the scenario until every job has ended, or none that is left can ever start.
+    """Run the scenario until every job has ended, or none that is left can ever start; until its end if it has one.
 
     planner: plan(), or a wrapper that measures it. Deterministic. Raises RuntimeError if a policy never comes to rest.
     """
@@ -53,8 +53,8 @@ class _Kind(IntEnum):
     RATE = 3
     CHECKPOINT = 4
     ARRIVED = 5
-    LEAVES = 6
-    NODE_LOST = 7
+    NODE_LOST = 6
+    LEAVES = 7
 
 
 @dataclass(slots=True)
@@ -99,10 +99,10 @@ class _Simulation:
     """One simulation while it runs. The world holds what a policy sees; progress and runs what it does not."""
 
     def __init__(self, scenario: Scenario, planner: Planner) -> None:
-        arrivals = [job.gang.queued_at for job in scenario.jobs]
+        arrivals = [job.arrives for job in scenario.jobs]
         failures = [failure.at for failure in scenario.failures]
         begin = scenario.begin or min([*arrivals, *failures], default=datetime.min.replace(tzinfo=UTC))
-        self._planner, self._begin = planner, begin
+        self._planner, self._begin, self._until = planner, begin, scenario.until
         self._rate, self._known = scenario.rate, scenario.known
         self._round = timedelta(seconds=scenario.round_s)
         self._world = Snapshot(
@@ -111,9 +111,9 @@ class _Simulation:
         self._numbers = count()
         self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []
         for job in scenario.jobs:
-            self._add(job.gang.queued_at, _Kind.ARRIVED, job)
+            self._add(job.arrives, _Kind.ARRIVED, job)
             if job.waits_at_most_s is not None:
-                self._add(job.gang.queued_at + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
+                self._add(job.arrives + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
         for failure in scenario.failures:
             self._add(failure.at, _Kind.NODE_LOST, failure)
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
@@ -123,12 +123,13 @@ class _Simulation:
         self._records: list[RunRecord] = []
         self._completed: dict[str, datetime] = {}
         self._first_started: dict[str, datetime] = {}
+        self._leaving: set[str] = set()
         self._left: list[str] = []
         self._plans = 0
 
     def run(self) -> Outcome:
         plans_now = 0
-        while (now := self._next()) is not None:
+        while (now := self._next()) is not None and (self._until is None or now <= self._until):
             plans_now = 0 if now > self._world.now else plans_now
             self._advance_to(now)
             if self._plan_at == now:
@@ -137,6 +138,8 @@ class _Simulation:
                     name = policy_of(self._world).name
                     raise RuntimeError(f"{name} made {plans_now} plans at {now} and does not come to rest")
                 self._plan()
+            self._let_leave()
+        self._cut()
         waiting = tuple(gang.job for gang in self._world.waiting)
         return Outcome(
             self._begin,
@@ -166,7 +169,8 @@ class _Simulation:
         while self._events and self._events[0][0] <= now:
             _, kind, _, subject = heapq.heappop(self._events)
             if kind is _Kind.LEAVES:
-                changed |= self._leave(subject)
+                assert isinstance(subject, SimulatedJob)
+                self._leaving.add(subject.gang.job)
             elif isinstance(subject, SimulatedJob):
                 arrived.append(subject.gang)
             elif isinstance(subject, NodeFailure):
@@ -188,16 +192,24 @@ class _Simulation:
         if ended or arrived or changed:
             self._plan_by(now)
 
-    def _leave(self, job: SimulatedJob | NodeFailure | _Run) -> bool:
-        """Take a job that has never started out of the queue."""
-        assert isinstance(job, SimulatedJob)
-        name = job.gang.job
-        if name in self._first_started:
-            return False
-        self._left.append(name)
-        waiting = tuple(gang for gang in self._world.waiting if gang.job != name)
-        self._world = replace(self._world, waiting=waiting)
-        return True
+    def _let_leave(self) -> None:
+        """Take the jobs out of the queue that have waited for as long as they would and have never started: after the
+        plan of this time, so that one that waits for no time at all starts on what is free when it arrives."""
+        leaving = self._leaving - self._first_started.keys()
+        self._leaving.clear()
+        if leaving:
+            self._left += sorted(leaving)
+            waiting = tuple(gang for gang in self._world.waiting if gang.job not in leaving)
+            self._world = replace(self._world, waiting=waiting)
+            self._plan_by(self._world.now)
+
+    def _cut(self) -> None:
+        """Record what still runs when the simulated time is over."""
+        if self._until is not None:
+            self._world = replace(self._world, now=max(self._world.now, self._until))
+        for run in list(self._runs.values()):
+            self._keep(run)
+            self._end(run, RunEnd.CUT)
 
     def _plan_by(self, at: datetime) -> None:
         """Have a plan made in the first round that is not before this."""

@@ -37,13 +37,19 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival. waits_at_most_s: it leaves
-    if it has not started so long after that; None: it waits."""
+    """A job and its length: work_s seconds at rate 1. arrives_at: None: when the gang was queued; another time for one
+    that was queued before the simulated time. waits_at_most_s: it leaves if it has not started so long after its
+    arrival, a plan at that very time included; None: it waits."""
 
     gang: Gang
     work_s: float
     costs: Costs = Costs()
     waits_at_most_s: float | None = None
+    arrives_at: datetime | None = None
+
+    @property
+    def arrives(self) -> datetime:
+        return self.gang.queued_at if self.arrives_at is None else self.arrives_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +88,9 @@ class Scenario:
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
     at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
-    profile says stays. begin: None: the first arrival. Raises ValueError for two jobs of one name, for work that is not
-    positive and for failures of unknown nodes.
+    profile says stays. begin: None: the first arrival. until: nothing happens after this; None: the simulation ends by
+    itself. Raises ValueError for two jobs of one name, for work that is not positive, for waits below 0 and for
+    failures of unknown nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -96,6 +103,7 @@ class Scenario:
     rate: Rates = learners_held
     known: Known | None = None
     begin: datetime | None = None
+    until: datetime | None = None
 
     def __post_init__(self) -> None:
         names = [job.gang.job for job in self.jobs]
@@ -104,17 +112,23 @@ class Scenario:
         if len(set(names)) < len(names):
             wrong.append("jobs: two have the same name")
         wrong += [f"jobs: {job.gang.job} has no work" for job in self.jobs if job.work_s <= 0]
+        wrong += [
+            f"jobs: {job.gang.job} waits for less than no time"
+            for job in self.jobs
+            if job.waits_at_most_s is not None and not job.waits_at_most_s >= 0
+        ]
         wrong += [f"failures: no node {each.node}" for each in self.failures if each.node not in known]
         if wrong:
             raise ValueError("; ".join(wrong))
 
 
 class RunEnd(StrEnum):
-    """How a stay on nodes ended."""
+    """How a stay on nodes ended. CUT: it did not; the simulated time was over."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
     NODE_FAILED = "node_failed"
+    CUT = "cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +157,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start. left: jobs
-    that had waited for as long as they would."""
+    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start, or that
+    waited when the simulated time was over. left: jobs that had waited for as long as they would."""
 
     begin: datetime
     end: datetime

@@ -204,6 +204,53 @@ def test_plans_are_made_in_rounds() -> None:
     assert outcome.plans == 2
 
 
+@pytest.mark.parametrize("waits_s", [0.0, 20.0])
+def test_a_job_leaves_that_has_not_started_by_then_and_only_such_a_one(waits_s: float) -> None:
+    """With 0 it starts on what is free when it arrives, or leaves; it never does both."""
+    jobs = [
+        replace(job(name, at_s, 100, 1, 8), waits_at_most_s=waits_s)
+        for name, at_s in (("a1", 0), ("b2", 10), ("c3", 200))
+    ]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo()))
+    assert stays(outcome) == {"a1": [(0, 100)], "c3": [(200, 300)]}
+    assert (outcome.left, outcome.unfinished) == (("b2",), ())
+    assert outcome.end == NOON + timedelta(seconds=300)
+
+
+def test_a_plan_at_the_very_time_at_which_a_job_would_leave_starts_it() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), replace(job("b2", 10, 5, 1, 8), waits_at_most_s=90.0)]
+    assert stays(simulate(scenario(nodes(a1=8), jobs, Fifo())))["b2"] == [(100, 105)]
+    late = [jobs[0], replace(jobs[1], waits_at_most_s=89.0)]
+    assert simulate(scenario(nodes(a1=8), late, Fifo())).left == ("b2",)
+
+
+def test_what_a_job_that_left_held_up_starts_then() -> None:
+    jobs = [job("a1", 0, 100, 1, 4), replace(job("b2", 10, 5, 1, 8), waits_at_most_s=15.0), job("c3", 20, 5)]
+    found = stays(simulate(scenario(nodes(a1=8), jobs, Fifo())))
+    assert found == {"a1": [(0, 100)], "c3": [(25, 30)]}
+
+
+def test_after_the_simulated_time_nothing_has_ended() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), job("b2", 10, 50, 1, 8), job("c3", 20, 50, 1, 8)]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo(), until=NOON + timedelta(seconds=120)))
+    assert stays(outcome) == {"a1": [(0, 100)], "b2": [(100, 120)]}
+    assert [(run.end, run.work_s) for run in outcome.runs] == [(RunEnd.COMPLETED, 100), (RunEnd.CUT, 20)]
+    assert (list(outcome.completed), outcome.unfinished) == (["a1"], ("c3",))
+    assert outcome.end == NOON + timedelta(seconds=120)
+
+
+def test_what_was_queued_before_the_simulated_time_keeps_its_turn() -> None:
+    """Both come when it begins, the one that was queued first is second by name."""
+    jobs = [
+        replace(job("a1", -50, 10, 1, 8), arrives_at=NOON),
+        replace(job("b2", -90, 10, 1, 8), arrives_at=NOON),
+    ]
+    assert stays(simulate(scenario(nodes(a1=8), jobs, Fifo(), begin=None))) == {
+        "a1": [(10, 20)],
+        "b2": [(0, 10)],
+    }
+
+
 def test_what_can_never_start_is_left_over() -> None:
     jobs = [job("a1", 0, 10, 1, 9), job("b2", 1, 10, 1, 8), job("c3", 2, 10, tenant="unknown")]
     outcome = simulate(scenario(nodes(a1=8), jobs, Fifo()))
@@ -220,6 +267,9 @@ def test_a_scenario_that_means_nothing_is_refused_with_all_reasons() -> None:
     failures = (NodeFailure(NOON, "b9", 1),)
     with pytest.raises(ValueError, match=r"same name; jobs: a1 has no work; failures: no node b9"):
         scenario(nodes(a1=8), [job("a1", 0, 1), job("a1", 0, 0)], Fifo(), failures=failures)
+    for waits_s in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="jobs: a1 waits for less than no time"):
+            scenario(nodes(a1=8), [replace(job("a1", 0, 1), waits_at_most_s=waits_s)], Fifo())
     with pytest.raises(ValueError, match="checkpoint_every_s more than 0"):
         Costs(checkpoint_every_s=0)
 
