@@ -89,8 +89,9 @@ class Scenario:
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
     at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
     profile says stays. begin: None: the first arrival. until: nothing happens after this; None: the simulation ends by
-    itself. Raises ValueError for two jobs of one name, for work that is not positive, for waits below 0 and for
-    failures of unknown nodes.
+    itself. work: units that plans may use, at most, in a simulation with an end: where they would use more, they are
+    made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError for two jobs of one name, for work
+    that is not positive, for waits below 0, for failures of unknown nodes and for a bound without an end.
     """
 
     nodes: tuple[Node, ...]
@@ -104,6 +105,7 @@ class Scenario:
     known: Known | None = None
     begin: datetime | None = None
     until: datetime | None = None
+    work: int | None = None
 
     def __post_init__(self) -> None:
         names = [job.gang.job for job in self.jobs]
@@ -118,6 +120,8 @@ class Scenario:
             if job.waits_at_most_s is not None and not job.waits_at_most_s >= 0
         ]
         wrong += [f"failures: no node {each.node}" for each in self.failures if each.node not in known]
+        if self.work is not None and (self.work <= 0 or self.until is None):
+            wrong.append("work: must be more than 0, and of a scenario with until")
         if wrong:
             raise ValueError("; ".join(wrong))
 
@@ -158,7 +162,8 @@ class RunRecord:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start, or that
-    waited when the simulated time was over. left: jobs that had waited for as long as they would."""
+    waited when the simulated time was over. left: jobs that had waited for as long as they would.
+    plans_late_s: the longest that a plan was put off for want of work."""
 
     begin: datetime
     end: datetime
@@ -168,3 +173,4 @@ class Outcome:
     completed: dict[str, datetime] = field(default_factory=dict)
     first_started: dict[str, datetime] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    plans_late_s: float = 0.0

@@ -28,6 +28,7 @@ from gpu_scheduler.simulation import (
     SimulatedJob,
     simulate,
 )
+from gpu_scheduler.simulation.engine import PLAN
 from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, nodes
 
@@ -239,6 +240,31 @@ def test_after_the_simulated_time_nothing_has_ended() -> None:
     assert outcome.end == NOON + timedelta(seconds=120)
 
 
+def test_the_work_of_plans_is_bounded_however_much_waits() -> None:
+    """Each job that comes is one more in each plan: the work is that of the square of their number, or the bound."""
+
+    def made(number: int, work: int | None) -> tuple[Outcome, int]:
+        spent = 0
+
+        def planner(seen: Snapshot) -> Plan:
+            nonlocal spent
+            spent += PLAN + len(seen.nodes) + len(seen.waiting) + len(seen.running)
+            return plan(seen, explained=False)
+
+        jobs = [job(f"j{i}", i * 3600 / number, 60, 1, 8) for i in range(number)]
+        until = NOON + timedelta(hours=1)
+        return simulate(scenario(nodes(a1=8), jobs, Fifo(), until=until, work=work), planner), spent
+
+    free, unbounded = made(600, None)
+    bounded, spent = made(600, 30_000)
+    assert unbounded > 150_000
+    assert spent <= 30_000 + 700, "and the last plan"
+    assert free.plans_late_s == 0 < bounded.plans_late_s < 300
+    assert len(bounded.completed) > 0.6 * len(free.completed), "nodes are idle until the next plan"
+    enough, _ = made(600, 2 * unbounded)
+    assert (enough.runs, enough.plans_late_s) == (free.runs, 0)
+
+
 def test_what_was_queued_before_the_simulated_time_keeps_its_turn() -> None:
     """Both come when it begins, the one that was queued first is second by name."""
     jobs = [
@@ -270,6 +296,9 @@ def test_a_scenario_that_means_nothing_is_refused_with_all_reasons() -> None:
     for waits_s in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="jobs: a1 waits for less than no time"):
             scenario(nodes(a1=8), [replace(job("a1", 0, 1), waits_at_most_s=waits_s)], Fifo())
+    for bound in ({"work": 5}, {"work": 0, "until": NOON}):
+        with pytest.raises(ValueError, match="work: must be more than 0, and of a scenario with until"):
+            scenario(nodes(a1=8), [], Fifo(), **bound)
     with pytest.raises(ValueError, match="checkpoint_every_s more than 0"):
         Costs(checkpoint_every_s=0)
 
