@@ -145,6 +145,19 @@ def test_the_end_of_a_promise_is_followed_where_no_run_has_a_known_end() -> None
     assert found["j1"].why_none is WhyNone.UNKNOWN_END
 
 
+def test_a_forecast_knows_what_changes_when_an_end_comes_in_sight() -> None:
+    """j1's reservation is of a2, which lacks the least, until the end of r1 is a day away: then j2 fits there."""
+    busy = [
+        running("r1", "a1", slots=6, ends_by=at(86_400 + 100)),
+        running("r2", "a2", slots=1),
+        running("r3", "a3", slots=1),
+    ]
+    waiting = [gang("j1", 1, 8), gang("j2", 1, 4, tenant="blue")]
+    state = {"j1": NOON - timedelta(minutes=10)}
+    world = snapshot(nodes(a1=8, a2=8, a3=1), waiting, busy, policy_state=state)
+    assert forecast(world, {"r3": known(500)})["j2"].p50 == at(100)
+
+
 def test_a_job_that_waiting_does_not_help_has_no_estimate() -> None:
     world = replace(FULL, waiting=(gang("j1", 1, 9),))
     assert forecast(world, {"r1": known(5)})["j1"] == StartForecast(why_none=WhyNone.CANNOT_START)
