@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.drf import Drf
 from bench.tiresias import Tiresias
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Plan, Profile, QuotaUse, Range, Snapshot, StepTimes, Stop
@@ -39,6 +40,7 @@ POLICIES: tuple[Policy, ...] = (
     FairShare(60, 300),
     Preempting(60, 300),
     Tiresias(600),
+    Drf(),
 )
 
 
