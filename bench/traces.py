@@ -27,6 +27,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench import plot, pollux
+from bench.drf import Drf
 from bench.oracle import ShortestFirst
 from bench.record import percentile, record
 from bench.tiresias import Tiresias
@@ -42,7 +43,7 @@ TRACES = ROOT.parent / "shared" / "traces"
 SLOTS, TYPE = 8, "gpu"
 NEVER_BINDS = 1_000_000
 COSTS = Costs(start_s=30, restore_s=30, checkpoint_s=10)
-POLICIES = "fifo,fifo_backfill,fair_share,tiresias,shortest_first"
+POLICIES = "fifo,fifo_backfill,fair_share,drf,tiresias,shortest_first"
 H = 3600
 BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -161,7 +162,8 @@ def measure(
 def policy_named(name: str, scenario: Scenario) -> Policy:
     if name == ShortestFirst.name:
         return ShortestFirst({job.gang.job: job.work_s for job in scenario.jobs})
-    return Tiresias() if name == Tiresias.name else policy_from(name)
+    ours = {Tiresias.name: Tiresias, Drf.name: Drf}
+    return ours[name]() if name in ours else policy_from(name)
 
 
 def compare_on_philly(asked: argparse.Namespace) -> None:

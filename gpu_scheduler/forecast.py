@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -37,6 +38,9 @@ PLAN = 50
 IN_DOMAIN = 20
 EXACT_PLANS = 64
 """After this many plans, a simulation advances in steps of STEP_FRACTION instead of event by event."""
+RESIZE_LOOKS = 2
+"""So many plans of a simulation see an elastic run before it needs none of its own: the policy looks for another size
+of each every minute, which would use up all work. Other plans go on to resize it."""
 SAVE_S = 60.0
 """Seconds until a job that is stopped by order has saved, if that was never measured."""
 STEP_FRACTION = 0.02
@@ -176,7 +180,10 @@ class _Simulation:
         self.behind: dict[str, frozenset[Basis]] = {}
         self._lengths, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
         self._begin, self._plans, self._ended, self._cut = begin.now, 0, _Ended(), False
-        self._left_s: dict[str, float] = {}
+        self._left: dict[
+            str, tuple[float, float]
+        ] = {}  # seconds times learners, and the seconds of a restart
+        self._looks: Counter[str] = Counter()
         self._runs = {run.job: self._with_end(run) for run in begin.running}
         self._follow_orders(begin.running)
 
@@ -215,6 +222,7 @@ class _Simulation:
         self.spent += PLAN + len(self.world.nodes) + len(self.world.waiting) + len(self.world.running)
         close = {gang.job: gang.topology.level for gang in self.world.waiting if gang.topology is not None}
         self.spent += len(self.world.nodes) * len(set(close.values()))
+        self._looks.update(run.job for run in self.world.running if run.gang.elastic is not None)
         decided = plan(self.world, explained=False)
         self.spent += IN_DOMAIN * sum(start.job in close for start in decided.starts)
         self.world = world.apply(self.world, decided)
@@ -238,8 +246,8 @@ class _Simulation:
                 continue
             known = self._runs[run.job]
             if known.end is not None:
-                left_s = (known.end - self.now).total_seconds() + (run.restart_cost_s or 0.0)
-                self._left_s[run.job] = left_s
+                left_s = (known.end - self.now).total_seconds()
+                self._left[run.job] = left_s * len(run.nodes), run.restart_cost_s or 0.0
             save_s = SAVE_S if run.checkpoint_cost_s is None else run.checkpoint_cost_s
             saved = self.now + timedelta(seconds=save_s)
             if known.end is None or saved < known.end:
@@ -249,10 +257,14 @@ class _Simulation:
         known = self._lengths.get(run.job, RunTime())
         if not known.seconds:
             return _Run(run, None, None)
-        seconds = self._left_s.get(run.job)
-        if seconds is None:
-            self.sampled = self.sampled or len(set(known.seconds)) > 1
+        left = self._left.get(run.job)
+        if left is None:
+            factors = _factors(run)
+            self.sampled = self.sampled or len(set(known.seconds)) > 1 or len(factors) > 1
             seconds = known.seconds[_sample(run.job, self._number, len(known.seconds))]
+            seconds *= factors[_in_turn(f"{run.job}/size", self._number, len(factors))]
+        else:
+            seconds = left[0] / len(run.nodes) + left[1]
         end = self.now + timedelta(seconds=max(0.0, seconds))
         if run.ends_by is not None:
             end = max(self.now, min(end, run.ends_by))
@@ -267,8 +279,19 @@ class _Simulation:
             return min((until for until in promises if until is not None and until > self.now), default=None)
         if self._plans > EXACT_PLANS:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
-        change = policy_of(self.world).next_event_at(self.world)
+        change = policy_of(self.world).next_event_at(self._without_resizes())
         return event_at if change is None else min(event_at, change)
+
+    def _without_resizes(self) -> Snapshot:
+        """The world in which elastic runs that plans have seen keep their sizes."""
+        seen = [self._looks[run.job] >= RESIZE_LOOKS for run in self.world.running]
+        if not any(seen):
+            return self.world
+        running = tuple(
+            replace(run, gang=replace(run.gang, elastic=None)) if often else run
+            for run, often in zip(self.world.running, seen, strict=True)
+        )
+        return replace(self.world, running=running)
 
     def _advance_to(self, event_at: datetime) -> None:
         self.now = event_at
@@ -278,6 +301,17 @@ class _Simulation:
             del self._runs[run.running.job]
         ended = [run.running.job for run in over]
         self.world = world.apply(replace(self.world, now=event_at), ended=ended)
+
+
+def _factors(run: Running) -> tuple[float, ...]:
+    """What an elastic run's length is a multiple of, three cases equally likely: it may soon have twice its learners or
+    half of them, as far as it can, and its speed is at best in proportion. Never one case alone: it is not certain."""
+    gang, now = run.gang, len(run.nodes)
+    if gang.elastic is None or gang.learners.is_fixed:
+        return (1.0,)
+    fastest = now / max(now, min(gang.learners.max, 2 * now))
+    slowest = now / min(now, max(gang.learners.min, now / 2))
+    return (fastest, 1.0, slowest) if slowest > 1.0 else (fastest, (fastest + 1.0) / 2, 1.0)
 
 
 def _may_hold_up(run: Running, gang: Gang) -> bool:
@@ -290,6 +324,11 @@ def _sample(job: str, simulation: int, count: int) -> int:
     """A number below count, evenly spread over jobs and simulations, and the same every time."""
     digest = hashlib.blake2b(f"{job}/{simulation}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) * count >> 64
+
+
+def _in_turn(job: str, simulation: int, count: int) -> int:
+    """A number below count, each once in so many simulations, in an order that is the job's own."""
+    return (simulation + _sample(job, simulation // count, count)) % count
 
 
 EARLIER_S, EARLIER_FRACTION = 30.0, 0.1

@@ -26,7 +26,7 @@ from gpu_scheduler.model import (
     Running,
     need_of,
 )
-from gpu_scheduler.places import Place, places, soonest
+from gpu_scheduler.places import Place, is_in_sight, places, soonest
 from gpu_scheduler.rooms import (
     MEMORY,
     NO_ROOM,
@@ -43,7 +43,7 @@ class Pool:
 
     idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
     has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
-    unless every run on it has a known end.
+    unless every run on it has a known end in sight.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
     plans ask that a lot.
     """
@@ -53,6 +53,7 @@ class Pool:
     ) -> None:
         self.slot_type = slot_type
         nodes = list(nodes)
+        self._now = now
         self._ready = {node.name: node.room for node in nodes if node.takes_learners}
         self._empty = Rooms({node.name: node.room for node in nodes})
         self._empty_ready = self._empty if len(self._ready) == len(nodes) else Rooms(self._ready)
@@ -352,10 +353,10 @@ class Pool:
         return Counter(place.node for place in soonest(by_domain.values(), learners))
 
     def _known_ends(self) -> Mapping[str, list[tuple[datetime, Need]]]:
-        """By node, when what of it is certainly released."""
+        """By node, when what of it is certainly released, as far as that is in sight."""
         ends: defaultdict[str, list[tuple[datetime, Need]]] = defaultdict(list)
         for run in self._running:
-            if run.ends_by is not None:
+            if run.ends_by is not None and is_in_sight(run.ends_by, self._now):
                 for name in run.nodes:
                     ends[name].append((run.ends_by, self.need(run.gang)))
         return ends
@@ -393,7 +394,7 @@ class Pool:
         return gang.runs_at_most_s <= (self.reserved_until - now).total_seconds()
 
     def _all_free_at(self, rooms: Mapping[str, Room]) -> datetime | None:
-        """When so much of these nodes will all be free; None unless every run there has a known end, and one has."""
+        """When so much of these nodes will all be free; None unless all runs there have known ends, and one has one."""
         ends = self._known_ends()
         latest: datetime | None = None
         for name, reserved in rooms.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from gpu_scheduler.model import Need, Room
@@ -12,6 +12,17 @@ from gpu_scheduler.rooms import plus
 
 NOW, NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 """When a place is free that is free already, or of which it is not known."""
+
+
+IN_SIGHT = timedelta(days=1)
+"""An end that is further away counts as not known. It is a time limit, which says how long a run may last: one of
+90 days is no reason to wait for its nodes rather than for those of a run without one. Of what runs in the Philly trace
+at any time, half ends within a day (49 % of the runs, 40 % of the GPUs)."""
+
+
+def is_in_sight(end: datetime, now: datetime) -> bool:
+    """Whether an end is near enough to be waited for."""
+    return end - now <= IN_SIGHT
 
 
 class Place(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from gpu_scheduler.checks import CHECKS, Check, Finding
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.places import IN_SIGHT, is_in_sight
 
 PolicyState = Mapping[str, Any]
 """What a policy carries from plan to plan. Only the policy itself reads it."""
@@ -111,6 +112,14 @@ class Policy(ABC):
     def load(self, stored: Mapping[str, Any]) -> PolicyState:
         """The state out of what ``dump`` made; empty is the state before the first plan."""
         return stored
+
+
+def ends_come_in_sight(snapshot: Snapshot) -> list[datetime]:
+    """When ends of runs are near enough to count: then what is reserved for a waiting job can move to their nodes."""
+    if not snapshot.waiting:
+        return []
+    far = (run.ends_by for run in snapshot.running if run.ends_by is not None)
+    return [end - IN_SIGHT for end in far if not is_in_sight(end, snapshot.now)]
 
 
 def policy_of(snapshot: Snapshot) -> Policy:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
-from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
+from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTS, RECLAIMED, Preemption
 from gpu_scheduler.policies.resizing import Resizing
@@ -58,9 +58,10 @@ class FairShare(Policy):
         return FairShareRound(self, draft)
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        """The end of a queue head's starvation timeout, its rise by a class, the end of a promise or of a lease, or
-        when an elastic job is due for another size."""
+        """The end of a queue head's starvation timeout, its rise by a class, the end of a promise or of a lease, when
+        the end of a run comes in sight, or an elastic job is due for another size."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
+        changes += ends_come_in_sight(snapshot)
         lends = any(quota.cohort for quota in snapshot.quotas)
         if snapshot.waiting and (lends or any(gang.priority >= PREEMPTS for gang in snapshot.waiting)):
             lease = timedelta(seconds=self.lease_s)

@@ -27,6 +27,9 @@ from gpu_scheduler.simulation.scenario import (
 PLANS_AT_ONCE = 1_000
 """More plans than this at one instant mean that the policy stops and starts the same jobs forever."""
 
+PLAN = 50
+"""Units of work of a plan, and one more per node, per waiting and per running job; a unit takes about 6 µs."""
+
 Planner = Callable[[Snapshot], Plan]
 
 
@@ -36,7 +39,7 @@ def unexplained(snapshot: Snapshot) -> Plan:
 
 
 def simulate(scenario: Scenario, planner: Planner = unexplained) -> Outcome:
-    """Run the scenario until every job has ended, or none that is left can ever start.
+    """Run the scenario until every job has ended, or none that is left can ever start; until its end if it has one.
 
     planner: plan(), or a wrapper that measures it. Deterministic. Raises RuntimeError if a policy never comes to rest.
     """
@@ -53,8 +56,8 @@ class _Kind(IntEnum):
     RATE = 3
     CHECKPOINT = 4
     ARRIVED = 5
-    LEAVES = 6
-    NODE_LOST = 7
+    NODE_LOST = 6
+    LEAVES = 7
 
 
 @dataclass(slots=True)
@@ -95,14 +98,47 @@ class _Run:
         return max(0.0, (until - self.since).total_seconds())
 
 
+@dataclass(slots=True)
+class _Budget:
+    """The work that plans may use. Half of it can be spent at any time, the rest becomes available in proportion to the
+    simulated time: where that is used up, plans come later, and so the fewer of them the more each costs.
+
+    units: in all; None: as many as it takes. latest_s: the longest that a plan was put off.
+    """
+
+    units: int | None
+    begin: datetime
+    span_s: float
+    spent: int = 0
+    latest_s: float = 0.0
+
+    @classmethod
+    def of(cls, scenario: Scenario, begin: datetime) -> _Budget:
+        span_s = 0.0 if scenario.until is None else (scenario.until - begin).total_seconds()
+        return cls(scenario.work, begin, span_s)
+
+    def spend(self, seen: Snapshot) -> None:
+        """What the plan of this snapshot costs."""
+        self.spent += PLAN + len(seen.nodes) + len(seen.waiting) + len(seen.running)
+
+    def earliest(self, at: datetime) -> datetime:
+        """When a plan can be made that is due at this time."""
+        if self.units is None or self.spent <= self.units // 2:
+            return at
+        after_s = (self.spent - self.units // 2) * self.span_s / (self.units - self.units // 2)
+        allowed = self.begin + timedelta(seconds=after_s)
+        self.latest_s = max(self.latest_s, (allowed - at).total_seconds())
+        return max(at, allowed)
+
+
 class _Simulation:
     """One simulation while it runs. The world holds what a policy sees; progress and runs what it does not."""
 
     def __init__(self, scenario: Scenario, planner: Planner) -> None:
-        arrivals = [job.gang.queued_at for job in scenario.jobs]
+        arrivals = [job.arrives for job in scenario.jobs]
         failures = [failure.at for failure in scenario.failures]
         begin = scenario.begin or min([*arrivals, *failures], default=datetime.min.replace(tzinfo=UTC))
-        self._planner, self._begin = planner, begin
+        self._planner, self._begin, self._until = planner, begin, scenario.until
         self._rate, self._known = scenario.rate, scenario.known
         self._round = timedelta(seconds=scenario.round_s)
         self._world = Snapshot(
@@ -111,9 +147,9 @@ class _Simulation:
         self._numbers = count()
         self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []
         for job in scenario.jobs:
-            self._add(job.gang.queued_at, _Kind.ARRIVED, job)
+            self._add(job.arrives, _Kind.ARRIVED, job)
             if job.waits_at_most_s is not None:
-                self._add(job.gang.queued_at + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
+                self._add(job.arrives + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
         for failure in scenario.failures:
             self._add(failure.at, _Kind.NODE_LOST, failure)
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
@@ -123,12 +159,15 @@ class _Simulation:
         self._records: list[RunRecord] = []
         self._completed: dict[str, datetime] = {}
         self._first_started: dict[str, datetime] = {}
+        self._budget = _Budget.of(scenario, begin)
+        self._arrived: list[Gang] = []
+        self._leaving: set[str] = set()
         self._left: list[str] = []
         self._plans = 0
 
     def run(self) -> Outcome:
         plans_now = 0
-        while (now := self._next()) is not None:
+        while (now := self._next()) is not None and (self._until is None or now <= self._until):
             plans_now = 0 if now > self._world.now else plans_now
             self._advance_to(now)
             if self._plan_at == now:
@@ -137,6 +176,9 @@ class _Simulation:
                     name = policy_of(self._world).name
                     raise RuntimeError(f"{name} made {plans_now} plans at {now} and does not come to rest")
                 self._plan()
+            self._let_leave()
+        self._cut()
+        self._join_queue()
         waiting = tuple(gang.job for gang in self._world.waiting)
         return Outcome(
             self._begin,
@@ -147,6 +189,7 @@ class _Simulation:
             self._completed,
             self._first_started,
             tuple(self._left),
+            self._budget.latest_s,
         )
 
     def _add(self, at: datetime, kind: _Kind, subject: SimulatedJob | NodeFailure | _Run) -> None:
@@ -161,14 +204,15 @@ class _Simulation:
         """Let everything happen that is due, and have a plan made if that can change one."""
         self._world = replace(self._world, now=now)
         ended: list[str] = []
-        arrived: list[Gang] = []
         changed = False
         while self._events and self._events[0][0] <= now:
             _, kind, _, subject = heapq.heappop(self._events)
             if kind is _Kind.LEAVES:
-                changed |= self._leave(subject)
+                assert isinstance(subject, SimulatedJob)
+                self._leaving.add(subject.gang.job)
             elif isinstance(subject, SimulatedJob):
-                arrived.append(subject.gang)
+                self._arrived.append(subject.gang)
+                changed = True
             elif isinstance(subject, NodeFailure):
                 ended += self._node_changed(subject, lost=kind is _Kind.NODE_LOST)
                 changed = True
@@ -183,33 +227,49 @@ class _Simulation:
                 ended.append(self._end(subject, RunEnd.STOPPED if kind is _Kind.SAVED else RunEnd.COMPLETED))
         if ended:
             self._world = world.apply(self._world, ended=ended)
-        if arrived:
-            self._world = replace(self._world, waiting=(*self._world.waiting, *arrived))
-        if ended or arrived or changed:
+        if ended or changed:
             self._plan_by(now)
 
-    def _leave(self, job: SimulatedJob | NodeFailure | _Run) -> bool:
-        """Take a job that has never started out of the queue."""
-        assert isinstance(job, SimulatedJob)
-        name = job.gang.job
-        if name in self._first_started:
-            return False
-        self._left.append(name)
-        waiting = tuple(gang for gang in self._world.waiting if gang.job != name)
-        self._world = replace(self._world, waiting=waiting)
-        return True
+    def _join_queue(self) -> None:
+        """Let the world see who has come since the last plan: all at once, as a long queue is copied."""
+        if self._arrived:
+            self._world = replace(self._world, waiting=(*self._world.waiting, *self._arrived))
+            self._arrived.clear()
+
+    def _let_leave(self) -> None:
+        """Take the jobs out of the queue that have waited for as long as they would and have never started: after the
+        plan of this time, so that one that waits for no time at all starts on what is free when it arrives."""
+        leaving = {job for job in self._leaving if job not in self._first_started}
+        self._leaving.clear()
+        if leaving:
+            self._join_queue()
+            self._left += sorted(leaving)
+            waiting = tuple(gang for gang in self._world.waiting if gang.job not in leaving)
+            self._world = replace(self._world, waiting=waiting)
+            self._plan_by(self._world.now)
+
+    def _cut(self) -> None:
+        """Record what still runs when the simulated time is over."""
+        if self._until is not None:
+            self._world = replace(self._world, now=max(self._world.now, self._until))
+        for run in list(self._runs.values()):
+            self._keep(run)
+            self._end(run, RunEnd.CUT)
 
     def _plan_by(self, at: datetime) -> None:
-        """Have a plan made in the first round that is not before this."""
+        """Have a plan made in the first round that is not before this, and for which there is work left."""
+        at = self._budget.earliest(at)
         if self._round:
             at = self._begin - (self._begin - at) // self._round * self._round
         self._plan_at = at if self._plan_at is None else min(at, self._plan_at)
 
     def _plan(self) -> None:
         self._plan_at = None
+        self._join_queue()
         policy = policy_of(self._world)
         if self._world.waiting or policy.plans_without_queue(self._world.policy_state):
             self._plans += 1
+            self._budget.spend(self._world)
             self._learn()
             decided = self._planner(self._world)
             self._world = world.apply(self._world, decided)

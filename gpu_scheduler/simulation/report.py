@@ -190,7 +190,9 @@ def _waits(gang: Gang, runs: list[RunRecord], outcome: Outcome) -> Iterator[tupl
     """When a job began to wait, and when it was over."""
     ready = gang.queued_at
     starts = [run.began for run in runs]
-    ends: list[datetime | None] = [run.ended if run.end is not RunEnd.COMPLETED else None for run in runs]
+    ends: list[datetime | None] = [
+        None if run.end in (RunEnd.COMPLETED, RunEnd.CUT) else run.ended for run in runs
+    ]
     for began, ended in zip([*starts, outcome.end], [*ends, None], strict=True):
         if (began - ready).total_seconds() > WAIT_S:
             yield ready, gang.tenant, 0, gang.asked

@@ -37,13 +37,19 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """A job and its length: work_s seconds at rate 1. The gang's queued_at is its arrival. waits_at_most_s: it leaves
-    if it has not started so long after that; None: it waits."""
+    """A job and its length: work_s seconds at rate 1. arrives_at: None: when the gang was queued; another time for one
+    that was queued before the simulated time. waits_at_most_s: it leaves if it has not started so long after its
+    arrival, a plan at that very time included; None: it waits."""
 
     gang: Gang
     work_s: float
     costs: Costs = Costs()
     waits_at_most_s: float | None = None
+    arrives_at: datetime | None = None
+
+    @property
+    def arrives(self) -> datetime:
+        return self.gang.queued_at if self.arrives_at is None else self.arrives_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +88,10 @@ class Scenario:
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
     at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
-    profile says stays. begin: None: the first arrival. Raises ValueError for two jobs of one name, for work that is not
-    positive and for failures of unknown nodes.
+    profile says stays. begin: None: the first arrival. until: nothing happens after this; None: the simulation ends by
+    itself. work: units that plans may use, at most, in a simulation with an end: where they would use more, they are
+    made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError for two jobs of one name, for work
+    that is not positive, for waits below 0, for failures of unknown nodes and for a bound without an end.
     """
 
     nodes: tuple[Node, ...]
@@ -96,6 +104,8 @@ class Scenario:
     rate: Rates = learners_held
     known: Known | None = None
     begin: datetime | None = None
+    until: datetime | None = None
+    work: int | None = None
 
     def __post_init__(self) -> None:
         names = [job.gang.job for job in self.jobs]
@@ -104,17 +114,25 @@ class Scenario:
         if len(set(names)) < len(names):
             wrong.append("jobs: two have the same name")
         wrong += [f"jobs: {job.gang.job} has no work" for job in self.jobs if job.work_s <= 0]
+        wrong += [
+            f"jobs: {job.gang.job} waits for less than no time"
+            for job in self.jobs
+            if job.waits_at_most_s is not None and not job.waits_at_most_s >= 0
+        ]
         wrong += [f"failures: no node {each.node}" for each in self.failures if each.node not in known]
+        if self.work is not None and (self.work <= 0 or self.until is None):
+            wrong.append("work: must be more than 0, and of a scenario with until")
         if wrong:
             raise ValueError("; ".join(wrong))
 
 
 class RunEnd(StrEnum):
-    """How a stay on nodes ended."""
+    """How a stay on nodes ended. CUT: it did not; the simulated time was over."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
     NODE_FAILED = "node_failed"
+    CUT = "cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +161,9 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start. left: jobs
-    that had waited for as long as they would."""
+    """What happened. runs: in the order in which they ended. unfinished: jobs that nothing would ever start, or that
+    waited when the simulated time was over. left: jobs that had waited for as long as they would.
+    plans_late_s: the longest that a plan was put off for want of work."""
 
     begin: datetime
     end: datetime
@@ -154,3 +173,4 @@ class Outcome:
     completed: dict[str, datetime] = field(default_factory=dict)
     first_started: dict[str, datetime] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    plans_late_s: float = 0.0

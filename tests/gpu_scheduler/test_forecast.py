@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, suggest
-from gpu_scheduler.model import Plan, Resources, Snapshot
+from gpu_scheduler.model import Plan, Profile, Range, Resize, Resources, Running, Snapshot
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.world import replace_waiting
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
@@ -143,6 +143,72 @@ def test_the_end_of_a_promise_is_followed_where_no_run_has_a_known_end() -> None
     found = forecast(world, {})
     assert (found["j2"].p50, found["j2"].p90) == (at(60), at(60))
     assert found["j1"].why_none is WhyNone.UNKNOWN_END
+
+
+def elastic(run: Running, most: int, least: int = 1) -> Running:
+    return replace(run, gang=replace(run.gang, learners=Range(least, most), elastic=Profile()))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "p50_s", "p90_s"),
+    [(1, 4, 1000, 2000), (2, 64, 750, 1000), (1, 2, 1000, 2000), (2, 3, 1000 * 5 / 6, 1000)],
+    ids=["both ways", "it can only grow", "it can only shrink", "it can grow by one"],
+)
+def test_a_start_after_an_elastic_run_is_a_range(least: int, most: int, p50_s: float, p90_s: float) -> None:
+    """It has two learners and may soon have twice or half as many, so it ends sooner or later."""
+    busy = [elastic(running("r1", "a1", "a2", slots=8), most, least)]
+    world = snapshot(nodes(a1=8, a2=8), [gang("j1", 2, 8)], busy, policy=FairShare(lease_s=9e9))
+    estimate = forecast(world, {"r1": known(1000, Basis.PROGRESS)})["j1"]
+    assert estimate.p50 is not None is not estimate.p90
+    assert (estimate.p50 - NOON).total_seconds() == pytest.approx(p50_s)
+    assert (estimate.p90, estimate.basis) == (at(p90_s), (Basis.PROGRESS,))
+    fixed = replace(world, running=(running("r1", "a1", "a2", slots=8),))
+    assert forecast(fixed, {"r1": known(1000, Basis.PROGRESS)})["j1"].p90 == at(1000)
+
+
+def test_an_elastic_run_uses_up_no_work_by_looks_for_other_sizes() -> None:
+    """r2 ends in ten hours; r1 would be looked at 600 times until then."""
+    busy = [elastic(running("r1", "a1", slots=8), 2), running("r2", "a2", slots=8)]
+    world = snapshot(nodes(a1=8, a2=8), [gang("j1", 1, 8)], busy, policy=FairShare(aging_s=0))
+    for work in (600, 200_000):
+        estimate = forecast(world, {"r2": known(36_000)}, work=4 * work)["j1"]
+        assert (estimate.p50, estimate.p90) == (at(36_000), at(36_000))
+
+
+def test_a_fresh_elastic_run_shrinks_for_a_job_that_waits_as_soon_as_it_may() -> None:
+    fresh = replace(elastic(running("r1", "a1", "a2", slots=8), 2), started_at=NOON, checkpoint_cost_s=5)
+    world = snapshot(nodes(a1=8, a2=8), [gang("j1", 1, 8)], [fresh, running("r2", "a3", slots=1)])
+    world = replace(world, nodes=nodes(a1=8, a2=8, a3=1))
+    estimate = forecast(world, {"r2": known(36_000)})["j1"]
+    assert (estimate.p50, estimate.p90) == (at(65), at(65))
+
+
+def test_what_is_left_of_a_run_is_done_faster_by_more_learners() -> None:
+    """r1 halts with two learners and 1,000 s left, and goes on with one, after a restart of 10 s: j2 waits for it."""
+    order = replace(
+        elastic(running("r1", "a1", "a2", slots=8), 2),
+        order=Resize("r1", 1), checkpoint_cost_s=5, restart_cost_s=10,
+    )  # fmt: skip
+    late = gang("j2", 2, 8, queued_at=NOON, priority=0)
+    world = snapshot(
+        nodes(a1=8, a2=8), [late], [order], policy=FairShare(starvation_timeout_s=9e9, aging_s=0)
+    )
+    estimate = forecast(world, {"r1": known(1000, Basis.PROGRESS)})["j2"]
+    assert estimate.p90
+    assert (estimate.p90 - NOON).total_seconds() == pytest.approx(5 + 10 + 2 * 2000)
+
+
+def test_a_forecast_knows_what_changes_when_an_end_comes_in_sight() -> None:
+    """j1's reservation is of a2, which lacks the least, until the end of r1 is a day away: then j2 fits there."""
+    busy = [
+        running("r1", "a1", slots=6, ends_by=at(86_400 + 100)),
+        running("r2", "a2", slots=1),
+        running("r3", "a3", slots=1),
+    ]
+    waiting = [gang("j1", 1, 8), gang("j2", 1, 4, tenant="blue")]
+    state = {"j1": NOON - timedelta(minutes=10)}
+    world = snapshot(nodes(a1=8, a2=8, a3=1), waiting, busy, policy_state=state)
+    assert forecast(world, {"r3": known(500)})["j2"].p50 == at(100)
 
 
 def test_a_job_that_waiting_does_not_help_has_no_estimate() -> None:

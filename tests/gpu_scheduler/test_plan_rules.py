@@ -11,6 +11,9 @@ import pytest
 from gpu_scheduler.checks import Remedy, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Node, PlacementStrategy, Plan, Priority, TenantState, WaitReason
+from gpu_scheduler.policies.base import Policy
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fifo import FifoBackfill
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
 
 
@@ -180,6 +183,40 @@ def test_a_job_that_ends_before_the_head_can_start_runs_on_its_slots() -> None:
     for limit, expected in ((600, ["j2"]), (601, [])):
         short = gang("j2", tenant="blue", runs_at_most_s=limit)
         assert started(plan(_pool_with_a_waiting_head(short, since_s=400, busy_until=ends))) == expected
+
+
+@pytest.mark.parametrize("policy", [FairShare(), FifoBackfill()])
+@pytest.mark.parametrize(("beyond_s", "free"), [(0, "a2"), (1, "a1"), (89 * 86_400, "a1")])
+def test_an_end_that_is_out_of_sight_is_no_reason_to_wait_for_it(
+    policy: Policy, beyond_s: float, free: str
+) -> None:
+    """Within a day what ends for certain is reserved, however much it lacks; beyond it, what lacks the least."""
+    world = snapshot(
+        nodes(a1=8, a2=8),
+        [gang("j1", 1, 8), gang("j2", 1, 1, tenant="blue")],
+        [
+            running("r1", "a1", slots=6, ends_by=NOON + timedelta(days=1, seconds=beyond_s)),
+            running("r2", "a2", slots=1),
+        ],
+        policy=policy,
+        policy_state={"j1": NOON - timedelta(hours=0.5)} if isinstance(policy, FairShare) else {},
+    )
+    assert where(plan(world), "j2") == (free,)
+    aging = NOON + timedelta(hours=0.5)
+    in_sight = NOON + timedelta(seconds=beyond_s)
+    expected = {
+        FairShare: min(aging, in_sight if beyond_s else aging),
+        FifoBackfill: in_sight if beyond_s else None,
+    }
+    assert policy.next_event_at(world) == expected[type(policy)]
+    assert policy.next_event_at(replace(world, waiting=(), policy_state={})) is None
+
+
+def test_no_job_runs_on_reserved_slots_because_it_ends_before_what_is_out_of_sight() -> None:
+    short = gang("j2", tenant="blue", runs_at_most_s=600)
+    for seconds, expected in ((0, ["j2"]), (1, [])):
+        busy_until = NOON + timedelta(days=1, seconds=seconds)
+        assert started(plan(_pool_with_a_waiting_head(short, since_s=400, busy_until=busy_until))) == expected
 
 
 def test_kept_slots_are_of_the_nodes_that_lack_least() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.drf import Drf
 from bench.tiresias import Tiresias
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Plan, Profile, QuotaUse, Range, Snapshot, StepTimes, Stop
@@ -28,6 +29,7 @@ from gpu_scheduler.simulation import (
     SimulatedJob,
     simulate,
 )
+from gpu_scheduler.simulation.engine import PLAN
 from tests.gpu_scheduler.preempting import Preempting
 from tests.gpu_scheduler.worlds import NOON, gang, nodes
 
@@ -38,6 +40,7 @@ POLICIES: tuple[Policy, ...] = (
     FairShare(60, 300),
     Preempting(60, 300),
     Tiresias(600),
+    Drf(),
 )
 
 
@@ -204,6 +207,78 @@ def test_plans_are_made_in_rounds() -> None:
     assert outcome.plans == 2
 
 
+@pytest.mark.parametrize("waits_s", [0.0, 20.0])
+def test_a_job_leaves_that_has_not_started_by_then_and_only_such_a_one(waits_s: float) -> None:
+    """With 0 it starts on what is free when it arrives, or leaves; it never does both."""
+    jobs = [
+        replace(job(name, at_s, 100, 1, 8), waits_at_most_s=waits_s)
+        for name, at_s in (("a1", 0), ("b2", 10), ("c3", 200))
+    ]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo()))
+    assert stays(outcome) == {"a1": [(0, 100)], "c3": [(200, 300)]}
+    assert (outcome.left, outcome.unfinished) == (("b2",), ())
+    assert outcome.end == NOON + timedelta(seconds=300)
+
+
+def test_a_plan_at_the_very_time_at_which_a_job_would_leave_starts_it() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), replace(job("b2", 10, 5, 1, 8), waits_at_most_s=90.0)]
+    assert stays(simulate(scenario(nodes(a1=8), jobs, Fifo())))["b2"] == [(100, 105)]
+    late = [jobs[0], replace(jobs[1], waits_at_most_s=89.0)]
+    assert simulate(scenario(nodes(a1=8), late, Fifo())).left == ("b2",)
+
+
+def test_what_a_job_that_left_held_up_starts_then() -> None:
+    jobs = [job("a1", 0, 100, 1, 4), replace(job("b2", 10, 5, 1, 8), waits_at_most_s=15.0), job("c3", 20, 5)]
+    found = stays(simulate(scenario(nodes(a1=8), jobs, Fifo())))
+    assert found == {"a1": [(0, 100)], "c3": [(25, 30)]}
+
+
+def test_after_the_simulated_time_nothing_has_ended() -> None:
+    jobs = [job("a1", 0, 100, 1, 8), job("b2", 10, 50, 1, 8), job("c3", 20, 50, 1, 8)]
+    outcome = simulate(scenario(nodes(a1=8), jobs, Fifo(), until=NOON + timedelta(seconds=120)))
+    assert stays(outcome) == {"a1": [(0, 100)], "b2": [(100, 120)]}
+    assert [(run.end, run.work_s) for run in outcome.runs] == [(RunEnd.COMPLETED, 100), (RunEnd.CUT, 20)]
+    assert (list(outcome.completed), outcome.unfinished) == (["a1"], ("c3",))
+    assert outcome.end == NOON + timedelta(seconds=120)
+
+
+def test_the_work_of_plans_is_bounded_however_much_waits() -> None:
+    """Each job that comes is one more in each plan: the work is that of the square of their number, or the bound."""
+
+    def made(number: int, work: int | None) -> tuple[Outcome, int]:
+        spent = 0
+
+        def planner(seen: Snapshot) -> Plan:
+            nonlocal spent
+            spent += PLAN + len(seen.nodes) + len(seen.waiting) + len(seen.running)
+            return plan(seen, explained=False)
+
+        jobs = [job(f"j{i}", i * 3600 / number, 60, 1, 8) for i in range(number)]
+        until = NOON + timedelta(hours=1)
+        return simulate(scenario(nodes(a1=8), jobs, Fifo(), until=until, work=work), planner), spent
+
+    free, unbounded = made(600, None)
+    bounded, spent = made(600, 30_000)
+    assert unbounded > 150_000
+    assert spent <= 30_000 + 700, "and the last plan"
+    assert free.plans_late_s == 0 < bounded.plans_late_s < 300
+    assert len(bounded.completed) > 0.6 * len(free.completed), "nodes are idle until the next plan"
+    enough, _ = made(600, 2 * unbounded)
+    assert (enough.runs, enough.plans_late_s) == (free.runs, 0)
+
+
+def test_what_was_queued_before_the_simulated_time_keeps_its_turn() -> None:
+    """Both come when it begins, the one that was queued first is second by name."""
+    jobs = [
+        replace(job("a1", -50, 10, 1, 8), arrives_at=NOON),
+        replace(job("b2", -90, 10, 1, 8), arrives_at=NOON),
+    ]
+    assert stays(simulate(scenario(nodes(a1=8), jobs, Fifo(), begin=None))) == {
+        "a1": [(10, 20)],
+        "b2": [(0, 10)],
+    }
+
+
 def test_what_can_never_start_is_left_over() -> None:
     jobs = [job("a1", 0, 10, 1, 9), job("b2", 1, 10, 1, 8), job("c3", 2, 10, tenant="unknown")]
     outcome = simulate(scenario(nodes(a1=8), jobs, Fifo()))
@@ -220,6 +295,12 @@ def test_a_scenario_that_means_nothing_is_refused_with_all_reasons() -> None:
     failures = (NodeFailure(NOON, "b9", 1),)
     with pytest.raises(ValueError, match=r"same name; jobs: a1 has no work; failures: no node b9"):
         scenario(nodes(a1=8), [job("a1", 0, 1), job("a1", 0, 0)], Fifo(), failures=failures)
+    for waits_s in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="jobs: a1 waits for less than no time"):
+            scenario(nodes(a1=8), [replace(job("a1", 0, 1), waits_at_most_s=waits_s)], Fifo())
+    for bound in ({"work": 5}, {"work": 0, "until": NOON}):
+        with pytest.raises(ValueError, match="work: must be more than 0, and of a scenario with until"):
+            scenario(nodes(a1=8), [], Fifo(), **bound)
     with pytest.raises(ValueError, match="checkpoint_every_s more than 0"):
         Costs(checkpoint_every_s=0)
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from gpu_scheduler.model import Gang, PlacementStrategy, QuotaUse, Range, Resources, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Scenario, SimulatedJob, simulate
-from jobs.models import ClusterNode, Job, JobEvent
+from jobs.models import Attempt, ClusterNode, Job, JobEvent
 from jobs.selectors import replay as replays
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.services.intents import job_halt, job_resume
@@ -110,8 +110,8 @@ def test_a_changed_limit_shows_who_gains_and_who_loses(tenants: tuple[Tenant, Te
         " by 0 s or less."
     )
     assert [line.split() for line in shown[-2:]] == [
-        ["green", "1", "58", "min", "58", "min", "0", "s", "58", "min", "sooner"],
-        ["red", "2", "0", "s", "0", "s", "29", "min", "29", "min", "later"],
+        ["green", "1", "1", "58", "min", "58", "min", "0", "s", "0,", "0", "58", "min", "sooner"],
+        ["red", "2", "2", "0", "s", "0", "s", "29", "min", "0,", "0", "29", "min", "later"],
     ]
 
 
@@ -193,9 +193,101 @@ def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> 
     ran(red, 1, 0, 0, 10)
     waited(job_of_the_past(red, 4, BEGIN), WaitReason.INSUFFICIENT_CAPACITY, BEGIN)
     assert "Not taken into account: 1 job that never started, and nodes that were others then." in lines()
-    never = answer("--limit", "red:cpu=0")["tenants"]
-    assert [each["never"] for each in never] == [1]
-    assert lines("--limit", "red:cpu=0")[-1].endswith("1 never")
+    (never,) = answer("--limit", "red:cpu=0")["tenants"]
+    assert (never["not_started"], never["replayed_not_started"], never["compared"]) == (1, 0, 0)
+    assert (never["wait_s"], never["changed_wait_s"], never["changed_total_s"]) == (None, None, None)
+    assert lines("--limit", "red:cpu=0")[-1].split() == [
+        "red",
+        "1",
+        "0",
+        "–",
+        "–",
+        "–",
+        "0,",
+        "1",
+        "none",
+        "in",
+        "both",
+    ]
+
+
+def test_what_still_runs_has_not_ended_and_runs_on_wherever_it_is_put(tenants: tuple[Tenant, Tenant]) -> None:
+    """Without green's job red's first starts an hour earlier, which does not make it end, or green's last start."""
+    red, green = tenants
+    ran(green, 4, 0, 0, 60)
+    held(job_of_the_past(red, 4, BEGIN + timedelta(minutes=1)), BEGIN + timedelta(minutes=60), None)
+    seen = answer("--limit", "green:cpu=0")
+    assert (seen["stays"], seen["still_running"]) == (2, 1)
+    its = seen["tenants"][1]
+    assert (its["tenant"], its["compared"], its["changed_wait_s"]) == ("red", 1, pytest.approx(0))
+    assert (its["ended"], its["still_running"], its["changed_total_s"]) == (0, 1, None)
+    shown = lines("--limit", "green:cpu=0")
+    assert (
+        shown[1]
+        == "1 of them still runs: when it would end is not known, so it counts as started, not as ended."
+    )
+    assert shown[-1].endswith("none in both")
+
+
+def test_what_was_stopped_and_waits_to_run_on_has_not_ended(tenants: tuple[Tenant, Tenant]) -> None:
+    red, green = tenants
+    job = job_of_the_past(red, 4, BEGIN)
+    Attempt.objects.create(
+        job=job, tenant=red, n=1, cluster="memory", slot_type="cpu", slots=4, learners=1, nodes=["node-a"],
+        opened_at=BEGIN, closed_at=BEGIN + timedelta(hours=1), held=False, outcome=State.QUEUED,
+    )  # fmt: skip
+    ran(green, 4, 1, 60, 70)
+    seen = answer()
+    assert seen["still_running"] == 1
+    assert [(each["ended"], each["not_started"]) for each in seen["tenants"]] == [(0, 1), (0, 0)]
+    Job.objects.filter(pk=job.pk).update(state=State.HALTED)
+    assert [each["ended"] for each in answer()["tenants"]] == [1, 1]
+
+
+def test_what_waits_when_the_time_begins_keeps_its_turn(tenants: tuple[Tenant, Tenant]) -> None:
+    """Two wait then for the slots of a third, the one that was made first for less time; the newcomer comes last."""
+    red, _ = tenants
+    ran(red, 4, -3_000, -3_000, 10)
+    ran(red, 2, -1_900, 20, 60)
+    ran(red, 4, -2_000, 10, 20)
+    ran(red, 2, 5, 20, 30)
+    (its,) = answer()["tenants"]
+    assert (its["stays"], its["replayed_wait_s"]) == (1, pytest.approx(15 * 60))
+
+
+def test_the_waits_of_a_row_are_of_the_same_runs_and_what_is_left_out_is_said(
+    tenants: tuple[Tenant, Tenant],
+) -> None:
+    red, green = tenants
+    ran(green, 4, 0, 0, 30)
+    ran(red, 4, 1, 30, 60)
+    ran(red, 2, 61, 61, 70)
+    its = answer("--limit", "red:cpu=2")["tenants"][1]
+    assert (its["stays"], its["compared"], its["not_started"], its["replayed_not_started"]) == (2, 1, 1, 0)
+    assert [its[f"{name}wait_s"] for name in ("", "replayed_", "changed_")] == [pytest.approx(0)] * 3
+
+
+def test_too_many_plans_are_put_off_and_that_is_said(
+    tenants: tuple[Tenant, Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minute in range(20):
+        ran(tenants[0], 1, minute, minute, minute + 1)
+    assert answer()["plans_late_s"] == 0
+    monkeypatch.setattr(replays, "WORK", 500)
+    assert answer()["plans_late_s"] > 60
+    assert any(
+        line.startswith("There was too much for a plan at each change: starts can be ") for line in lines()
+    )
+
+
+def test_progress_is_shown_as_a_part_of_the_simulated_time(tenants: tuple[Tenant, Tenant]) -> None:
+    for hour in range(24):
+        ran(tenants[0], 1, 60 * hour, 60 * hour, 60 * hour + 1)
+    err = StringIO()
+    call_command("what_if", "--replay", "2", "--policy", "fifo", stdout=StringIO(), stderr=err)
+    shown = [int(line.partition(" %")[0]) for line in err.getvalue().splitlines()]
+    assert shown == sorted(set(shown))
+    assert (len(shown) > 5, shown[-1]) == (True, 100)
 
 
 @pytest.mark.parametrize(

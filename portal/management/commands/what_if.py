@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from django.conf import settings
@@ -17,7 +18,7 @@ from gpu_scheduler.policies.selection import policy_from
 from jobs.humanize import duration
 from jobs.selectors.demand import TooMuch
 from jobs.selectors.installation import pools
-from jobs.selectors.replay import MOST, SAME_S, Replay, replay
+from jobs.selectors.replay import MOST, SAME_S, Replay, TenantWaits, replay
 from jobs.selectors.snapshot import database_now
 from jobs.selectors.what_if import Affected, would_start
 from tenants.errors import Overcommitted
@@ -60,6 +61,11 @@ def replay_lines(found: Replay) -> Iterator[str]:
         f" {SAME_S:.0f} s of when they did"
         + (f"; half are off by {found.off_s:.0f} s or less." if found.off_s is not None else ".")
     )
+    if found.still_running:
+        still = (
+            "1 of them still runs" if found.still_running == 1 else f"{found.still_running} of them still run"
+        )
+        yield f"{still}: when it would end is not known, so it counts as started, not as ended."
     unknown = [
         f"{count} {one if count == 1 else many}"
         for count, one, many in (
@@ -71,20 +77,36 @@ def replay_lines(found: Replay) -> Iterator[str]:
     ]
     if unknown:
         yield f"Not taken into account: {', '.join(unknown)}, and nodes that were others then."
+    if found.plans_late_s:
+        yield f"There was too much for a plan at each change: starts can be {duration(ceil(found.plans_late_s))} late."
     yield ""
-    yield f"{'tenant':20} {'runs':>6} {'waited':>12} {'replayed':>12} {'would wait':>12} {'ends':>22}"
-    for each in found.tenants:
-        change = each.changed_total_s - each.replayed_total_s
-        ends = (
-            "as before"
-            if abs(change) < 1
-            else f"{duration(round(abs(change)))} {'later' if change > 0 else 'sooner'}"
-        )
-        if each.never:
-            ends = f"{each.never} never"
-        waits = (each.wait_s, each.replayed_wait_s, each.changed_wait_s)
-        shown = " ".join(f"{duration(round(wait)):>12}" for wait in waits)
-        yield f"{each.tenant:20} {each.stays:>6} {shown} {ends:>22}"
+    yield (
+        "Waits are of the runs that start in both replays (compared); ends of those of them that end in both."
+        " Not started: by now, as the limits are and with the change."
+    )
+    yield (
+        f"{'tenant':20} {'runs':>6} {'compared':>8} {'waited':>12} {'replayed':>12} {'would wait':>12}"
+        f" {'not started':>12} {'ends':>22}"
+    )
+    yield from map(_tenant_line, found.tenants)
+
+
+def _tenant_line(each: TenantWaits) -> str:
+    waits = (each.wait_s, each.replayed_wait_s, each.changed_wait_s)
+    shown = " ".join(f"{'–' if wait is None else duration(round(wait)):>12}" for wait in waits)
+    not_started = f"{each.replayed_not_started}, {each.not_started}"
+    return f"{each.tenant:20} {each.stays:>6} {each.compared:>8} {shown} {not_started:>12} {_ends(each):>22}"
+
+
+def _ends(each: TenantWaits) -> str:
+    """How much later the runs end that end in both replays, and how many these are if not all that are compared."""
+    if each.replayed_total_s is None or each.changed_total_s is None:
+        return "none in both"
+    change = each.changed_total_s - each.replayed_total_s
+    which = "" if each.ended == each.compared else f" ({each.ended})"
+    if abs(change) < 1:
+        return f"as before{which}"
+    return f"{duration(round(abs(change)))} {'later' if change > 0 else 'sooner'}{which}"
 
 
 def _by_type(limits: list[LimitOf]) -> dict[tuple[str, str], int]:
@@ -180,6 +202,7 @@ class Command(BaseCommand):
                 until,
                 _by_type(limits),
                 policy,
+                self._progress,
             )
         except TooMuch as error:
             raise CommandError(f"--replay: more than {MOST:,} attempts; try fewer days.") from error
@@ -191,6 +214,17 @@ class Command(BaseCommand):
             self.stdout.write(f"These limits cannot be set: {note}.")
         for line in replay_lines(found):
             self.stdout.write(line)
+
+    _shown = -1
+
+    def _progress(self, done: float) -> None:
+        """The percent of the simulated time that is done, to stderr: over itself on a terminal, else each tenth."""
+        over_itself = self.stderr.isatty()
+        percent = int(done * 100) if over_itself else int(done * 10) * 10
+        if percent > self._shown:
+            self._shown = percent
+            ending = "\r" if over_itself and percent < 100 else "\n"
+            self.stderr.write(f"{percent} % of the simulated time", style_func=str, ending=ending)
 
     def _table(self, jobs: tuple[Affected, ...]) -> None:
         for job in jobs:
