@@ -7,9 +7,9 @@ group no longer gives it; memberships that were made or changed by hand stay as 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 
@@ -17,10 +17,11 @@ from tenants import access, audit, checks
 from tenants.errors import VersionChanged, problem
 from tenants.models import GroupMapping, Membership, Tenant, Token, User
 from tenants.roles import RANK, Role
-from tenants.services.users import links
+from tenants.services.users import links, require_provider
 
 GROUP_CHARS = 200
 LINES_MAX = 500
+PARTS = ("tenant", "role", "group")
 
 
 @dataclass(frozen=True, order=True)
@@ -34,6 +35,15 @@ class Rule:
     @property
     def line(self) -> str:
         return f"{self.tenant} {self.role} {self.group}"
+
+
+class Fault(NamedTuple):
+    """What is wrong with one part of a rule, as a sentence that names the part."""
+
+    part: str
+    code: str
+    message: str
+    allowed: object = None
 
 
 @dataclass(frozen=True)
@@ -63,39 +73,46 @@ def read_rules(text: str) -> list[Rule]:
 
     Raises FieldsInvalid (path: mapping) with all that is wrong.
     """
-    slugs = set(Tenant.objects.values_list("slug", flat=True))
-    found: dict[tuple[str, str], Rule] = {}
-    wrong = []
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    found, faults = _checked([(*line.split(maxsplit=2), "", "")[:3] for _, line in lines[:LINES_MAX]])
+    wrong = []
     if len(lines) > LINES_MAX:
         wrong.append(problem("mapping", "too_long", f"must have at most {LINES_MAX} lines"))
-    for n, line in lines[:LINES_MAX]:
-        slug, role, group = [*line.split(maxsplit=2), "", ""][:3]
-        faults = []
-        if slug not in slugs:
-            faults.append(f"there is no tenant {slug[:40]}")
-        if role not in set(Role):
-            faults.append(f"the role must be one of {', '.join(Role)}")
-        if not group or len(group) > GROUP_CHARS or not group.isprintable():
-            faults.append(f"a group of 1 to {GROUP_CHARS} printable characters must follow the role")
-        if (slug, group) in found:
-            faults.append("the group has a role in this tenant already")
-        if faults:
-            wrong.append(problem("mapping", "invalid", f"line {n}: {'; '.join(faults)}", line))
-        else:
-            found[slug, group] = Rule(slug, Role(role), group)
+    for (n, line), of_line in zip(lines, faults, strict=False):
+        if of_line:
+            said = "; ".join(fault.message for fault in of_line)
+            wrong.append(problem("mapping", "invalid", f"line {n}: {said}", line))
     checks.refuse(*wrong)
-    return sorted(found.values())
+    return found
 
 
-def effects(*, user: access.Person, wanted: list[Rule]) -> list[Effect]:
-    """What the next sign-in of each person would change, by the groups of the last one. Raises AdminOnly."""
+def rules_of(given: Sequence[Mapping[str, str]]) -> list[Rule]:
+    """Rules of the texts tenant, role and group. Raises FieldsInvalid (path: rules[0].tenant …) with all faults."""
+    found, faults = _checked([tuple(each[part] for part in PARTS) for each in given[:LINES_MAX]])
+    wrong = []
+    if len(given) > LINES_MAX:
+        text = f"must be at most {LINES_MAX} rules"
+        wrong.append(problem("rules", "too_many", text, len(given), LINES_MAX))
+    for n, of_rule in enumerate(faults):
+        for part, code, message, allowed in of_rule:
+            wrong.append(problem(f"rules[{n}].{part}", code, message, given[n][part], allowed))
+    checks.refuse(*wrong)
+    return found
+
+
+def effects(*, user: access.Person, wanted: list[Rule] | None = None) -> list[Effect]:
+    """What the next sign-in of each person would change, by the groups of the last one.
+
+    wanted: None for the mapping as it is. Raises AdminOnly or SingleSignOnOff.
+    """
     access.require_admin(user)
+    require_provider()
+    counting = _stored() if wanted is None else wanted
     accounts = links().select_related("user").filter(user__is_active=True)
     found = []
     for account in accounts.order_by("user__username"):
         groups = account.extra_data.get("groups", [])
-        changes = _changes(account.user, _given(wanted, groups))
+        changes = _changes(account.user, _given(counting, groups))
         name = account.user.get_username()
         found += [
             Effect(name, slug, row.role if row else None, rule.role if rule else None)
@@ -105,25 +122,29 @@ def effects(*, user: access.Person, wanted: list[Rule]) -> list[Effect]:
 
 
 @transaction.atomic
-def rules_set(*, user: access.Person, wanted: list[Rule], if_match: str) -> None:
-    """Replace the mapping; memberships follow at the next sign-in of each person.
+def rules_set(
+    *, user: access.Person, wanted: list[Rule], if_match: frozenset[str] | None = None
+) -> list[Rule]:
+    """Replace the mapping, which is returned; memberships follow at the next sign-in of each person.
 
-    Raises AdminOnly or VersionChanged.
+    Raises AdminOnly, SingleSignOnOff or VersionChanged.
     """
     access.require_admin(user)
+    require_provider()
     held = {each.slug: each for each in Tenant.objects.select_for_update(no_key=True).order_by("pk")}
     before = _stored()
-    if if_match != version(before):
+    if if_match is not None and version(before) not in if_match:
         raise VersionChanged(etag=version(before))
     added, removed = sorted(set(wanted) - set(before)), sorted(set(before) - set(wanted))
     if not added and not removed:
-        return
+        return before
     GroupMapping.objects.all().delete()
     GroupMapping.objects.bulk_create(
         GroupMapping(group=rule.group, tenant=held[rule.tenant], role=rule.role) for rule in wanted
     )
     details = {"added": [rule.line for rule in added], "removed": [rule.line for rule in removed]}
     audit.record(actor=user, action="groups.change", details=details)
+    return sorted(wanted)
 
 
 @transaction.atomic
@@ -154,6 +175,31 @@ def apply_groups(user: User, groups: Iterable[str]) -> None:
             details = {"from": row.role, "to": rule.role.value, "group": rule.group}
             Membership.objects.filter(pk=row.pk).update(role=rule.role, group=rule.group)
             _record(user, tenant, "member.change", details)
+
+
+def _checked(given: Iterable[tuple[str, ...]]) -> tuple[list[Rule], list[list[Fault]]]:
+    """The rules of these parts, sorted, and for each the faults that kept it out."""
+    slugs = set(Tenant.objects.values_list("slug", flat=True))
+    found: dict[tuple[str, str], Rule] = {}
+    faults: list[list[Fault]] = []
+    for slug, role, group in given:
+        wrong = []
+        if slug not in slugs:
+            wrong.append(Fault("tenant", "tenant_not_found", f"there is no tenant {slug[:40]}"))
+        if role not in set(Role):
+            known = [each.value for each in Role]
+            wrong.append(
+                Fault("role", "invalid_choice", f"the role must be one of {', '.join(known)}", known)
+            )
+        if not 0 < len(group) <= GROUP_CHARS or not group.isprintable() or group != group.strip():
+            text = f"the group must have 1 to {GROUP_CHARS} printable characters, and no space around them"
+            wrong.append(Fault("group", "bad_group", text))
+        if (slug, group) in found:
+            wrong.append(Fault("group", "repeated", "the group has a role in this tenant already"))
+        if not wrong:
+            found[slug, group] = Rule(slug, Role(role), group)
+        faults.append(wrong)
+    return sorted(found.values()), faults
 
 
 def _stored() -> list[Rule]:
