@@ -7,11 +7,13 @@ group no longer gives it; memberships that were made or changed by hand stay as 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from tenants import access, audit, checks
 from tenants.errors import VersionChanged, problem
@@ -109,10 +111,13 @@ def effects(*, user: access.Person, wanted: list[Rule] | None = None) -> list[Ef
     require_provider()
     counting = _stored() if wanted is None else wanted
     accounts = links().select_related("user").filter(user__is_active=True)
+    rows: dict[int, list[Membership]] = defaultdict(list)
+    for row in _memberships().filter(user__in=accounts.values("user")):
+        rows[row.user_id].append(row)
     found = []
     for account in accounts.order_by("user__username"):
         groups = account.extra_data.get("groups", [])
-        changes = _changes(account.user, _given(counting, groups))
+        changes = _changes(rows[account.user_id], _given(counting, groups))
         name = account.user.get_username()
         found += [
             Effect(name, slug, row.role if row else None, rule.role if rule else None)
@@ -151,13 +156,14 @@ def rules_set(
 def apply_groups(user: User, groups: Iterable[str]) -> None:
     """Give and withdraw memberships by the groups that the provider states now; without any, all are withdrawn."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two sign-ins of a person come one by one
-    due = {slug for slug, _, _ in _changes(user, _given(_stored(), groups))}
+    mine = _memberships().filter(user=user)
+    due = {slug for slug, _, _ in _changes(mine, _given(_stored(), groups))}
     # As tenants.services.members does it, so what a manager changes meanwhile is seen below and left alone.
     held = {
         each.slug: each
         for each in Tenant.objects.select_for_update(no_key=True).filter(slug__in=due).order_by("pk")
     }
-    for slug, row, rule in list(_changes(user, _given(_stored(), groups))):
+    for slug, row, rule in list(_changes(mine.all(), _given(_stored(), groups))):  # read again
         tenant = held.get(slug)
         if tenant is None:
             continue  # due since a moment ago: at the next sign-in
@@ -216,9 +222,15 @@ def _given(wanted: Iterable[Rule], groups: Iterable[str]) -> dict[str, Rule]:
     return given
 
 
-def _changes(user: User, given: dict[str, Rule]) -> Iterator[tuple[str, Membership | None, Rule | None]]:
-    """By tenant, the membership that is there and the rule that gives another role, or none."""
-    there = {row.tenant.slug: row for row in Membership.objects.select_related("tenant").filter(user=user)}
+def _memberships() -> QuerySet[Membership]:
+    return Membership.objects.select_related("tenant")
+
+
+def _changes(
+    rows: Iterable[Membership], given: dict[str, Rule]
+) -> Iterator[tuple[str, Membership | None, Rule | None]]:
+    """By tenant, the membership of a person's rows and the rule that gives another role, or none."""
+    there = {row.tenant.slug: row for row in rows}
     for slug in sorted(given.keys() | there.keys()):
         row, rule = there.get(slug), given.get(slug)
         if row is not None and (not row.group or (rule and rule.role == row.role)):

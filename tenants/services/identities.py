@@ -165,7 +165,7 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     identity = Identity(str(settings.LUTHIER_OIDC_ISSUER), subject)
     other = _linked(identity)
     if other is not None and other.pk != changed.pk:
-        raise _in_use(other.get_username())
+        raise _in_use(other)
     if other is None:
         details: dict[str, Any] = {"subject": subject, "by": "admin"}
         if identity_of(changed) is not None:
@@ -176,7 +176,7 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
             with transaction.atomic():
                 _link(changed, identity)
         except IntegrityError as error:  # who has it has just signed in for the first time
-            raise _in_use("another user") from error
+            raise _in_use(_linked(identity)) from error
         audit.record(actor=user, action="user.link", target=username, details=details)
     return user_get(user=user, username=username)
 
@@ -216,9 +216,9 @@ def _as_linked(row: SocialAccount) -> Linked:
     return Linked(row.uid[:ID_LENGTH], kept["issuer"], kept["subject"], row.date_joined, signed_in_at)
 
 
-def _in_use(by: str) -> FieldsInvalid:
-    wrong = problem("subject", "in_use", f"is linked to {by}: unlink it there first")
-    return FieldsInvalid(errors=[wrong])
+def _in_use(by: User | None) -> FieldsInvalid:
+    name = by.get_username() if by else "another user"
+    return FieldsInvalid(errors=[problem("subject", "in_use", f"is linked to {name}: unlink it there first")])
 
 
 def _linked(identity: Identity) -> User | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
 from django.conf import LazySettings
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from tenants.models import AuditEntry, GroupMapping, Membership, User
 from tenants.services.groups import LINES_MAX, Effect
-from tenants.services.identities import Identity, identity_link, user_of
+from tenants.services.identities import PROVIDER, Identity, identity_link, user_of
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -136,6 +139,25 @@ def test_the_preview_is_what_the_page_shows_and_the_next_sign_in_does(
     assert admin.post(PREVIEW, {"rules": []}).json()["effects"] == [
         each | {"before": each["after"], "after": None} for each in shown
     ]
+
+
+def test_a_preview_asks_the_database_as_often_for_many_people_as_for_one(
+    admin: Api, people: People, erin: User
+) -> None:
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as asked:
+            shown = admin.post(PREVIEW, {"rules": [rule("vision-lab", "viewer", "ml")]})
+        assert len(shown.json()["effects"]) == SocialAccount.objects.count()
+        return len(asked)
+
+    statements()  # what is read once only
+    before = statements()
+    for name in ("frank", "gina", "heidi"):
+        identity = Identity(ISSUER, name, groups=("ml",))
+        SocialAccount.objects.create(
+            user=factories.user(name), provider=PROVIDER, uid=identity.uid, extra_data=identity.stored
+        )
+    assert statements() == before
 
 
 def test_only_a_platform_admin_reads_previews_or_replaces_it(dave: Api, people: People) -> None:

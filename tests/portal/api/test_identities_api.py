@@ -106,18 +106,16 @@ def test_an_identity_of_another_user_is_not_unlinked_by_this_ones_path(admin: Ap
 def test_who_signs_in_for_the_first_time_meanwhile_keeps_the_identity(
     admin: Api, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    linked = identities._linked
+    link = identities._link
 
-    def meanwhile(identity: Identity) -> User | None:
-        found = linked(identity)
-        SocialAccount.objects.create(
-            user=people.bob, provider=identities.PROVIDER, uid=identity.uid, extra_data=identity.stored
-        )
-        return found
+    def meanwhile(user: User, identity: Identity) -> None:
+        link(people.bob, identity)
+        link(user, identity)
 
-    monkeypatch.setattr(identities, "_linked", meanwhile)
+    monkeypatch.setattr(identities, "_link", meanwhile)
     answer = admin.post(PATH, SUBJECT)
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "in_use")
+    assert identity_of(people.alice) is None
 
 
 def test_only_a_platform_admin_may(people: People, alice: Api, dave: Api) -> None:
