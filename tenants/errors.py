@@ -103,6 +103,12 @@ class UserDisabled(TenantError):
     code = "user_disabled"
 
 
+class SingleSignOnOff(TenantError):
+    """This installation has no single sign-on. An operator sets it up with LUTHIER_OIDC_ISSUER."""
+
+    code = "single_sign_on_off"
+
+
 class TooManyPasswords(TenantError):
     """Too many wrong passwords. Try again in a minute."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from tenants import audit, one_time, sealed_rows
@@ -61,9 +62,14 @@ def factors_of(user: User) -> Factors:
     return Factors(app.confirmed_at if app else None, user.recovery_codes.filter(used_at=None).count())
 
 
+def set_up() -> Exists:
+    """As is_on, in a query of users."""
+    return Exists(AuthenticatorApp.objects.filter(user=OuterRef("pk"), confirmed_at__isnull=False))
+
+
 def is_on(user: User) -> bool:
     """Whether a sign-in of this user takes a second factor."""
-    return _confirmed(user) is not None
+    return User.objects.filter(set_up(), pk=user.pk).exists()
 
 
 @transaction.atomic

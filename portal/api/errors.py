@@ -59,6 +59,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.LastManager: HTTPStatus.CONFLICT,
     tenants.LastAdmin: HTTPStatus.CONFLICT,
     tenants.UserDisabled: HTTPStatus.CONFLICT,
+    tenants.SingleSignOnOff: HTTPStatus.CONFLICT,
     tenants.TooManyPasswords: HTTPStatus.TOO_MANY_REQUESTS,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,

@@ -19,7 +19,7 @@ from portal.api.fields import (
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
-from tenants import access, tokens
+from tenants import access, tokens, two_factor
 from tenants.errors import FieldsInvalid, problem
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
@@ -46,11 +46,19 @@ class MeSerializer(ReadSerializer):
     email = serializers.CharField(allow_blank=True)
     is_platform_admin = serializers.BooleanField()
     is_service_account = serializers.BooleanField()
+    two_factor = serializers.BooleanField(
+        allow_null=True,
+        help_text="whether you have set up a second factor; null with a token that is limited to a tenant or a role",
+    )
     tenants = MyTenantSerializer(many=True)
 
     @staticmethod
     def get_is_platform_admin(user: User, context: User) -> bool:
         return access.is_platform_admin(user)
+
+    @staticmethod
+    def get_two_factor(user: User, context: User) -> bool | None:
+        return two_factor.is_on(user) if access.has_whole_token(user) else None
 
     @staticmethod
     def get_tenants(user: User, context: User) -> Iterable[Tenant]:
@@ -64,6 +72,7 @@ class MeSerializer(ReadSerializer):
         "email": "alice@example.org",
         "is_platform_admin": False,
         "is_service_account": False,
+        "two_factor": True,
         "tenants": [
             {
                 "slug": "vision-lab",

@@ -31,6 +31,9 @@ class UserSerializer(ReadSerializer):
     last_name = serializers.CharField(allow_blank=True)
     is_platform_admin = serializers.BooleanField(source="is_superuser")
     state = serializers.ChoiceField(STATES, help_text=STATE_TEXT)
+    two_factor = serializers.BooleanField(
+        source="has_two_factor", help_text="whether a second factor is set up, which a sign-in then takes"
+    )
     tenants = UserMembershipSerializer(many=True)
     created_at = TimestampField(source="date_joined")
     last_login_at = TimestampField(allow_null=True, source="last_login")
@@ -76,6 +79,7 @@ USER_EXAMPLE = {
     "last_name": "Sato",
     "is_platform_admin": False,
     "state": "invited",
+    "two_factor": False,
     "tenants": [{"tenant": "vision-lab", "role": "researcher"}],
     "created_at": "2026-11-21T09:00:00.000Z",
     "last_login_at": None,
@@ -166,6 +170,22 @@ def user_reset(call: Call, username: str) -> dict[str, Any]:
     """Take a user's password away and give a one-time password instead; platform admins only. Their sessions end, their
     API tokens stay."""
     return _invited(users.user_reset(user=call.user, username=username))
+
+
+@operation(
+    authorize=permissions.for_admins_on_user,
+    Out=UserSerializer,
+    response_example=USER_EXAMPLE | {"state": "active"},
+)
+def user_two_factor_reset(call: Call, username: str) -> dict[str, Any]:
+    """Remove a user's second factor, which they have lost; platform admins only. Make sure that it is the user who
+    asks: the password alone signs in next.
+
+    Recovery codes go with it, sessions end, API tokens stay. The next sign-in says so to the user. Without a second
+    factor nothing is changed.
+    """
+    users.user_two_factor_reset(user=call.user, username=username)
+    return UserSerializer.render(users.user_get(user=call.user, username=username))
 
 
 @operation(

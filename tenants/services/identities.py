@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from allauth.socialaccount.models import SocialAccount
@@ -24,10 +25,18 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from tenants import access, audit, checks
-from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, UserDisabled, problem
+from tenants.errors import AccountClosed, FieldsInvalid, IdentityUnknown, NotFound, UserDisabled, problem
 from tenants.models import User
 from tenants.services.groups import GROUP_CHARS, apply_groups
-from tenants.services.users import LENGTHS, keep_an_admin, links, locked_user, used_links, user_get
+from tenants.services.users import (
+    LENGTHS,
+    keep_an_admin,
+    links,
+    locked_user,
+    require_provider,
+    used_links,
+    user_get,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +45,7 @@ PROVIDER = "openid_connect"
 SIGNED_IN_AT = "signed_in_at"
 """Key of what a row keeps: when its user last signed in by it; absent before the first time."""
 SUBJECT_CHARS = 255
+ID_LENGTH = 16
 NAMES_TRIED = 99
 
 
@@ -90,6 +100,17 @@ class Identity:
         )
 
 
+@dataclass(frozen=True)
+class Linked:
+    """An identity that signs in as a user. signed_in_at: when it last did; None: it has not yet."""
+
+    id: str
+    issuer: str
+    subject: str
+    linked_at: datetime
+    signed_in_at: datetime | None
+
+
 @transaction.atomic
 def user_of(identity: Identity) -> User:
     """The user who this is, linked or made now if the rules say so.
@@ -120,6 +141,11 @@ def user_of(identity: Identity) -> User:
     return user
 
 
+def identities_of(*, user: access.Person, username: str) -> list[Linked]:
+    """What is linked to the user at the present provider: one identity, or none. Raises AdminOnly or NotFound."""
+    return _linked_to(user_get(user=user, username=username))
+
+
 def identity_of(user: User) -> str | None:
     """The subject that is linked to the user at the present provider; None without one."""
     return links().filter(user=user).values_list("extra_data__subject", flat=True).first()
@@ -130,41 +156,69 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     """Let the identity with this subject sign in as the user, instead of the one linked before, whose sessions end.
 
     Where passwords are off, one that has signed in is not replaced for the last platform admin: the new one may never
-    come. Raises AdminOnly, NotFound, FieldsInvalid, LastAdmin, or UserDisabled where one is linked.
+    come. Raises AdminOnly, NotFound, SingleSignOnOff, FieldsInvalid, LastAdmin, or UserDisabled where one is linked.
     """
     changed = locked_user(user, username)
+    require_provider()
     subject = subject.strip()
     checks.refuse(checks.text("subject", subject, SUBJECT_CHARS))
     identity = Identity(str(settings.LUTHIER_OIDC_ISSUER), subject)
     other = _linked(identity)
     if other is not None and other.pk != changed.pk:
-        wrong = problem("subject", "in_use", f"is linked to {other.get_username()}: unlink it there first")
-        raise FieldsInvalid(errors=[wrong])
+        raise _in_use(other)
     if other is None:
         details: dict[str, Any] = {"subject": subject, "by": "admin"}
         if identity_of(changed) is not None:
             if not settings.LUTHIER_PASSWORD_SIGN_IN and used_links().filter(user=changed).exists():
                 keep_an_admin(changed)
             details["sessions"] = _forget(changed)
-        _link(changed, identity)
+        try:
+            with transaction.atomic():
+                _link(changed, identity)
+        except IntegrityError as error:  # who has it has just signed in for the first time
+            raise _in_use(_linked(identity)) from error
         audit.record(actor=user, action="user.link", target=username, details=details)
     return user_get(user=user, username=username)
 
 
 @transaction.atomic
-def identity_unlink(*, user: access.Person, username: str) -> User:
+def identity_add(*, user: access.Person, username: str, subject: str) -> Linked:
+    """As identity_link; what is linked then."""
+    linked = identity_link(user=user, username=username, subject=subject)
+    return _as_linked(links().get(user=linked))
+
+
+@transaction.atomic
+def identity_unlink(*, user: access.Person, username: str, identity_id: str | None = None) -> User:
     """Let no identity sign in as the user any more; sessions end, and memberships that groups gave.
 
-    Raises AdminOnly, NotFound, UserDisabled or LastAdmin.
+    identity_id: only if it is this one. Raises AdminOnly, NotFound, UserDisabled or LastAdmin.
     """
     changed = locked_user(user, username)
-    subject = identity_of(changed)
-    if subject is not None:
+    linked = next(iter(_linked_to(changed)), None)
+    if identity_id is not None and (linked is None or linked.id != identity_id):
+        raise NotFound
+    if linked is not None:
         if not (settings.LUTHIER_PASSWORD_SIGN_IN and changed.has_usable_password()):
             keep_an_admin(changed)
-        details = {"subject": subject, "sessions": _forget(changed)}
+        details = {"subject": linked.subject, "sessions": _forget(changed)}
         audit.record(actor=user, action="user.unlink", target=username, details=details)
     return user_get(user=user, username=username)
+
+
+def _linked_to(user: User) -> list[Linked]:
+    return [_as_linked(row) for row in links().filter(user=user).order_by("pk")]
+
+
+def _as_linked(row: SocialAccount) -> Linked:
+    kept, used = row.extra_data, row.extra_data.get(SIGNED_IN_AT)
+    signed_in_at = datetime.fromisoformat(used) if used else None
+    return Linked(row.uid[:ID_LENGTH], kept["issuer"], kept["subject"], row.date_joined, signed_in_at)
+
+
+def _in_use(by: User | None) -> FieldsInvalid:
+    name = by.get_username() if by else "another user"
+    return FieldsInvalid(errors=[problem("subject", "in_use", f"is linked to {name}: unlink it there first")])
 
 
 def _linked(identity: Identity) -> User | None:

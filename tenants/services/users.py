@@ -21,7 +21,7 @@ from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from tenants import access, audit, checks, one_time, two_factor
-from tenants.errors import LastAdmin, NameTaken, NotFound, VersionChanged, problem
+from tenants.errors import LastAdmin, NameTaken, NotFound, SingleSignOnOff, VersionChanged, problem
 from tenants.models import NO_PASSWORD, Membership, OneTimePassword, Token, User
 
 LENGTHS = {"username": 150, "email": 254, "first_name": 150, "last_name": 150}
@@ -43,12 +43,13 @@ class Invited:
 
 
 def users(*, user: access.Person, q: str = "") -> QuerySet[User]:
-    """All people, by name, with memberships and one-time passwords; q: part of a name or address, or a tenant's slug.
+    """All people, by name, with memberships, one-time passwords and has_two_factor: whether a second factor is set up.
 
-    Raises AdminOnly.
+    q: part of a name or address, or a tenant's slug. Raises AdminOnly.
     """
     access.require_admin(user)
     rows = User.objects.filter(is_service_account=False).order_by("username")
+    rows = rows.annotate(has_two_factor=two_factor.set_up())
     if q:
         rows = rows.filter(
             Q(username__icontains=q) | Q(email__icontains=q) | Q(memberships__tenant__slug=q)
@@ -108,7 +109,7 @@ def user_create(
     audit.record(
         actor=user, action="user.create", target=username, details={"is_platform_admin": is_superuser}
     )
-    return Invited(made, secret)
+    return Invited(user_get(user=user, username=username), secret)
 
 
 @transaction.atomic
@@ -239,6 +240,12 @@ def locked_user(user: access.Person, username: str) -> User:
     if found is None:
         raise NotFound
     return found
+
+
+def require_provider() -> None:
+    """Raise SingleSignOnOff unless there is a provider, whose identities a link or a mapping could mean."""
+    if settings.LUTHIER_OIDC_ISSUER is None:
+        raise SingleSignOnOff
 
 
 def links() -> QuerySet[SocialAccount]:

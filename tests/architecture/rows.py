@@ -84,6 +84,7 @@ SPEC = {
     "command": "python train.py",
 }
 REASON = {"reason": "matrix"}
+MAPPING = {"rules": [{"tenant": "vision-lab", "role": "viewer", "group": "everyone"}]}
 HALTED, DONE = {"job_id": "halted"}, {"job_id": "done"}
 
 
@@ -129,6 +130,15 @@ API: dict[str, Row] = {
     "GET users/<str:username>/sessions": Row(INSTALLATION_ADMIN),
     "DELETE users/<str:username>/sessions": Row(INSTALLATION_ADMIN),
     "DELETE users/<str:username>/sessions/<str:session_id>": Row(INSTALLATION_ADMIN, {"username": "owner"}),
+    "POST users/<str:username>/reset-two-factor": Row(INSTALLATION_ADMIN, body={}),
+    "GET users/<str:username>/identities": Row(INSTALLATION_ADMIN),
+    "POST users/<str:username>/identities": Row(INSTALLATION_ADMIN, body={"subject": "carol-there"}),
+    "DELETE users/<str:username>/identities/<str:identity_id>": Row(
+        INSTALLATION_ADMIN, {"username": "owner"}
+    ),
+    "GET group-mapping": Row(INSTALLATION_ADMIN),
+    "PUT group-mapping": Row(INSTALLATION_ADMIN, body=MAPPING),
+    "POST group-mapping:preview": Row(INSTALLATION_ADMIN, body=MAPPING),
     "GET tenants": Row(ANY_USER),
     "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),
     f"GET {T}": Row(TENANT_READ),

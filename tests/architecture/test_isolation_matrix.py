@@ -10,13 +10,13 @@ import pytest
 from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpResponse
-from django.test import Client
+from django.test import Client, override_settings
 
 from tenants.models import AuditEntry, Token
 from tests.architecture import rows
 from tests.architecture.routes import api_routes
 from tests.architecture.rows import Row
-from tests.architecture.world import LEARNERS, MISSING, Who, World, build
+from tests.architecture.world import ISSUER, LEARNERS, MISSING, Who, World, build
 
 PREFIX = "api/v1/"
 OPERATIONS = {
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(scope="module")
 def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
     """One world for all cells: every knock undoes what it changed."""
-    with django_db_blocker.unblock(), transaction.atomic():
+    single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=ISSUER)
+    with django_db_blocker.unblock(), transaction.atomic(), single_sign_on:
         yield build()
         transaction.set_rollback(True)
 

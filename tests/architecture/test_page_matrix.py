@@ -20,7 +20,7 @@ from tenants.models import AuditEntry, GroupMapping, Membership, Quota, Secret, 
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
 from tests.architecture.rows import IN, Page
-from tests.architecture.world import LEARNERS, MISSING, Who, World, build
+from tests.architecture.world import ISSUER, LEARNERS, MISSING, Who, World, build
 
 ROUTES = {route.text: route for route in page_routes()}
 CELLS = [(name, page) for name, pages in sorted(rows.PAGES.items()) for page in pages]
@@ -32,9 +32,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(scope="module")
 def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
     """One world for all cells: every knock undoes what it changed."""
-    issuer = "http://127.0.0.1:9"  # of single sign-on: its routes exist, and it does not respond
-    known = providers(Environment(luthier_oidc_issuer=issuer, luthier_oidc_client_id="luthier"))
-    single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=issuer, SOCIALACCOUNT_PROVIDERS=known)
+    known = providers(Environment(luthier_oidc_issuer=ISSUER, luthier_oidc_client_id="luthier"))
+    single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=ISSUER, SOCIALACCOUNT_PROVIDERS=known)
     with django_db_blocker.unblock(), transaction.atomic(), single_sign_on:
         yield build()
         transaction.set_rollback(True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 
 from jobs import archives, blobs
@@ -15,6 +16,7 @@ from jobs.states import State
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
+from tenants.services.identities import ID_LENGTH, PROVIDER, Identity
 from tenants.services.secrets import secret_set
 from tenants.services.sessions import public_id as session_id
 from tenants.tokens import public_id
@@ -37,6 +39,8 @@ class Who(StrEnum):
     OTHER_LEARNER = "other learner"  # the secret of another job's learner
 
 
+ISSUER = "http://127.0.0.1:9"
+"""Of single sign-on, where it is on: its routes exist, and it does not respond."""
 TABS = ("metrics", "logs", "learners", "events", "checkpoints", "spec")
 LEARNERS = frozenset({Who.LEARNER, Who.OTHER_LEARNER})
 
@@ -95,6 +99,10 @@ def build() -> World:
     secret_set(user=dave, tenant=here, name="wandb", value="of the tenant")
     secret_set(user=alice, name="mine", value="of alice alone")
     own_token, _ = Token.objects.create(user=alice, name="mine")
+    there_too = Identity(ISSUER, "alice-there")
+    SocialAccount.objects.create(
+        user=alice, provider=PROVIDER, uid=there_too.uid, extra_data=there_too.stored
+    )
     return World(
         users=users,
         secrets={
@@ -124,6 +132,7 @@ def build() -> World:
             "account_token": public_id(account_token),
             "owner": "alice",
             "session_id": session_id(_session_of(alice)),
+            "identity_id": there_too.uid[:ID_LENGTH],
             "rest": "no/such/path",
             "file_id": CheckpointFile.objects.get(checkpoint__job=running).pk,
             "blob_id": CheckpointFile.objects.get(checkpoint__job=running).blob_id,

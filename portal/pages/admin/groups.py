@@ -49,7 +49,7 @@ def page(request: HttpRequest) -> HttpResponse:
 
 def _save(request: HttpRequest, wanted: list[services.Rule], etag: str) -> HttpResponse:
     def work() -> Outcome:
-        services.rules_set(user=person(request), wanted=wanted, if_match=etag)
+        services.rules_set(user=person(request), wanted=wanted, if_match=frozenset({etag}))
         return {}
 
     once(request, work)

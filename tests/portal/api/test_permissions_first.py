@@ -26,6 +26,9 @@ ROUTES = [
     ("PATCH", TENANT, 403, 404),
     ("POST", "/tenants", 403, 403),
     ("POST", "/quota-changes", 403, 403),
+    ("POST", "/users/alice/identities", 403, 403),
+    ("PUT", "/group-mapping", 403, 403),
+    ("POST", "/group-mapping:preview", 403, 403),
     ("PATCH", "/jobs/{job}", 403, 404),
     *[
         ("POST", f"/jobs/{{job}}/{verb}", 403, 404)

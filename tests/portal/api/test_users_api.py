@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
 from django.test import Client
 
-from tenants import one_time
+from portal.settings.secret import SecretsKeys
+from tenants import one_time, two_factor
 from tenants.models import AuditEntry, Token, User
 from tenants.roles import Role
+from tenants.services.accounts import account_create, account_token_create
+from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
+
+
+@pytest.fixture
+def secrets_keys(settings: LazySettings, tmp_path: Path) -> None:
+    settings.LUTHIER_SECRETS_KEYS = SecretsKeys((), tmp_path / "secrets_keys")
 
 
 def test_an_admin_creates_reads_changes_and_lists_users(admin: Api) -> None:
@@ -45,6 +57,57 @@ def test_reset_disable_and_enable(admin: Api, alice: Api, people: People) -> Non
     assert (last.status_code, last.json()["code"]) == (409, "last_admin")
     actions = AuditEntry.objects.filter(target="alice").order_by("pk").values_list("action", "address")
     assert list(actions) == [(f"user.{verb}", "127.0.0.1") for verb in ("reset", "disable", "enable")]
+
+
+def test_admins_and_the_user_see_whether_a_second_factor_is_set_up_and_nothing_else_of_it(
+    admin: Api, alice: Api, bob: Api, people: People, secrets_keys: None
+) -> None:
+    def states() -> dict[str, bool]:
+        return {each["username"]: each["two_factor"] for each in admin.get("/users").json()["items"]}
+
+    assert alice.get("/me").json()["two_factor"] is False
+    two_factor.app_begin(people.alice)
+    assert states()["alice"] is False, "an app that was only begun is not asked"
+    secret, codes = factories.authenticator_app(people.alice)
+    assert states() == {name: name == "alice" for name in states()}
+    read = admin.get("/users/alice")
+    assert read.json()["two_factor"] is True
+    assert alice.get("/me").json()["two_factor"] is True
+    assert bob.get("/users/alice").status_code == 403
+    assert not [word for word in (secret, *codes) if word in read.content.decode()]
+    _, weak = Token.objects.create(user=people.alice, name="weak", role_ceiling=Role.RESEARCHER)
+    assert Api(secret=weak).get("/me").json()["two_factor"] is None
+
+
+def test_an_admin_resets_the_second_factor_that_a_user_has_lost(
+    admin: Api, alice: Api, bob: Api, people: People, secrets_keys: None
+) -> None:
+    path = "/users/alice/reset-two-factor"
+    factories.authenticator_app(people.alice)
+    browser = Client()
+    browser.force_login(people.alice)
+    account_create(user=people.dave, tenant=people.vision, name="ci")
+    _, robot = account_token_create(user=people.dave, tenant=people.vision, name="ci", token_name="x")
+    _, weak = Token.objects.create(user=people.admin, name="weak", tenant=people.vision)
+    for caller in (alice, bob, Api(people.dave), Api(secret=robot), Api(secret=weak)):
+        assert caller.post(path, {}).status_code == 403
+    assert two_factor.is_on(people.alice)
+    assert browser.get("/me").status_code == 200
+    done = admin.post(path, {}, Idempotency_Key="a")
+    assert (done.status_code, done.json()["two_factor"]) == (200, False)
+    assert not two_factor.is_on(people.alice)
+    assert two_factor.factors_of(people.alice).codes_left == 0
+    assert browser.get("/me").status_code == 302
+    assert alice.get("/me").status_code == 200, "API tokens stay"
+    factories.authenticator_app(people.alice)
+    assert admin.post(path, {}, Idempotency_Key="a").status_code == 200
+    assert two_factor.is_on(people.alice), "a repeat of the request leaves what was set up since"
+    assert admin.post("/users/bob/reset-two-factor", {}).json()["two_factor"] is False
+    for name in ("vision-lab.ci", "no-one"):
+        assert admin.post(f"/users/{name}/reset-two-factor", {}).status_code == 404
+    entry = AuditEntry.objects.get(action="two_factor.reset")  # one: bob had none
+    assert (entry.actor, entry.target, entry.address) == (people.admin, "alice", "127.0.0.1")
+    assert entry.details == {"sessions": 1}
 
 
 def test_a_user_sees_and_ends_their_sessions(alice: Api, people: People) -> None:

@@ -44,7 +44,7 @@ def arrives(erin: User) -> SignIn:
 
 def mapping(admin: User, *lines: str) -> None:
     before = groups.version(groups.rules(user=admin))
-    groups.rules_set(user=admin, wanted=groups.read_rules("\n".join(lines)), if_match=before)
+    groups.rules_set(user=admin, wanted=groups.read_rules("\n".join(lines)), if_match=frozenset({before}))
 
 
 def roles(user: User) -> dict[str, tuple[str, str]]:
@@ -213,11 +213,11 @@ def test_all_wrong_lines_are_named_at_once(lab: Tenant) -> None:
     assert [message.partition(":")[0] for message in found] == ["line 1", "line 3", "line 4", "line 6"]
 
 
-def test_two_admins_do_not_overwrite_each_other(lab: Tenant, admin: User) -> None:
+def test_two_admins_do_not_overwrite_each_other(lab: Tenant, admin: User, erin: User) -> None:
     seen = groups.version([])
     mapping(admin, "vision-lab viewer a")
     with pytest.raises(VersionChanged):
-        groups.rules_set(user=admin, wanted=[], if_match=seen)
+        groups.rules_set(user=admin, wanted=[], if_match=frozenset({seen}))
 
 
 def test_the_page_previews_and_saves(
