@@ -118,7 +118,7 @@ class HostileShipper:
     def _data(self) -> tuple[int, dict[str, Any], bytes]:
         chance = self.chance
         if chance.random() < 0.05:
-            gone = chance.choice((1, 1000, *LARGE)) if chance.random() < 0.1 else chance.randrange(1, 100)
+            gone = chance.choice((1, 1000, *LARGE)) if chance.random() < 0.2 else chance.randrange(1, 100)
             return FrameType.DATA, {"off": self.log, "gone": gone, "lines": chance.choice((0, 1, gone))}, b""
         payload = chance.choice(
             (b"step 1 loss=0.5\n", b"\xff\xfe\0\n", b"\n" * 50, chance.randbytes(60), b"\x1b[31m")

@@ -142,10 +142,11 @@ def assert_readable(job: Job) -> None:
     client.force_login(job.owner)
     paths = [f"/api/v1/jobs/{job.pk}{read}" for read in READS]
     paths += [f"/t/{job.tenant.slug}/jobs/{job.pk}{tab}" for tab in TABS]
-    for path in paths:
-        answer = client.get(path)
+    for path in paths:  # in part: a log that claims to have lost 2^60 bytes is as long
+        part = {"Range": "bytes=0-99999"} if path.endswith("/raw") else {}
+        answer = client.get(path, headers=part)
         body = b"".join(answer.streaming_content) if answer.streaming else answer.content
-        assert answer.status_code == 200, (path, answer.status_code, body[:2000])
+        assert answer.status_code in ((206, 416) if part else (200,)), (path, answer.status_code, body[:2000])
 
 
 def refused_by_database() -> float:
@@ -218,7 +219,9 @@ def test_hostile_sessions_end_with_documented_codes_and_the_server_serves_the_ne
 
     total = asyncio.run(scenario())
     print(f"\n{total} messages, sessions by close code: {dict(codes)}")
-    assert set(codes) <= REFUSALS | {1000, 1009}, codes
+    # 1006: a server that hangs up on bytes that it has not read may lose its close frame.
+    assert set(codes) <= REFUSALS | {1000, 1006, 1009}, codes
+    assert codes[1006] <= codes[CloseCode.BAD_FRAME] // 20
     assert codes[CloseCode.BAD_FRAME] > total // 50
     assert codes[CloseCode.FORBIDDEN] > 0
     assert whole(other) == before
