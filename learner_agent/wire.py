@@ -57,7 +57,7 @@ PROTO = 2
 """The version of this protocol. Increase it with every change that an older end would misread, such as a default."""
 MAX_HEADER = 65_535
 MAX_MESSAGE = 1024 * 1024
-"""Bytes of any one message; the server closes with 4413 before it buffers more."""
+"""Bytes of any one message; the server closes with 4413, or its websocket library with 1009, before it buffers more."""
 HEARTBEAT_S = 2
 HEARTBEAT_TIMEOUT_S = 20.0  # a side that sends nothing for this long is considered gone
 
