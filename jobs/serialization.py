@@ -30,9 +30,30 @@ def rfc3339(at: datetime | None) -> str | None:
 
 def json_bytes(value: Any) -> bytes:
     """Values as JSON. Times become RFC 3339 in UTC with milliseconds, floats that are not finite become null."""
-    return orjson.dumps(
-        value, default=_json_value, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
-    )
+    return dumps(value, _json_value, orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS)
+
+
+def dumps(value: Any, default: Callable[[Any], Any], option: int = 0) -> bytes:
+    """orjson's, but an integer that 64 bits do not hold becomes a float.
+
+    PostgreSQL writes a stored 1e30, such as the loss of a model that diverges, with all its digits and no point.
+    """
+    try:
+        return orjson.dumps(value, default=default, option=option)
+    except orjson.JSONEncodeError as error:
+        if "64-bit" not in str(error):
+            raise
+    return orjson.dumps(_of_64_bits(value), default=default, option=option)
+
+
+def _of_64_bits(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _of_64_bits(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_of_64_bits(one) for one in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(str(value))  # of an int, float() raises above 1.8e308
+    return value
 
 
 def _json_value(value: Any) -> Any:

@@ -22,6 +22,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from learner_agent.wire_fields import (
+    LATEST_MS,
     MAX_DATA,
     MAX_FILES,
     MAX_OFFSET,
@@ -34,6 +35,7 @@ from learner_agent.wire_fields import (
     CursorName,
     Cursors,
     Details,
+    EpochMs,
     EventKind,
     File,
     Files,
@@ -55,7 +57,7 @@ PROTO = 2
 """The version of this protocol. Increase it with every change that an older end would misread, such as a default."""
 MAX_HEADER = 65_535
 MAX_MESSAGE = 1024 * 1024
-"""Bytes of any one message; the server closes with 4413 before it buffers more."""
+"""Bytes of any one message; the server closes with 4413, or its websocket library with 1009, before it buffers more."""
 HEARTBEAT_S = 2
 HEARTBEAT_TIMEOUT_S = 20.0  # a side that sends nothing for this long is considered gone
 
@@ -163,7 +165,7 @@ class Data(WireFrame, frozen=True):
 
     off: Offset
     payload: bytes = b""
-    t0: Offset = 0
+    t0: EpochMs = 0
     reads: Annotated[list[Read], Meta(max_length=MAX_READS)] = []
     crc: Crc = 0
     gone: Offset = 0
@@ -179,6 +181,10 @@ class Data(WireFrame, frozen=True):
             raise WireError(f"payload: at most {MAX_DATA} bytes of log in one frame")
         if bool(self.gone) == bool(self.payload):
             raise WireError("gone: a DATA frame carries either bytes or a tombstone")
+        if self.off + self.size > MAX_OFFSET:
+            raise WireError(f"off: a log has at most {MAX_OFFSET} bytes")
+        if self.t0 + max((after_ms for _, after_ms in self.reads), default=0) > LATEST_MS:
+            raise WireError("reads: none can be later than the year 9999")
         if self.gone and self.lines > self.gone:
             raise WireError("lines: more newlines than bytes")
         if self.payload and sum(size for size, _ in self.reads) != len(self.payload):
@@ -401,4 +407,6 @@ def _read(what: str, decoder: msgspec.json.Decoder[_Content], text: bytes) -> _C
 
 
 def _point(name: str, step: int, at_ms: int, value: float | str) -> Point:
+    # Shippers from before this limit send what programs wrote as seconds but meant as milliseconds.
+    at_ms = at_ms if at_ms <= LATEST_MS else 0
     return name, step, at_ms, NOT_FINITE[value] if isinstance(value, str) else value

@@ -18,6 +18,8 @@ MAX_POINTS = 2_000
 MAX_FILES = 5_000
 MAX_OFFSET = 2**62
 MAX_RANK = 10**6
+LATEST_MS = 253_402_300_799_000
+"""The last second of the year 9999, in milliseconds since the epoch: Python reads no later time from a database."""
 NAME_CHARS = 120
 PATH_CHARS = 1_024
 SETUP_FAILED = "setup_failed"
@@ -29,6 +31,7 @@ NO_NUL = r"\A[^\0]*\Z"
 _PATH = re.compile(r"\A(?!\.\.?(?:/|\Z))[^/\\\0]+(?:/(?!\.\.?(?:/|\Z))[^/\\\0]+)*\Z")
 
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+EpochMs = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 Crc = Annotated[int, Meta(ge=0, lt=2**32)]
 Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 ShortText = Annotated[str, Meta(max_length=64, pattern=NO_NUL)]

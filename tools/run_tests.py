@@ -1,7 +1,7 @@
 """Run the checks and the suites in order and end with one summary line. `make test` and .ci/run call this.
 
 everyday  every test without a marker (fault, cluster, browser, bench), on up to four cores
-long      adds the slow forms of the long suites (LUTHIER_LONG=1)
+long      adds the slow forms of all suites (LUTHIER_LONG=1)
 checks    the checks and the unit tests of the scripts only
 Without an argument: checks, scripts, everyday, fault, cluster and browser. Other arguments are passed to pytest.
 """
@@ -49,9 +49,9 @@ def main() -> int:
         if not only_everyday:
             failed += script_suite(reports)
         cores = str(min(os.cpu_count() or 1, 4))
-        failed += suite("everyday", ["-n", cores, *extra], reports)
+        env = {"LUTHIER_LONG": "1"} if long else {}
+        failed += suite("everyday", ["-n", cores, *extra], reports, env)
         if not only_everyday:
-            env = {"LUTHIER_LONG": "1"} if long else {}
             if shutil.which("pgbouncer") is None:
                 install_package("pgbouncer")
             browser = find_browser() or install_browser()

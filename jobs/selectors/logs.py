@@ -37,6 +37,7 @@ PAGE_BYTES = 1024 * 1024
 CHUNKS_PER_QUERY = 16
 TAIL_CHUNKS = 64  # of an unfinished line; a program that prints dot by dot leaves one chunk per dot
 TAIL_BYTES = 256 * 1024
+PLACEHOLDER_BYTES = 256 * 1024
 SEARCH_S = 2.0  # a search returns within this time and says how far it got
 
 
@@ -204,11 +205,12 @@ def raw_bytes(stream: Stream, start: int, stop: int) -> Generator[bytes, None, N
         if not chunks:
             return
         for chunk in chunks:
-            data = _placeholder(chunk) if chunk.lost else chunk.data
-            piece = data[at - chunk.offset : stop - chunk.offset]
-            if piece:
+            end = chunk.offset + chunk.length
+            if chunk.lost:
+                yield from _placeholder(chunk, at, min(stop, end))
+            elif piece := chunk.data[at - chunk.offset : stop - chunk.offset]:
                 yield piece
-            at = chunk.offset + chunk.length
+            at = end
             if at >= stop:
                 return
 
@@ -401,7 +403,10 @@ def chunk_of(row: Sequence[Any]) -> StoredChunk:
     )
 
 
-def _placeholder(chunk: StoredChunk) -> bytes:
-    """As many bytes as are missing, so that offsets stay valid."""
-    note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not stored]\n".encode()
-    return note[: chunk.length].ljust(chunk.length)
+def _placeholder(chunk: StoredChunk, start: int, stop: int) -> Iterator[bytes]:
+    """As many bytes as are missing from start to stop, so that offsets stay valid. In pieces: a program may claim to
+    have lost more than any memory holds."""
+    note = f"\n[{chunk.length} bytes in {chunk.lines} lines were not stored]\n".encode()[: chunk.length]
+    for at in range(start, stop, PLACEHOLDER_BYTES):
+        size, skip = min(stop - at, PLACEHOLDER_BYTES), at - chunk.offset
+        yield note[skip : skip + size].ljust(size)

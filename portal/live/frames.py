@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from jobs.serialization import dumps
 from portal.live.protocol import Channel
 from portal.live.socket import text_frame
 
@@ -76,7 +77,7 @@ def items_frame(ch: str, first: int, last: int, items: Sequence[Any], **state: A
 
 def state_frame(ch: str, first: int, last: int, items: Sequence[Any]) -> ViewerFrame:
     """All rows of a state, or those that changed."""
-    return ViewerFrame(first, last, orjson.dumps({"ch": ch, "items": items}, default=str), len(items))
+    return ViewerFrame(first, last, dumps({"ch": ch, "items": items}, str), len(items))
 
 
 def gap_frame(ch: str, first: int, last: int, **more: Any) -> ViewerFrame:
@@ -98,7 +99,7 @@ PONG = b'{"op":"pong"}'
 
 
 def _frame(first: int, last: int, body: dict[str, Any]) -> ViewerFrame:
-    return ViewerFrame(first, last, orjson.dumps(body, default=str))
+    return ViewerFrame(first, last, dumps(body, str))
 
 
 def cut_items(first: int, items: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, int, Sequence[Any]]]:

@@ -55,6 +55,10 @@ HELLO_S = 5.0
 WINDOW_BYTES = 1024 * 1024
 """Unacknowledged bytes of log per learner; beyond them the server stops reading, and TCP applies backpressure."""
 
+OFFERS_WAITING = 4
+"""Offers of files per learner that were read and not answered. Each may name thousands of files and takes its time, so
+beyond them the server stops reading, too."""
+
 
 class CloseConnection(Exception):
     """The server closes the connection, with a code and the reason."""
@@ -86,6 +90,7 @@ class LearnerConsumer:
         self._room = asyncio.Event()
         self._ending: asyncio.Future[CloseConnection] = self.loop.create_future()
         self._offers = asyncio.Lock()
+        self._offered = 0
         self._write = direct_write(scope)
         self._queued = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,7 +206,9 @@ class LearnerConsumer:
             if isinstance(frame, Data | Metric | Event | Final):
                 await self._submit(frame)
             elif isinstance(frame, Ckpt):
+                self._offered += 1
                 self._spawn(self._offer(frame))
+                await self._wait_for_room()
             elif isinstance(frame, Bye):
                 return
             elif isinstance(frame, Beat):
@@ -217,20 +224,25 @@ class LearnerConsumer:
         self._waiting.append(item.weight)
         self.waiting_bytes += item.weight
         writer.submit(item)
-        while self.waiting_bytes > WINDOW_BYTES + MAX_DATA:
+        await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        while self.waiting_bytes > WINDOW_BYTES + MAX_DATA or self._offered > OFFERS_WAITING:
             self._room.clear()
             await self._room.wait()
 
     async def _offer(self, frame: Ckpt) -> None:
         assert self.grant is not None
-        async with self._offers:
-            try:
+        try:
+            async with self._offers:
                 answer = await in_database(checkpoints.offer, self.grant, frame, threads=OFFERS)
-            except DatabaseError as error:
-                logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
-                self.end(CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again."))
-                return
-            await self._send_frame(answer)
+                await self._send_frame(answer)
+        except DatabaseError as error:
+            logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
+            self.end(CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again."))
+        finally:
+            self._offered -= 1
+            self._room.set()
 
     # --- out
 
@@ -277,6 +289,7 @@ class LearnerConsumer:
             if (
                 time.monotonic() - self.received_at > HEARTBEAT_TIMEOUT_S
                 and self.waiting_bytes <= WINDOW_BYTES
+                and self._offered <= OFFERS_WAITING
             ):
                 raise CloseConnection(
                     CloseCode.SILENT, f"Nothing received for {HEARTBEAT_TIMEOUT_S:.0f} seconds."

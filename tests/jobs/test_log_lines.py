@@ -211,6 +211,19 @@ def test_lines_that_were_not_kept_are_a_hole_and_the_numbers_go_on(job: Job) -> 
     assert raw.endswith(b"6\n7\n")
 
 
+def test_a_claim_of_2_60_lost_bytes_is_read_in_small_pieces(job: Job) -> None:
+    size = 2**60
+    LogChunk.objects.create(
+        job=job, tenant=job.tenant, attempt=1, rank=0, offset=0, len=size, first_line=1, lines=3, seq=1, data=b"",
+        times=[], tombstone=True,
+    )  # fmt: skip
+    stream, note = (job.pk, 1, 0), f"\n[{size} bytes in 3 lines were not stored]\n".encode()
+    first = next(logs.raw_bytes(stream, 0, size))
+    assert first == note.ljust(logs.PLACEHOLDER_BYTES)
+    assert b"".join(logs.raw_bytes(stream, 5, 700_000)) == note.ljust(700_000)[5:]
+    assert b"".join(logs.raw_bytes(stream, size - 300_000, size)) == b" " * 300_000
+
+
 def test_raw_bytes_are_what_was_printed_from_any_byte_to_any_byte(job: Job) -> None:
     body = bytes(range(256)) * 40
     store(job, [body[at : at + 100] for at in range(0, len(body), 100)])

@@ -51,6 +51,23 @@ def spool(tmp_path: Path) -> Spool:
 # --- metrics.jsonl
 
 
+@pytest.mark.parametrize(
+    ("written", "at_ms"),
+    [
+        (1_700_000_000.5, 1_700_000_000_500),
+        (253_402_300_798, 253_402_300_798_000),
+        (1_700_000_000_500, 0),  # milliseconds: the year 55,000, which Python does not read
+        (0, 0),
+        (-1, 0),
+        (float("nan"), 0),
+        ("1700000000", 0),
+    ],
+)
+def test_a_time_that_is_none_is_unknown(spool: Spool, written: Any, at_ms: int) -> None:
+    spool.metrics.write_text(json.dumps({"step": 1, "time": written, "loss": 0.5}) + "\n")
+    assert drain(ReportedMetrics(spool.metrics)) == [("loss", 1, at_ms, 0.5)]
+
+
 def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: Spool) -> None:
     lines = [
         '{"step": 1, "time": 1700000000.5, "loss": 0.5, "acc": 1}', "not json", "[1]", '{"loss": 1}',

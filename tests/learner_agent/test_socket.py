@@ -193,6 +193,45 @@ def test_frames_that_came_before_the_first_beat_are_waited_for(
     assert len(submitted) == 4
 
 
+def test_offers_are_read_no_faster_than_they_are_answered(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may name thousands of files: a learner that sends a million of them fills nothing."""
+    answering, answered, read = asyncio.Event(), [], []
+
+    async def slowly(work: Any, grant: Any, frame: wire.Ckpt, **options: Any) -> wire.Ckpt:
+        await answering.wait()
+        answered.append(frame.key)
+        return frame
+
+    monkeypatch.setattr(learner_consumer, "in_database", slowly)
+    most = learner_consumer.OFFERS_WAITING + 1
+
+    async def scenario() -> None:
+        async def receive() -> dict[str, Any]:
+            read.append(len(read))
+            if len(read) > 50:
+                return {"type": "websocket.disconnect"}
+            return {"type": "websocket.receive", "bytes": encode(wire.Ckpt(str(len(read))))}
+
+        async def send(event: dict[str, Any]) -> None:
+            pass
+
+        consumer = LearnerConsumer({"headers": []}, receive, send)
+        secret = factories.secret(job, job.attempt, 0)
+        consumer.grant = await asyncio.to_thread(in_own_connection, grant_of, secret)
+        reading = asyncio.create_task(consumer._read())
+        for _ in range(200):  # steps of the loop, of which none waits
+            await asyncio.sleep(0)
+        assert len(read) == most
+        answering.set()
+        with pytest.raises(Gone):
+            await asyncio.wait_for(reading, TIMEOUT_S)
+        while len(answered) < 50:
+            await asyncio.sleep(0)
+
+    run(scenario())
+    assert answered == [str(n) for n in range(1, 51)]
+
+
 def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
     text = json.dumps(header).encode()
     return struct.pack(">BH", kind, len(text)) + text + payload

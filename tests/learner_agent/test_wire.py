@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from learner_agent import wire
 from learner_agent.wire import JobIntent, WireError, decode, encode
-from learner_agent.wire_fields import MAX_OFFSET
+from learner_agent.wire_fields import LATEST_MS, MAX_OFFSET
 
 offsets = st.integers(0, MAX_OFFSET)
 texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
@@ -33,7 +33,7 @@ files = st.lists(
     st.tuples(paths, offsets, st.text("0123456789abcdef", min_size=64, max_size=64)), max_size=4,
     unique_by=lambda entry: entry[0],
 )  # fmt: skip
-points = st.lists(st.tuples(names, offsets, st.integers(0, 2**52), st.floats()), max_size=5)
+points = st.lists(st.tuples(names, offsets, st.integers(0, LATEST_MS), st.floats()), max_size=5)
 
 
 @st.composite
@@ -41,14 +41,15 @@ def data_frames(draw: st.DrawFn) -> wire.Data:
     pieces = draw(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=6))
     payload = b"".join(pieces)
     reads = [(len(piece), draw(st.integers(0, 1000))) for piece in pieces]
-    return wire.Data(draw(offsets), payload, draw(offsets), reads, zlib.crc32(payload))
+    at = draw(st.integers(0, MAX_OFFSET - len(payload)))
+    return wire.Data(at, payload, draw(st.integers(0, LATEST_MS - 1000)), reads, zlib.crc32(payload))
 
 
 frames: st.SearchStrategy[Any] = st.one_of(
     st.builds(wire.Hello, job=names, attempt=st.integers(1, 10**6), rank=st.integers(0, 10**6)),
     st.builds(wire.Welcome, session=texts, now_ms=offsets, log=offsets, intent=intents, metrics=cursors),
     data_frames(),
-    st.builds(wire.Data, offsets, gone=st.integers(10, 2**40), lines=st.integers(0, 10)),
+    st.builds(wire.Data, st.integers(0, MAX_OFFSET - 2**40), gone=st.integers(10, 2**40), lines=st.integers(0, 10)),
     st.builds(wire.Metric, names, offsets, offsets, points, st.none() | offsets),
     st.builds(wire.Event, st.integers(1, 10**9), st.sampled_from(["phase", "exit", "error", "halt_seen"]), offsets,
               st.dictionaries(names, st.none() | st.booleans() | texts | offsets, max_size=4)),
@@ -204,6 +205,9 @@ def data_with(**changes: Any) -> bytes:
         ({"crc": 1}, "crc"),
         ({"off": -1}, "off"),
         ({"off": 2**63}, "off"),
+        ({"off": MAX_OFFSET - 1}, "off"),
+        ({"t0": LATEST_MS + 1}, "t0"),
+        ({"t0": LATEST_MS, "reads": [[2, 1]]}, "reads"),
         ({"reads": [[1, 0]]}, "reads"),
         ({"gone": 5}, "gone"),
         ({"reads": [[2]]}, "reads"),
@@ -235,6 +239,20 @@ def test_text_that_the_database_cannot_store_is_refused(text: bytes) -> None:
     header = b'{"n":1,"what":"error","data":{"message":' + text + b"}}"
     with pytest.raises(WireError, match="EVENT header"):
         decode(struct.pack(">BH", wire.FrameType.EVENT, len(header)) + header)
+
+
+def test_a_time_after_the_year_9999_is_none() -> None:
+    """Programs write milliseconds where seconds are due, and Python reads no such time from the database."""
+    points = [("a", 1, LATEST_MS, 0.5), ("a", 2, LATEST_MS + 1, 0.5)]
+    read = decode(encode(wire.Metric("jsonl", 0, 1, points)))
+    assert isinstance(read, wire.Metric)
+    assert [at_ms for _, _, at_ms, _ in read.points] == [LATEST_MS, 0]
+
+
+def test_a_log_ends_where_its_offsets_end() -> None:
+    assert decode(encode(wire.Data(MAX_OFFSET - 5, gone=5))) == wire.Data(MAX_OFFSET - 5, gone=5)
+    with pytest.raises(WireError, match="off: a log has at most"):
+        decode(encode(wire.Data(MAX_OFFSET - 5, gone=6)))
 
 
 def test_text_about_nul_is_taken() -> None:

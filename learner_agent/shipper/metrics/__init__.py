@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from learner_agent.wire import Ack, Metric, Nack
-from learner_agent.wire_fields import MAX_OFFSET, NAME_CHARS, NOT_FINITE, Point
+from learner_agent.wire_fields import LATEST_MS, MAX_OFFSET, NAME_CHARS, NOT_FINITE, Point
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ BATCH_POINTS = 1_000
 """Points after which a source ends a frame."""
 INTERVAL_S = 0.5
 """Points that follow a frame sooner than this wait for the next one: no chart is drawn faster."""
-_LATEST_S = 2**41
+_LATEST_S = LATEST_MS // 1000
 """Seconds since the epoch above which a time is not one."""
 
 

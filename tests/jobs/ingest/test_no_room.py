@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from jobs import blobs, storage
 from jobs.ingest import checkpoints, store
@@ -15,7 +18,8 @@ from jobs.ingest.store import commit
 from jobs.models import POINT_BYTES, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
-from learner_agent.wire import Ckpt, Event, Metric
+from learner_agent.wire import Ckpt, Data, Event, Metric
+from learner_agent.wire_fields import MAX_POINTS
 from tenants.models import Tenant
 from tests import factories
 from tests.jobs.ingest.test_commit import data, log_of, submit
@@ -186,6 +190,52 @@ def test_a_program_that_makes_a_metric_of_each_step_has_so_many_and_no_more(
     assert (progress.metric_names, progress.metric_lost) == (300, 201)
     assert noted(job) == [("too_many_metrics", "")]
     assert MetricPoint.objects.filter(job=other).count() == 5
+
+
+def test_a_hundred_thousand_metrics_are_limited_at_the_same_cost_per_frame_and_the_page_loads() -> None:
+    job, other = factories.job(state=State.PROCESSING), factories.job(state=State.PROCESSING)
+    statements, seconds = [], []
+    for n in range(100_000 // MAX_POINTS):
+        named = [(f"loss of step {n * MAX_POINTS + k}", n, 0, 0.5) for k in range(MAX_POINTS)]
+        began = time.perf_counter()
+        with CaptureQueriesContext(connection) as made:
+            commit([(grant(job), Metric("jsonl", n, n + 1, named)), (grant(other), points(n, off=10 * n))])
+        seconds.append(time.perf_counter() - began)
+        statements.append(len(made))
+    print(f"\nms per frame of {MAX_POINTS} points: {[round(1000 * one) for one in seconds]}")
+
+    progress = Progress.objects.get(job=job)
+    assert (progress.metric_names, progress.metric_lost) == (store.MAX_METRICS, 100_000 - store.MAX_METRICS)
+    assert len(progress.metrics) == store.MAX_NAMES
+    assert MetricPoint.objects.filter(job=job).count() == store.MAX_METRICS
+    assert noted(job) == [("too_many_metrics", "")]
+    assert len(set(statements[5:])) == 1
+    assert MetricPoint.objects.filter(job=other).count() == 50
+    assert noted(other) == []
+
+    client = Client()
+    client.force_login(job.owner)
+    page = f"/t/{job.tenant.slug}/jobs/{job.pk}"
+    for path in (page, f"{page}/metrics", f"{page}/events", f"/api/v1/jobs/{job.pk}"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < MIB
+    found = client.get(f"/api/v1/jobs/{job.pk}/metrics").json()
+    assert (len(found["series"]), found["total"], found["lost"]) == (200, 5_000, 95_000)
+
+
+def test_an_offer_of_2_60_bytes_reserves_none_and_is_said_once() -> None:
+    job, other = factories.job(state=State.PROCESSING), factories.job(state=State.PROCESSING)
+    for step in range(3):
+        assert checkpoints.offer(grant(job), offered(2**60, step=step)).state == "REFUSED"
+    assert noted(job) == [("disk_full", "checkpoints")]
+    assert not Blob.objects.filter(tenant=job.tenant).exists()
+    assert checkpoints.offer(grant(other), offered(MIB)).state == "UPLOADING"
+
+    lost = Data(0, gone=2**60, lines=2**60)
+    assert commit([(grant(job), lost), (grant(other), data(0, b"mine\n"))]).bytes == 5
+    assert log_of(other) == b"mine\n"
+    assert list(LogChunk.objects.filter(job=job).values_list("tombstone", "len")) == [(True, 2**60)]
 
 
 @pytest.mark.django_db(transaction=True)
