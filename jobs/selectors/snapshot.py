@@ -302,7 +302,9 @@ def _run(
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)
     elif order_learners is not None and intent == Intent.RUN and order_gen == generation:
-        order = Resize(gang.job, order_learners, order_gen, for_job or None)  # any request of the owner voids a resize
+        order = Resize(
+            gang.job, order_learners, order_gen, for_job or None
+        )  # any request of the owner voids a resize
     since, limit_s = processing_at or opened_at, gang.runs_at_most_s
     return Running(
         gang,

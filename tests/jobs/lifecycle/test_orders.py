@@ -237,10 +237,10 @@ class Orders:
             stops=tuple(
                 Stop(run.job, "preempted", self.for_job[run.job], run.generation)
                 for run in free
-                if self.for_job.get(run.job) in waits
+                if self.for_job.get(run.job) in waits and run.job not in self.sizes
             ),
             resizes=tuple(
-                Resize(run.job, self.sizes[run.job], run.generation)
+                Resize(run.job, self.sizes[run.job], run.generation, self.for_job.get(run.job))
                 for run in free
                 if self.sizes.get(run.job, run.gang.learners.max) != run.gang.learners.max
             ),
@@ -391,6 +391,31 @@ def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orde
     assert used(world.tenant) == 6
     world.settle()
     assert state(job) == State.DEPLOYING, "it has its size and is left alone"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("named", [True, False])
+def test_a_resized_job_and_who_it_shrinks_for_are_offered_their_slots_first(
+    world: World, policy: Orders, named: bool
+) -> None:
+    job = world.running(learners=2, slots=4)
+    earlier = world.submit(learners=2, slots=4)
+    winner = world.submit(slots=4)
+    policy.sizes[job.pk] = 1
+    if named:
+        policy.for_job[job.pk] = winner.pk
+    world.settle()
+    (run,) = snapshot(nodes=[], now=job_of(job).queued_at).running
+    assert run.order == Resize(job.pk, 1, run.generation, winner.pk if named else None)
+    save_and_end(world, job, 40)
+    closed = job.attempts.get(n=1).closed_at
+    assert closed is not None
+    promised = dict.fromkeys([job.pk, winner.pk] if named else [job.pk], closed + PROMISE)
+    assert snapshot(nodes=[], now=closed).promised == promised
+    assert snapshot(nodes=[], now=closed + PROMISE + timedelta(seconds=1)).promised == {}
+    assert (state(job), job_of(job).learners) == (State.DEPLOYING, 1)
+    assert state(earlier) == State.QUEUED, "it needs both nodes"
+    assert state(winner) == State.DEPLOYING
 
 
 @pytest.mark.django_db
