@@ -180,7 +180,7 @@ def test_a_fresh_elastic_run_shrinks_for_a_job_that_waits_as_soon_as_it_may() ->
     world = snapshot(nodes(a1=8, a2=8), [gang("j1", 1, 8)], [fresh, running("r2", "a3", slots=1)])
     world = replace(world, nodes=nodes(a1=8, a2=8, a3=1))
     estimate = forecast(world, {"r2": known(36_000)})["j1"]
-    assert (estimate.p50, estimate.p90) == (at(65), at(65))
+    assert (estimate.p50, estimate.p90) == (at(25), at(25)), "its lease, and its save"
 
 
 def test_what_is_left_of_a_run_is_done_faster_by_more_learners() -> None:
