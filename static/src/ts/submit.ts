@@ -41,9 +41,9 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
   button?.removeAttribute("aria-busy");
   form.querySelector("[data-form-problem]")?.remove();
   const { page, problem } = outcome;
-  if (!page) return show(form, button, problem, outcome.signIn);
+  if (!page) return showProblem(form, button, problem, outcome.signIn);
   if (form.dispatchEvent(new CustomEvent("refused", { detail: page, cancelable: true }))) await render(page);
-  else if (problem) show(form, button, problem);
+  else if (problem) showProblem(form, button, problem);
 }
 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
@@ -96,7 +96,8 @@ async function render(page: Document): Promise<void> {
   prepare();
 }
 
-function show(form: HTMLFormElement, button: HTMLButtonElement | null, problem: string, signIn = false): void {
+/** Say in the form what is wrong, with a button that tries again. */
+export function showProblem(form: HTMLFormElement, button: HTMLButtonElement | null, problem: string, signIn = false): void {
   const box = document.createElement("div");
   box.className = "call red form-problem";
   box.dataset.formProblem = "";
