@@ -31,7 +31,7 @@ async function fill(form: HTMLFormElement, address: string, field: HTMLInputElem
   const answer = await answered(form, address).catch((error: unknown) => ({ problem: said(error) }));
   button?.removeAttribute("aria-busy");
   if ("next" in answer) return location.assign(answer.next);
-  if ("problem" in answer) return showProblem(form, button, answer.problem);
+  if ("problem" in answer) return showProblem(form, button, answer.problem, false, false);
   field.value = JSON.stringify(answer);
   form.requestSubmit(button);
 }

@@ -69,7 +69,7 @@ async function show(answer: Response): Promise<void> {
 
 function focus(): void {
   const empty = [...(dialog?.querySelectorAll<HTMLInputElement>("input:not([type=hidden])") ?? [])].find((field) => !field.value);
-  empty?.focus();
+  (dialog?.querySelector<HTMLElement>("[data-passkey]:not([hidden]) button") ?? empty)?.focus();
 }
 
 async function submit(form: HTMLFormElement): Promise<void> {

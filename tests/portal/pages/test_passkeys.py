@@ -231,6 +231,21 @@ def test_a_passkey_is_renamed_and_with_the_password_removed(alice: User, signed_
     assert (removed.actor, removed.address, removed.details) == (alice, "10.0.0.9", {"passkey": "<YubiKey>"})
 
 
+def test_the_app_is_removed_from_beside_a_passkey_with_the_password(alice: User, signed_in: SignIn) -> None:
+    factories.authenticator_app(alice)
+    browser = signed_in(alice)
+    assert "Remove the app" not in markup(browser.get("/me/two-factor", **HERE)), "it is the only one"
+    factories.passkey(alice)
+    page = markup(browser.get("/me/two-factor", **HERE))
+    assert page.index("Set up another app") < page.index("Remove the app"), "Enter would remove it"
+    refused = browser.post("/me/two-factor/app/remove", {"password": "wrong"}, **HERE)
+    assert (refused.status_code, "This is not your password." in markup(refused)) == (422, True)
+    done = browser.post("/me/two-factor/app/remove", PASSWORD, follow=True, **HERE)
+    assert "Authenticator app removed." in markup(done)
+    assert two_factor.factors_of(alice).app_since is None
+    assert two_factor.factors_of(alice).codes_left == 10
+
+
 def test_the_last_one_stays_where_it_is_required(alice: User, settings: LazySettings) -> None:
     device, client = factories.passkey(alice), Client()
     settings.LUTHIER_TWO_FACTOR_REQUIRED = True
