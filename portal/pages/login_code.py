@@ -166,6 +166,7 @@ def _ask(request: HttpRequest, user: User, problem: str = "") -> HttpResponse:
     context = {
         "of": user,
         "problem": problem,
+        "wrong_code": problem and "passkey" not in request.POST,
         "factors": factors,
         "passkey": passkeys.work_at(user, site),
         "elsewhere": "" if site.why_not else ", ".join(sorted({each.host for each in factors.passkeys})),

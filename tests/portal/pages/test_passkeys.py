@@ -125,6 +125,7 @@ def test_a_copied_passkey_is_refused_and_recorded(alice: User) -> None:
     give_password(client)
     refused = client.post("/login/code", {"passkey": device.get(challenge(client))}, **HERE)
     assert "as if it was copied" in markup(refused)
+    assert "aria-invalid" not in markup(refused), "the code is not what was wrong"
     assert not is_in(client)
     assert AuditEntry.objects.get(action="login.failure").details["copied"] is True
 
