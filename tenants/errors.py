@@ -116,9 +116,25 @@ class TooManyPasswords(TenantError):
 
 
 class TwoFactorRequired(TenantError):
-    """This installation requires two-factor authentication. Set up another authenticator app instead."""
+    """This installation requires two-factor authentication. Add another authenticator app or passkey first."""
 
     code = "two_factor_required"
+
+
+class PasskeyRefused(TenantError):
+    """The passkey was not accepted. Try again."""
+
+    code = "passkey_refused"
+
+
+class PasskeyCopied(PasskeyRefused):
+    """This passkey's use count went back, as if it was copied. Sign in another way, then remove it on your profile."""
+
+
+class PasskeysUnavailable(TenantError):
+    """Passkeys do not work at this address."""  # the message says why, and where they do
+
+    code = "passkeys_unavailable"
 
 
 class OwnRoleRaised(TenantError):

@@ -137,6 +137,36 @@ class RecoveryCode(models.Model):
         constraints = [models.UniqueConstraint(fields=["user", "digest"], name="recovery_code_once")]
 
 
+class Passkey(models.Model):
+    """A key on a person's device that signs our challenges; see tenants.passkeys. We keep its public half.
+
+    host: of the address where it was added; browsers offer it there only. credential: its id and public key, as
+    WebAuthn encodes both (attested credential data). sign_count: at its last use; 0 of passkeys that do not count.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="passkeys")
+    name = models.CharField(max_length=80)
+    host = models.CharField(max_length=253)
+    credential_id = models.BinaryField(max_length=1023, unique=True)
+    credential = models.BinaryField()
+    transports = ArrayField(models.CharField(max_length=20), default=list)
+    sign_count = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    last_used_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PasskeyChallenge(models.Model):
+    """What a passkey has to sign, once: the row goes with the first answer, or is removed after it is too old."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="passkey_challenges")
+    text = models.CharField(max_length=64)
+    adds = models.BooleanField()  # to add a passkey, else to sign in with one
+    created_at = models.DateTimeField()
+
+
 class Tenant(models.Model):
     """A team. While suspended it submits and starts nothing; running jobs continue and may be halted."""
 

@@ -1,7 +1,8 @@
-"""Two-factor authentication: codes of an authenticator app, and recovery codes for when the app is lost.
+"""Two-factor authentication: codes of an authenticator app, and recovery codes for when all else is lost.
 
 The codes are those of RFC 6238, made by `cryptography`. The app's secret is encrypted as other secrets are
 (tenants.keyring), recovery codes are stored as hashes. Who may try how often is decided where people sign in.
+Passkeys, the other second factor, are in tenants.passkeys.
 docs/adr/0073-two-factor-authentication.md
 """
 
@@ -18,17 +19,17 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from tenants import audit, one_time, sealed_rows
 from tenants.errors import FieldsInvalid, SecretsUnavailable, TwoFactorRequired, problem
-from tenants.models import AuthenticatorApp, RecoveryCode, User
+from tenants.models import AuthenticatorApp, Passkey, RecoveryCode, User
 
 if TYPE_CHECKING:  # imported where it is used: most processes never need it
     from cryptography.hazmat.primitives.twofactor.totp import TOTP
 
-APP, RECOVERY = "authenticator app", "recovery code"
+APP, PASSKEY, RECOVERY = "authenticator app", "passkey", "recovery code"
 """What a person has shown, for the audit log."""
 ISSUER = "Luthier"
 SECRET_BYTES = 20
@@ -54,17 +55,26 @@ class Factors:
     """What a user has. app_since: None without an app; codes_left: recovery codes that were not used yet."""
 
     app_since: datetime | None
+    passkeys: list[Passkey]
     codes_left: int
+
+    @property
+    def on(self) -> bool:
+        return self.app_since is not None or bool(self.passkeys)
 
 
 def factors_of(user: User) -> Factors:
     app = _confirmed(user)
-    return Factors(app.confirmed_at if app else None, user.recovery_codes.filter(used_at=None).count())
+    passkeys = list(user.passkeys.order_by("created_at", "pk"))
+    return Factors(
+        app.confirmed_at if app else None, passkeys, user.recovery_codes.filter(used_at=None).count()
+    )
 
 
-def set_up() -> Exists:
+def set_up() -> Q:
     """As is_on, in a query of users."""
-    return Exists(AuthenticatorApp.objects.filter(user=OuterRef("pk"), confirmed_at__isnull=False))
+    app = Exists(AuthenticatorApp.objects.filter(user=OuterRef("pk"), confirmed_at__isnull=False))
+    return Q(app) | Q(Exists(Passkey.objects.filter(user=OuterRef("pk"))))
 
 
 def is_on(user: User) -> bool:
@@ -75,7 +85,7 @@ def is_on(user: User) -> bool:
 @transaction.atomic
 def app_begin(user: User) -> int:
     """A new secret for an app, which counts once app_confirm has seen a code; its id. Raises SecretsUnavailable."""
-    _locked(user)
+    locked(user)
     user.authenticator_apps.filter(confirmed_at=None).delete()
     app = AuthenticatorApp(user=user, created_at=timezone.now())
     sealed_rows.seal(app, base64.b32encode(os.urandom(SECRET_BYTES)).decode())
@@ -102,7 +112,7 @@ def app_confirm(user: User, app_id: int | None, code: str, *, replaces: bool = F
     replaces: instead of an earlier one, for a caller who has shown that one. Other sessions are the caller's to end.
     Raises FieldsInvalid (path: code) or SecretsUnavailable.
     """
-    _locked(user)
+    locked(user)
     app = _begun(user, app_id)
     if app is None or (is_on(user) and not replaces):
         raise FieldsInvalid(errors=[problem("code", "too_late", "comes too late: start again")])
@@ -113,27 +123,45 @@ def app_confirm(user: User, app_id: int | None, code: str, *, replaces: bool = F
     user.authenticator_apps.exclude(pk=app.pk).delete()
     AuthenticatorApp.objects.filter(pk=app.pk).update(confirmed_at=timezone.now(), last_step=step)
     audit.record(actor=user, action="two_factor.enable", target=user.get_username(), details={"by": APP})
-    return _new_codes(user)
+    return new_codes(user)
 
 
 @transaction.atomic
 def app_remove(user: User) -> None:
+    """Keep the passkeys as the only second factor. Raises TwoFactorRequired as turn_off_if_last does."""
+    locked(user)
+    if user.authenticator_apps.filter(confirmed_at__isnull=False).delete()[0]:
+        audit.record(actor=user, action="two_factor.remove", target=user.get_username(), details={"of": APP})
+        turn_off_if_last(user)
+
+
+@transaction.atomic
+def turn_off(user: User) -> None:
     """Sign in without a second factor again. Raises TwoFactorRequired where the installation requires one."""
-    _locked(user)
+    locked(user)
     if settings.LUTHIER_TWO_FACTOR_REQUIRED:
         raise TwoFactorRequired
     if forget(user):
         audit.record(actor=user, action="two_factor.disable", target=user.get_username())
 
 
+def turn_off_if_last(user: User) -> None:
+    """Remove the recovery codes with the last second factor, within the caller's transaction.
+
+    Raises TwoFactorRequired where the installation requires one, which undoes what the caller has removed.
+    """
+    if not is_on(user):
+        turn_off(user)
+
+
 @transaction.atomic
 def codes_renew(user: User) -> list[str]:
-    """New recovery codes, returned here and nowhere else; earlier ones stop working. Without an app there are none."""
-    _locked(user)
+    """New recovery codes, returned here and nowhere else; earlier ones stop working. None without a second factor."""
+    locked(user)
     if not is_on(user):
         return []
     audit.record(actor=user, action="two_factor.codes", target=user.get_username())
-    return _new_codes(user)
+    return new_codes(user)
 
 
 def codes_current(user: User, codes: list[str]) -> bool:
@@ -168,8 +196,22 @@ def is_app_code(code: str) -> bool:
 
 def forget(user: User) -> bool:
     """Remove all that is set up, within the caller's transaction; whether there was something."""
-    apps = user.authenticator_apps.all().delete()[0]
-    return bool(apps + user.recovery_codes.all().delete()[0])
+    user.passkey_challenges.all().delete()
+    of_user = (user.authenticator_apps, user.passkeys, user.recovery_codes)
+    return bool(sum(rows.all().delete()[0] for rows in of_user))
+
+
+def locked(user: User) -> None:
+    """Changes to what a user has come one by one."""
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+
+
+def new_codes(user: User) -> list[str]:
+    """Recovery codes in place of earlier ones, within the caller's transaction."""
+    codes = [one_time.random_code() for _ in range(RECOVERY_CODES)]
+    user.recovery_codes.all().delete()
+    RecoveryCode.objects.bulk_create(RecoveryCode(user=user, digest=_digest(code)) for code in codes)
+    return codes
 
 
 def _confirmed(user: User) -> AuthenticatorApp | None:
@@ -181,11 +223,6 @@ def _confirmed(user: User) -> AuthenticatorApp | None:
 def _begun(user: User, app_id: int | None) -> AuthenticatorApp | None:
     rows = AuthenticatorApp.objects.select_related("user").filter(user=user, confirmed_at=None)
     return rows.filter(pk=app_id or 0, created_at__gt=timezone.now() - TO_CONFIRM).first()
-
-
-def _locked(user: User) -> None:
-    """Changes to what a user has come one by one."""
-    User.objects.select_for_update(no_key=True).get(pk=user.pk)
 
 
 def _step_of(app: AuthenticatorApp, code: str) -> int | None:
@@ -202,13 +239,6 @@ def _totp(secret: str) -> TOTP:
     from cryptography.hazmat.primitives.twofactor.totp import TOTP
 
     return TOTP(base64.b32decode(secret), DIGITS, SHA1(), STEP_S)  # noqa: S303 # what apps understand; as an HMAC sound
-
-
-def _new_codes(user: User) -> list[str]:
-    codes = [one_time.random_code() for _ in range(RECOVERY_CODES)]
-    user.recovery_codes.all().delete()
-    RecoveryCode.objects.bulk_create(RecoveryCode(user=user, digest=_digest(code)) for code in codes)
-    return codes
 
 
 def _digest(code: str) -> str:

@@ -22,9 +22,10 @@ from jobs.blobs.store import store
 from jobs.models import Attempt, Blob, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.spec.definition import DEFAULTS
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, Intent, State
-from tenants import two_factor
+from tenants import passkeys, two_factor
 from tenants.models import Membership, Quota, Tenant, User
 from tenants.roles import Role
+from tests.passkey_device import ORIGIN, Device
 
 PASSWORD = "correct horse battery staple"
 _numbers = itertools.count(1)
@@ -44,14 +45,27 @@ def user(
     return person
 
 
-def authenticator_app(of: User) -> tuple[str, list[str]]:
-    """An app that is set up, of which no code has been used: its secret, for app_code, and the recovery codes."""
+def authenticator_app(of: User, *, beside: bool = False) -> tuple[str, list[str]]:
+    """An app that is set up, of which no code has been used: its secret, for app_code, and the recovery codes.
+
+    beside: another second factor.
+    """
     app_id = two_factor.app_begin(of)
     begun = two_factor.app_begun(of, app_id)
     assert begun is not None
-    codes = two_factor.app_confirm(of, app_id, app_code(begun.secret))
+    codes = two_factor.app_confirm(of, app_id, app_code(begun.secret), replaces=beside)
     of.authenticator_apps.update(last_step=0)
     return begun.secret, codes
+
+
+def passkey(of: User, *, name: str = "", origin: str = ORIGIN) -> Device:
+    """A device whose passkey was added at this address; its codes: recovery codes, if it is the first factor."""
+    device, site = Device(origin), passkeys.Site(origin)
+    begun = passkeys.add_begin(of, site)
+    answer = device.create(begun.options)
+    device.codes = passkeys.add(of, begun.challenge_id, site, answer, name=name)
+    device.row = of.passkeys.get(credential_id=device.credential_id)
+    return device
 
 
 def app_code(secret: str, *, steps: int = 0) -> str:

@@ -1,8 +1,8 @@
-"""The second factor at the sign-in: its code, or setting it up where the installation requires one.
+"""The second factor at the sign-in: a passkey, a code, or setting one up where the installation requires it.
 
-A wrong code counts as a wrong password does: per address over all names, and towards the delay of answers about the
-name. Codes of an app are few, so these have a budget per user as well. Who spends it knows the password; recovery codes
-do not depend on it (docs/adr/0073-two-factor-authentication.md).
+A wrong code or passkey counts as a wrong password does: per address over all names, and towards the delay of answers
+about the name. Codes of an app are few, so these have a budget per user as well. Who spends it knows the password;
+passkeys and recovery codes do not depend on it (docs/adr/0073-two-factor-authentication.md).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
 from portal import budgets
 from portal.pages import two_factor as pages
 from portal.pages.auth import delay_of, locked_out
 from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, begin
-from tenants import audit, two_factor
-from tenants.errors import FieldsInvalid, SecretsUnavailable
+from portal.pages.site import CHALLENGE, given, refused, site_of
+from tenants import audit, passkeys, two_factor
+from tenants.errors import FieldsInvalid, PasskeyCopied, PasskeyRefused, SecretsUnavailable, ServiceError
 from tenants.models import User
 
 WRONG_A_MINUTE, WRONG_AN_HOUR = 5, 20
@@ -37,40 +38,63 @@ WRONG = "Incorrect code. Each works once; an app shows a new one every 30 second
 @never_cache
 @require_http_methods(["GET", "POST"])
 def code(request: HttpRequest) -> HttpResponse:
-    """Ask for the code, and begin the session once it is right."""
+    """Ask for a passkey or a code, and begin the session once it is right."""
     known = awaited(request)
     if known is not None and known.app is not None:
         return HttpResponseRedirect(SET_UP)
     if known is None or not two_factor.is_on(known.user):
         return _too_late(request)
     if request.method == "GET":
-        return render(request, "login_code.html", {"of": known.user})
+        return _ask(request, known.user)
     credentials = {"username": known.user.get_username()}
     if settings.AXES_ENABLED and not AxesProxyHandler.is_allowed(request, credentials):
         return locked_out(request, None, credentials)
     delay_s = delay_of(known.user.get_username())
-    response = _answer(request, known, request.POST.get("code", ""))
+    if "passkey" in request.POST:
+        response = _answer_passkey(request, known, request.POST["passkey"])
+    else:
+        response = _answer(request, known, request.POST.get("code", ""))
     response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
     return response
+
+
+@never_cache
+@require_POST
+def passkey(request: HttpRequest) -> HttpResponse:
+    """The challenge for a passkey: one to sign in with, or where a second factor is set up, a new one."""
+    known, before = awaited(request), request.session.get(CHALLENGE)
+    if known is None:
+        return _too_late(request)
+    try:
+        if known.app is None:
+            begun = passkeys.check_begin(known.user, site_of(request), replaces=before)
+        elif two_factor.is_on(known.user):
+            return refused(TOO_LATE)
+        else:
+            begun = passkeys.add_begin(known.user, site_of(request), replaces=before)
+    except ServiceError as error:
+        return refused(pages.problem_of(error))
+    return given(request, begun)
 
 
 @sensitive_post_parameters()
 @never_cache
 @require_http_methods(["GET", "POST"])
 def set_up(request: HttpRequest) -> HttpResponse:
-    """Set up an authenticator app, without which the installation lets no one in; then begin the session."""
+    """Set up an app or a passkey, without one of which the installation lets no one in; then begin the session."""
     known = awaited(request)
     begun = two_factor.app_begun(known.user, known.app) if known else None
     if known is None or begun is None:
         return _too_late(request)
     problem = ""
     if request.method == "POST":
+        second = two_factor.PASSKEY if "passkey" in request.POST else two_factor.APP
         try:
-            codes = two_factor.app_confirm(known.user, known.app, request.POST.get("code", ""))
-        except FieldsInvalid as error:
+            codes = _first_factor(request, known, second)
+        except (FieldsInvalid, PasskeyRefused) as error:
             problem = pages.problem_of(error)
         else:
-            response = begin(request, known.user, to=pages.BASE, by=known.by, second=two_factor.APP)
+            response = begin(request, known.user, to=pages.BASE, by=known.by, second=second)
             pages.give_codes(request, response, codes, to=known.to)
             return response
     context = {
@@ -79,8 +103,28 @@ def set_up(request: HttpRequest) -> HttpResponse:
         "qr": pages.qr(begun.uri),
         "problem": problem,
         "here": SET_UP,
+        "site": site_of(request),
     }
     return render(request, "login_two_factor.html", context, status=422 if problem else 200)
+
+
+def _first_factor(request: HttpRequest, known: Awaited, second: str) -> list[str]:
+    """Recovery codes, once the app or the passkey counts. Raises FieldsInvalid or PasskeyRefused."""
+    if second == two_factor.APP:
+        return two_factor.app_confirm(known.user, known.app, request.POST.get("code", ""))
+    challenge, answer = request.session.pop(CHALLENGE, None), request.POST["passkey"]
+    return passkeys.add(known.user, challenge, site_of(request), answer, name="", first=True)
+
+
+def _answer_passkey(request: HttpRequest, known: Awaited, answer: str) -> HttpResponse:
+    challenge = request.session.pop(CHALLENGE, None)
+    try:
+        passkeys.check(known.user, challenge, site_of(request), answer)
+    except PasskeyRefused as error:
+        more = {"copied": True} if isinstance(error, PasskeyCopied) else {}
+        _count_failure(request, known.user, by=two_factor.PASSKEY, **more)
+        return _ask(request, known.user, error.message)
+    return begin(request, known.user, to=known.to, by=known.by, second=two_factor.PASSKEY)
 
 
 def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
@@ -90,14 +134,14 @@ def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
     if limited and not (
         budgets.within(minute, WRONG_A_MINUTE) and budgets.within(hour, WRONG_AN_HOUR, window_s=HOUR_S)
     ):
-        return _again(request, user, TOO_MANY)
+        return _ask(request, user, TOO_MANY)
     try:
         second = two_factor.check(user, given)
     except SecretsUnavailable as error:
-        return _again(request, user, f"{error.message} A recovery code works meanwhile.")
+        return _ask(request, user, f"{error.message} A recovery code works meanwhile.")
     if second is None:
         _count_failure(request, user)
-        return _again(request, user, WRONG)
+        return _ask(request, user, WRONG)
     if limited:
         budgets.give_back(minute)
         budgets.give_back(hour)
@@ -109,16 +153,26 @@ def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
     return response
 
 
-def _count_failure(request: HttpRequest, user: User) -> None:
+def _count_failure(request: HttpRequest, user: User, *, by: str = "code", **more: bool) -> None:
     """As one of a password, which django-axes counts; above its budget nothing is recorded."""
     user_login_failed.send(__name__, credentials={"username": user.get_username()}, request=request)
     if getattr(request, "axes_failures_since_start", None) or not settings.AXES_ENABLED:
-        details = {"known_name": True, "by": "code"}
+        details = {"known_name": True, "by": by, **more}
         audit.record(actor=None, action="login.failure", target=user.get_username(), details=details)
 
 
-def _again(request: HttpRequest, user: User, problem: str) -> HttpResponse:
-    return render(request, "login_code.html", {"of": user, "problem": problem}, status=422)
+def _ask(request: HttpRequest, user: User, problem: str = "") -> HttpResponse:
+    site, factors = site_of(request), two_factor.factors_of(user)
+    context = {
+        "of": user,
+        "problem": problem,
+        "wrong_code": problem and "passkey" not in request.POST,
+        "factors": factors,
+        "passkey": passkeys.work_at(user, site),
+        "elsewhere": "" if site.why_not else ", ".join(sorted({each.host for each in factors.passkeys})),
+        "site": site,
+    }
+    return render(request, "login_code.html", context, status=422 if problem else 200)
 
 
 def _too_late(request: HttpRequest) -> HttpResponse:

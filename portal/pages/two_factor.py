@@ -1,7 +1,7 @@
 """Two-factor authentication on the profile: an authenticator app is set up or removed, recovery codes are made.
 
 Each takes the password, or what passwords.confirm takes in its place. Recovery codes are shown once
-(portal.pages.shown_once).
+(portal.pages.shown_once). Passkeys are in portal.pages.passkeys.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -23,8 +23,9 @@ from portal.pages.form_responses import sentence
 from portal.pages.guard import person, signed_in
 from portal.pages.session_start import prove
 from portal.pages.shell import frame, last_tenant
+from portal.pages.site import site_of
 from tenants import two_factor
-from tenants.errors import ServiceError
+from tenants.errors import NotFound, ServiceError
 from tenants.models import User
 
 BASE = "/me/two-factor"
@@ -38,7 +39,7 @@ BEGUN = "sets_up_app"
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """What is set up, and once the recovery codes that this browser has just been given."""
-    response = _page(request, given=shown_once.taken(request, CODES))
+    response = show(request, given=shown_once.taken(request, CODES))
     response.delete_cookie(CODES, path=BASE)
     return response
 
@@ -51,9 +52,9 @@ def app_begin(request: HttpRequest) -> HttpResponse:
     """A new app; the page shows what it has to know until a code of it was right."""
     user = person(request)
     try:
-        done = once(request, lambda: {"app": two_factor.app_begin(user)}, prepare=_confirmed(request, user))
+        done = once(request, lambda: {"app": two_factor.app_begin(user)}, prepare=confirmed(request, user))
     except ServiceError as error:
-        return _page(request, problems={"begin": problem_of(error)})
+        return show(request, problems={"begin": problem_of(error)})
     request.session[BEGUN] = done["app"]
     return HttpResponseRedirect(f"{BASE}#set-up")
 
@@ -74,7 +75,7 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
     try:
         codes = once(request, work, sealed=("codes",))["codes"].split()
     except ServiceError as error:
-        return _page(request, problems={"code": problem_of(error)})
+        return show(request, problems={"code": problem_of(error)})
     request.session.pop(BEGUN, None)
     response = HttpResponseRedirect(BASE)
     if two_factor.codes_current(
@@ -90,19 +91,35 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
 @require_POST
 @signed_in
 def app_remove(request: HttpRequest) -> HttpResponse:
+    """Keep passkeys as the only second factor."""
+    return remove(request, two_factor.app_remove, field="begin", done="Authenticator app removed.")
+
+
+@sensitive_post_parameters()
+@require_POST
+@signed_in
+def turn_off(request: HttpRequest) -> HttpResponse:
     """Turn two-factor authentication off."""
+    return remove(request, two_factor.turn_off, field="remove", done="Two-factor authentication is off.")
+
+
+def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, done: str) -> HttpResponse:
+    """Remove one second factor or all, with the password. field: of the form, for what was wrong."""
     user = person(request)
 
     def work() -> Outcome:
-        two_factor.app_remove(user)
+        act(user)
         return {}
 
     try:
-        once(request, work, prepare=_confirmed(request, user))
+        once(request, work, prepare=confirmed(request, user))
+    except NotFound as error:
+        raise Http404 from error
     except ServiceError as error:
-        return _page(request, problems={"remove": problem_of(error)})
-    prove(request, second="")
-    say(request, "Two-factor authentication is off.")
+        return show(request, problems={field: problem_of(error)})
+    say(request, done)
+    if not two_factor.is_on(user):
+        prove(request, second="")
     return HttpResponseRedirect(BASE)
 
 
@@ -118,9 +135,9 @@ def codes_renew(request: HttpRequest) -> HttpResponse:
         return {"codes": "\n".join(two_factor.codes_renew(user))}
 
     try:
-        done = once(request, work, prepare=_confirmed(request, user), sealed=("codes",))
+        done = once(request, work, prepare=confirmed(request, user), sealed=("codes",))
     except ServiceError as error:
-        return _page(request, problems={"codes": problem_of(error)})
+        return show(request, problems={"codes": problem_of(error)})
     codes, response = done["codes"].split(), HttpResponseRedirect(BASE)
     if two_factor.codes_current(user, codes):
         give_codes(request, response, codes)
@@ -150,21 +167,33 @@ def qr(text: str) -> dict[str, Any]:
     return {"side": len(rows), "path": "".join(dark)}
 
 
-def _confirmed(request: HttpRequest, user: User) -> Callable[[], None]:
+def confirmed(request: HttpRequest, user: User) -> Callable[[], None]:
+    """What raises unless the form has the user's password, or what is taken in its place."""
     return lambda: passwords.confirm(request, user, request.POST.get("password", ""))
 
 
-def _page(request: HttpRequest, *, given: Any = None, problems: dict[str, str] | None = None) -> HttpResponse:
-    user = person(request)
+def show(request: HttpRequest, *, given: Any = None, problems: dict[str, str] | None = None) -> HttpResponse:
+    """The page, with what was wrong by the form's field."""
+    user, problems = person(request), problems or {}
     begun = two_factor.app_begun(user, request.session.get(BEGUN))
+    factors = two_factor.factors_of(user)
     context = frame(request, last_tenant(request), "me") | {
-        "factors": two_factor.factors_of(user),
+        "factors": factors,
+        "passkeys": [
+            {
+                "row": row,
+                "renaming": problems.get(f"rename-{row.pk}"),
+                "removing": problems.get(f"remove-{row.pk}"),
+            }
+            for row in factors.passkeys
+        ],
         "begun": begun,
         "qr": qr(begun.uri) if begun else None,
         "given": given,
-        "problems": problems or {},
+        "problems": problems,
         "has_password": passwords.asked_of(user),
         "required": settings.LUTHIER_TWO_FACTOR_REQUIRED,
         "of_all": two_factor.RECOVERY_CODES,
+        "site": site_of(request),
     }
     return render(request, "me/two_factor.html", context, status=422 if problems else 200)

@@ -310,6 +310,7 @@ LOGGING = {
         "django.server": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "axes": {"level": "WARNING"},
+        "fido2": {"level": "WARNING"},  # who signed in is in the audit log
         # A line per hint would be a line per job and second.
         "celery.app.trace": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},

@@ -127,6 +127,7 @@ def build() -> World:
             "name": "ci",
             "tenant_secret": "wandb",
             "own_secret": "mine",
+            "passkey_id": factories.passkey(alice).row.pk,
             "gpu_type": "cpu",
             "token_id": public_id(own_token),
             "account_token": public_id(account_token),

@@ -64,6 +64,8 @@ COLLECTED = {
     "jobs.UsageDue": "when it is rolled up (jobs.usage_days), so at the latest before its job goes",
     "jobs.Worker": "an hour after its last look (periodic.tidy)",
     "tenants.AuthenticatorApp": "at most one row per user that counts, and one that is being set up",
+    "tenants.Passkey": "at most 20 rows per user (tenants.passkeys)",
+    "tenants.PasskeyChallenge": "with its first answer, else when the user needs another one 5 minutes later",
     "tenants.RecoveryCode": "ten rows per user, replaced by new ones (tenants.two_factor)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
     "tenants.AuditSeal": "kept: the chain of what was recorded, which outlives the entries",

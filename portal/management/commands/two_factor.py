@@ -19,7 +19,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--reset",
             action="store_true",
-            help="remove authenticator app and recovery codes; end all sessions",
+            help="remove authenticator app, passkeys and recovery codes; end all sessions",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,6 +40,8 @@ class Command(BaseCommand):
             raise CommandError(f"There is no user {name}.")
         found = two_factor.factors_of(user)
         state = "off"
-        if found.app_since:
-            state = f"on since {found.app_since:%Y-%m-%d}, {found.codes_left} recovery codes left"
+        if found.on:
+            app = [f"app since {found.app_since:%Y-%m-%d}"] if found.app_since else []
+            keys = [f"{len(found.passkeys)} passkeys"] if found.passkeys else []
+            state = f"on with {', '.join([*app, *keys])}, {found.codes_left} recovery codes left"
         self.stdout.write(f"Two-factor authentication of {name}: {state}")

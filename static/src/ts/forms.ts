@@ -25,9 +25,17 @@ export function prepare(): void {
   for (const button of document.querySelectorAll<HTMLElement>("[data-reveal]")) button.hidden = false;
   // With scripts a changed select submits its form, so the button beside it is only for pages without.
   for (const button of document.querySelectorAll<HTMLElement>("[data-without-scripts]")) button.hidden = true;
+  preparePasskeys(document);
   // The page may name another field than the first: of a name and a password, the password is typed again.
   const wrong = document.querySelector<HTMLElement>("[aria-invalid=true][autofocus]") ?? document.querySelector<HTMLElement>("[aria-invalid=true]");
   (wrong ?? document.querySelector<HTMLElement>("[data-focus]"))?.focus();
+}
+
+/** Show what takes passkeys where the browser has them, and elsewhere what says so. */
+export function preparePasskeys(root: ParentNode): void {
+  const has = "PublicKeyCredential" in window;
+  for (const part of root.querySelectorAll<HTMLElement>("[data-passkey],[data-with-passkeys]")) part.hidden = !has;
+  for (const part of root.querySelectorAll<HTMLElement>("[data-without-passkeys]")) part.hidden = has;
 }
 
 export function startForms(): void {

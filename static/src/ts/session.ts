@@ -1,10 +1,11 @@
 // When a session ends, a dialog with the login page's own form starts a new one; the page behind it is kept.
 import { api, csrfToken } from "./api";
+import { preparePasskeys } from "./forms";
 import { live } from "./live";
 import { texts } from "./texts";
 import { toast } from "./toast";
 
-// What may be due after the password: a code, or where none is set up yet, an authenticator app.
+// What may be due after the password: a passkey or a code, or where none is set up yet, its setup.
 const CODE = "/login/code";
 const SET_UP = "/login/two-factor";
 const RETRY_MS = 2_000; // the session is valid although the socket was refused: try the socket again
@@ -53,21 +54,22 @@ async function returned(): Promise<void> {
   resume();
 }
 
-/** Show the form as the server renders it, with its message about what was wrong. */
+/** Show the forms as the server renders them, with its message about what was wrong. */
 async function show(answer: Response): Promise<void> {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const form = page.querySelector('form[action="/login"], form[action="/login/code"]');
+  const forms = [...page.querySelectorAll('form[action="/login"], form[action="/login/code"], [data-with-passkeys], [data-without-passkeys]')];
   const provider = page.querySelector<HTMLAnchorElement>('a[href^="/login/sso"]');
   if (provider) provider.target = "_blank"; // what is typed on the page behind the dialog stays
-  const words = page.querySelector("[role=alert]") ?? (form ? null : page.querySelector("main p"));
-  dialog?.querySelector("div")?.replaceChildren(...[words, provider, form].filter((part) => part !== null).map((part) => document.importNode(part, true)));
+  const words = page.querySelector("[role=alert]") ?? (forms.length ? null : page.querySelector("main p"));
+  dialog?.querySelector("div")?.replaceChildren(...[words, provider, ...forms].filter((part) => part !== null).map((part) => document.importNode(part, true)));
+  if (dialog) preparePasskeys(dialog);
   const name = dialog?.querySelector<HTMLInputElement>("[name=username]");
   if (name && !name.value) name.value = owner();
 }
 
 function focus(): void {
   const empty = [...(dialog?.querySelectorAll<HTMLInputElement>("input:not([type=hidden])") ?? [])].find((field) => !field.value);
-  empty?.focus();
+  (dialog?.querySelector<HTMLElement>("[data-passkey]:not([hidden]) button") ?? empty)?.focus();
 }
 
 async function submit(form: HTMLFormElement): Promise<void> {

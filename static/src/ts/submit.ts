@@ -41,9 +41,9 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
   button?.removeAttribute("aria-busy");
   form.querySelector("[data-form-problem]")?.remove();
   const { page, problem } = outcome;
-  if (!page) return show(form, button, problem, outcome.signIn);
+  if (!page) return showProblem(form, button, problem, outcome.signIn);
   if (form.dispatchEvent(new CustomEvent("refused", { detail: page, cancelable: true }))) await render(page);
-  else if (problem) show(form, button, problem);
+  else if (problem) showProblem(form, button, problem);
 }
 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
@@ -96,7 +96,8 @@ async function render(page: Document): Promise<void> {
   prepare();
 }
 
-function show(form: HTMLFormElement, button: HTMLButtonElement | null, problem: string, signIn = false): void {
+/** Say in the form what is wrong, with a button that tries again; or where the form's own is as near, without. */
+export function showProblem(form: HTMLFormElement, button: HTMLButtonElement | null, problem: string, signIn = false, again = true): void {
   const box = document.createElement("div");
   box.className = "call red form-problem";
   box.dataset.formProblem = "";
@@ -112,15 +113,19 @@ function show(form: HTMLFormElement, button: HTMLButtonElement | null, problem: 
     link.textContent = words.signIn;
     box.append(link);
   }
-  const again = document.createElement("button");
-  again.type = "button";
-  again.className = "button small";
-  again.textContent = words.again;
-  again.addEventListener("click", () => form.requestSubmit(button?.isConnected ? button : null));
-  box.append(again);
+  if (again) box.append(retry(form, button));
   const place = form.querySelector(".submit-bar, .dialog-body") ?? (form.checkVisibility() ? form : document.getElementById("banner"));
   place?.prepend(box);
   box.scrollIntoView({ block: "nearest" });
+}
+
+function retry(form: HTMLFormElement, button: HTMLButtonElement | null): HTMLButtonElement {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "button small";
+  made.textContent = words.again;
+  made.addEventListener("click", () => form.requestSubmit(button?.isConnected ? button : null));
+  return made;
 }
 
 function go(next: string): void {

@@ -39,6 +39,11 @@ export const texts = {
     signIn: "Sign in in another tab",
     again: "Try again",
   },
+  passkeys: {
+    canceled: "The passkey was not used: it was canceled, or took too long.",
+    known: "This device has a passkey of yours for this address already.",
+    failed: (message: string) => `The browser could not use a passkey. ${message}`,
+  },
   keys: {
     anywhere: "On every page",
     lists: "In a list of jobs",

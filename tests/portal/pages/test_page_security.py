@@ -14,7 +14,8 @@ from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 FILLED = {"slug": "vision-lab", "username": "carol", "token_id": "0" * 16, "name": "ci", "job_id": "0" * 12,
-          "verb": "halt", "session_id": "0" * 16, "manage_verb": "share", "tab": "logs"}  # fmt: skip
+          "verb": "halt", "session_id": "0" * 16, "manage_verb": "share", "tab": "logs",
+          "passkey_id": 1}  # fmt: skip
 
 
 def _addresses() -> list[URLPattern]:
