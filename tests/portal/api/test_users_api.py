@@ -75,6 +75,9 @@ def test_admins_and_the_user_see_whether_a_second_factor_is_set_up_and_nothing_e
     assert alice.get("/me").json()["two_factor"] is True
     assert bob.get("/users/alice").status_code == 403
     assert not [word for word in (secret, *codes) if word in read.content.decode()]
+    factories.passkey(people.bob)
+    assert states() == {name: name in ("alice", "bob") for name in states()}
+    assert bob.get("/me").json()["two_factor"] is True
     _, weak = Token.objects.create(user=people.alice, name="weak", role_ceiling=Role.RESEARCHER)
     assert Api(secret=weak).get("/me").json()["two_factor"] is None
 
@@ -84,6 +87,7 @@ def test_an_admin_resets_the_second_factor_that_a_user_has_lost(
 ) -> None:
     path = "/users/alice/reset-two-factor"
     factories.authenticator_app(people.alice)
+    factories.passkey(people.alice)
     browser = Client()
     browser.force_login(people.alice)
     account_create(user=people.dave, tenant=people.vision, name="ci")
