@@ -67,7 +67,7 @@ class MemberRequest(StrictSerializer):
     In=MemberRequest,
     Out=MemberSerializer,
     status=201,
-    location=lambda made: f"./{made['username']}",
+    location=lambda made: f"./members/{made['username']}",
     request_example={"username": "carol", "role": "viewer"},
     response_example=MEMBER_EXAMPLE,
 )

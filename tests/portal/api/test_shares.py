@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urljoin
+
 import pytest
 
 from jobs.models import Job
@@ -100,7 +102,9 @@ def test_shares_end_with_the_guests_last_membership(alice: Api, bob: Api, job: J
 
 def test_who_leaves_the_tenant_keeps_no_share_of_before(alice: Api, bob: Api, dave: Api, job: Job) -> None:
     alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
-    dave.post("/tenants/vision-lab/members", {"username": "bob", "role": "viewer"})
+    members = "/api/v1/tenants/vision-lab/members"
+    made = dave.post("/tenants/vision-lab/members", {"username": "bob", "role": "viewer"})
+    assert urljoin(members, made["Location"]) == f"{members}/bob"
     assert bob.get(f"/jobs/{job.pk}").status_code == 200
     dave.delete("/tenants/vision-lab/members/bob")
     assert bob.get(f"/jobs/{job.pk}").status_code == 404
