@@ -3,7 +3,8 @@
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
 queue heads whose starvation timeout is over. The same with half of the jobs in one node, rack or block (topology), and
 with a limit for each of 20 users of a tenant (users). A full one whose jobs may be stopped for a quarter of the queue,
-which is urgent (preempting). 1,000 elastic jobs of one learner, which may all grow (elastic).
+which is urgent (preempting). 1,000 elastic jobs of one learner, which may all grow (elastic); the same with three
+learners each on nodes that all differ, none of which has anything free, while 2,000 small jobs wait (elastic_crowded).
 Two forecasts on a full cluster, all run times known: one of few plans over 2,000 jobs, one of many plans over 300 jobs
 on 60 nodes.
 """
@@ -122,6 +123,30 @@ def elastic(nodes: int, seed: int = 7) -> Snapshot:
     return replace(made, running=running, quotas=tuple(replace(each, used=0) for each in made.quotas))
 
 
+def elastic_crowded(nodes: int, seed: int = 7) -> Snapshot:
+    """1,000 elastic jobs that shrink for what waits, on nodes of which no two have the same CPUs."""
+    made, chance = elastic(nodes, seed), random.Random(seed)
+    machines = tuple(
+        replace(node, allocatable=replace(node.allocatable, cpus=64 + i / 1000))
+        for i, node in enumerate(made.nodes)
+    )
+    running = tuple(replace(run, nodes=run.nodes * 3) for run in made.running)
+    fixed = tuple(
+        Running(
+            Gang(f"fixed-{i}", "t-0", Range.fixed(1), Resources(left), node.slot_type,
+                 PlacementStrategy.PACK, 1, NOW),
+            node.slot_type, (node.name,), NOW,
+        )
+        for i, node in enumerate(machines)
+        if (left := node.slots - sum(run.nodes.count(node.name) for run in running if node.name in run.nodes))
+    )  # fmt: skip
+    small = tuple(
+        replace(gang, learners=Range.fixed(chance.choice([1, 2])), resources=Resources(1, cpus=2), priority=1)
+        for gang in world(2000, nodes, full=True, impatient=False, seed=seed).waiting
+    )
+    return replace(made, nodes=machines, running=(*running, *fixed), waiting=small)
+
+
 def measure(snapshot: Snapshot, repeats: int) -> dict[str, float]:
     times = []
     for _ in range(repeats):
@@ -177,6 +202,7 @@ def main() -> None:
     figures = {name: measure(made, asked.repeats) for name, made in worlds.items()}
     figures["preempting"] = measure(settled(worlds["full_cluster"]), asked.repeats)
     figures["elastic"] = measure(elastic(asked.nodes), asked.repeats)
+    figures["elastic_crowded"] = measure(elastic_crowded(asked.nodes), asked.repeats)
     aims = {f"{name}_p50_ms": BUDGET_MS for name in figures}
     figures |= {
         name: measure_forecast(world(jobs, nodes, full=True, impatient=False), asked.repeats)

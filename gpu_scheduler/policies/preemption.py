@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.model import Gang, Priority, Running, Snapshot, Stop, WaitReason
@@ -66,7 +66,7 @@ class Preemption:
 
     def __init__(self, orders: Orders, lease_s: float) -> None:
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
-        self._lease_s = lease_s
+        self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
         self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
 
@@ -148,7 +148,7 @@ class Preemption:
             return self._is_reclaimed(run, gang, supply, owns)
 
         free_to_go = self._orders.free_to_go[supply.slot_type].values()
-        return [run for run in free_to_go if may_go(run) and self._orders.past(run, self._lease_s)]
+        return [run for run in free_to_go if run.started_at <= self._leased_until and may_go(run)]
 
     def _by_preference(self, gang: Gang, finding: Finding, candidates: Iterable[Running]) -> list[Running]:
         """The first to go first: the tenant's own where its limits are the obstacle; those on borrowed slots; the

@@ -50,14 +50,18 @@ class RoomLeft:
         free = self.pool.free
         if free.total != self._left_of:
             self._left, self._left_of, self._counted = dict(free.of), free.total, 0
-        for made in self._made[self._counted :]:
-            made.carry_out(self._left)
+        new = self._made[self._counted :]
+        for made in new:  # all of them first: a gang may be where runs leave that shrink for another one
+            made.vacate(self._left)
+        for made in new:
+            made.fill(self._left)
         self._counted = len(self._made)
         return dict(self._left)
 
     def place_all(self, made: RoomMade) -> bool:
         """Place this gang, those before it, and the runs that start again after them, as plans will, one after the
-        other: places that exist are not always those that are chosen. False: one of them does not fit then."""
+        other: places that exist are not always those that are chosen. What was noted of earlier ones follows. False: one
+        of them does not fit then, and nothing has changed."""
         makes = [*self._made, made]
         rooms = dict(self.pool.free.of)
         for each in makes:
@@ -71,8 +75,8 @@ class RoomLeft:
             ((each, run, learners) for each in makes for run, learners in each.back()),
             key=lambda each: (-each[1].priority, each[1].gang.queued_at, each[1].job),
         )
-        nodes: dict[str, int] = {}
-        placed: list[tuple[Running, str, int]] = []
+        nodes: dict[int, dict[str, int]] = {}  # of each of these makes
+        placed: defaultdict[int, list[tuple[Running, str, int]]] = defaultdict(list)
         # Who would borrow is offered slots after the others.
         owners, borrowers = ([each for each in gangs if each[0].owns is owns] for owns in (True, False))
         for each, run, learners in [*owners, *back, *borrowers]:
@@ -86,11 +90,13 @@ class RoomLeft:
             need = self.pool.need(each.gang if run is None else run.gang)
             for name, times in chosen:
                 offer.lower(name, minus(offer.of[name], need, times))
-            if each is made and run is None:
-                nodes = dict(chosen)
-            elif each is made and run is not None:
-                placed += [(run, name, times) for name, times in chosen]
-        made.placed(nodes, placed)
+            if run is None:
+                nodes[id(each)] = dict(chosen)
+            else:
+                placed[id(each)] += [(run, name, times) for name, times in chosen]
+        for each in makes:
+            each.placed(nodes[id(each)], placed[id(each)])
+        self._left_of = -1  # count all of them again
         return True
 
     def keep(self, made: RoomMade) -> None:
@@ -269,9 +275,8 @@ class RoomMade:
                 break
         return found
 
-    def carry_out(self, rooms: dict[str, Room]) -> None:
-        """Change these rooms as the stops and then the start of the gang do."""
-        self.vacate(rooms)
+    def fill(self, rooms: dict[str, Room]) -> None:
+        """Change these rooms as the starts of the gang and of those that start again do."""
         for name, times in self.nodes().items():
             rooms[name] = minus(rooms[name], self._need, times)
         for run, name, times in self._places_back() or ():

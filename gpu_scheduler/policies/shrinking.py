@@ -7,7 +7,7 @@ starts once others have shrunk.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 from gpu_scheduler.checks import Finding, Scope
@@ -21,6 +21,9 @@ from gpu_scheduler.policies.sizes import Sizes
 
 TRIES = 8
 """Kinds of jobs of one type for which a plan looks in vain for what could shrink, before it looks no more."""
+AT_ONCE = 16
+"""Jobs of one type for which runs shrink at the same time: as many programs and more store checkpoints then. The others
+come when these have started."""
 SPARE = 4
 """Of many gangs those are looked at first that hold the most: so many times what is missing."""
 
@@ -33,6 +36,7 @@ class Shrinking:
         self._able: dict[str, list[Running]] = {}
         self._leaving: dict[str, list[Running]] = {}
         self._in_vain: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self._served: Counter[str] = Counter()
         self._borrowed: dict[str, int] | None = None
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
@@ -43,7 +47,7 @@ class Shrinking:
             return 0
         kind = (gang.tenant, gang.user, gang.need, gang.learners.min, gang.topology, finding.check.code)
         given, vain = self._orders.given(gang, pool.slot_type), self._in_vain[pool.slot_type]
-        if not given and (kind in vain or len(vain) >= TRIES):
+        if not given and (kind in vain or len(vain) >= TRIES or self._served[pool.slot_type] >= AT_ONCE):
             return 0
         able = self._able_for(gang, finding, pool)
         if not (able or given):
@@ -77,6 +81,7 @@ class Shrinking:
         ]
         if not self._orders.user_allows(gang, made.slot_type, freed=made.freed_of_user()):
             return 0
+        self._served[made.slot_type] += 1
         return self._orders.give(gang, made, orders)
 
     def _able_for(self, gang: Gang, finding: Finding, pool: Pool) -> list[Running]:

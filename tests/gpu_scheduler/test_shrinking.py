@@ -206,3 +206,18 @@ def test_each_run_that_shrinks_for_another_job_is_needed(made: Snapshot) -> None
         assert (
             not ({each.for_job for each in decided.resizes} - {None}) <= sizes(carried_out(made, rest)).keys()
         )
+
+
+def test_runs_shrink_for_so_many_jobs_at_a_time() -> None:
+    held = [run(f"r{n:02}", *on("a1", 2)) for n in range(20)]
+    waiting = [gang(f"j{n}") for n in range(20)]
+    made = snapshot(nodes(a1=40), waiting, held)
+    decided = plan(made)
+    assert {each.for_job for each in decided.resizes} == {f"j{n}" for n in range(16)}
+    under_way = next_snapshot(made, decided, after_s=1)
+    assert plan(under_way).resizes == ()
+    some = [each.job for each in decided.resizes if each.for_job in ("j0", "j1", "j2")]
+    freed = next_snapshot(made, decided, after_s=1, ended=some)
+    again = plan(freed)
+    assert {"j0", "j1", "j2"} <= {start.job for start in again.starts}
+    assert {each.for_job for each in again.resizes} == {"j16", "j17", "j18"}
