@@ -60,8 +60,8 @@ class RoomLeft:
 
     def place_all(self, made: RoomMade) -> bool:
         """Place this gang, those before it, and the runs that start again after them, as plans will, one after the
-        other: places that exist are not always those that are chosen. What was noted of earlier ones follows. False: one
-        of them does not fit then, and nothing has changed."""
+        other: places that exist are not always those that are chosen. What was noted of earlier ones follows. False:
+        one of them does not fit then, and nothing has changed."""
         makes = [*self._made, made]
         rooms = dict(self.pool.free.of)
         for each in makes:
