@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
@@ -124,18 +124,20 @@ def add(
         raise PasskeyRefused("This took too long or was done before. Start again.")
     made, transports = _checked(lambda: _registered(site, challenge, answer))
     credential, sign_count = made
-    if Passkey.objects.filter(credential_id=credential.credential_id).exists():
-        raise PasskeyRefused("This passkey was added before.")
-    Passkey.objects.create(
-        user=user,
-        name=name,
-        host=site.host,
-        credential_id=credential.credential_id,
-        credential=bytes(credential),
-        transports=transports,
-        sign_count=sign_count,
-        created_at=timezone.now(),
-    )
+    try:
+        with transaction.atomic():
+            Passkey.objects.create(
+                user=user,
+                name=name,
+                host=site.host,
+                credential_id=credential.credential_id,
+                credential=bytes(credential),
+                transports=transports,
+                sign_count=sign_count,
+                created_at=timezone.now(),
+            )
+    except IntegrityError as error:
+        raise PasskeyRefused("This passkey was added before.") from error
     _record(user, "passkey.add", name)
     if was_on:
         return []

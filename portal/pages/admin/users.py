@@ -22,7 +22,7 @@ from portal.pages.guard import admins_only, person
 from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import Token, User
-from tenants.services.identities import identity_link, identity_of, identity_unlink
+from tenants.services.identities import identities_of, identity_link, identity_unlink
 from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import (
     Invited,
@@ -129,14 +129,17 @@ def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
 @require_POST
 @admins_only
 def identity(request: HttpRequest, username: str) -> HttpResponse:
-    """Link an identity at the provider of single sign-on to the user, or with unlink=yes none."""
+    """Link an identity at the provider of single sign-on to the user, or with the id of one as unlink none."""
     who, shown, to = person(request), _get(request, username), f"{BASE}/{username}"
     if settings.LUTHIER_OIDC_ISSUER is None:
         raise Http404
-    if request.POST.get("unlink") == "yes":
+    if identity_id := request.POST.get("unlink"):
         unlinked = f"No identity signs in as {username} any more. Sessions ended."
         return act_and_redirect(
-            request, lambda: identity_unlink(user=who, username=username), to=to, done=unlinked
+            request,
+            lambda: identity_unlink(user=who, username=username, identity_id=identity_id),
+            to=to,
+            done=unlinked,
         )
     subject = request.POST.get("subject", "")
 
@@ -190,6 +193,8 @@ def _invited(request: HttpRequest, service: Callable[[], Invited]) -> HttpRespon
 
 def _page(request: HttpRequest, shown: User, *, invited: Any = None, **more: Any) -> HttpResponse:
     values = {name: getattr(shown, name) for name in (*FIELDS, "is_superuser")}
+    sso = settings.LUTHIER_OIDC_ISSUER is not None
+    linked = identities_of(user=person(request), username=shown.get_username()) if sso else []
     context = frame(request, "users") | {
         "of": shown,
         "state": state_of(shown),
@@ -198,9 +203,9 @@ def _page(request: HttpRequest, shown: User, *, invited: Any = None, **more: Any
         "factors": two_factor.factors_of(shown),
         "values": values | more.get("values", {}),
         "problems": more.get("problems", {}),
-        "sso_name": settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None,
+        "sso_name": settings.LUTHIER_OIDC_NAME if sso else None,
         "subject": more.get("subject"),
-        "linked": identity_of(shown) if settings.LUTHIER_OIDC_ISSUER else None,
+        "linked": next(iter(linked), None),
         "invited": invited and invited | {"expires_at": parse_datetime(invited["expires_at"])},
     }
     return render(request, "console/user.html", context, status=422 if context["problems"] else 200)

@@ -400,10 +400,16 @@ class TestAdmins:
         assert "the memberships that groups gave, with their API tokens" in markup(client.get(page))
         refused = client.post(f"{page}/identity", {"subject": " "})
         assert refused.status_code == 422
-        client.post(f"{page}/identity", {"unlink": "yes"})
-        assert "bob-at-provider" not in markup(client.get(page))
+        (shown,) = identities.identities_of(user=admin, username="bob")
+        assert f'name="unlink" value="{shown.id}"' in markup(client.get(page))
+        identity_link(user=admin, username="bob", subject="newer")
+        client.post(f"{page}/identity", {"unlink": shown.id})
+        assert "newer" in markup(client.get(page)), "the page was older than this identity"
+        (newer,) = identities.identities_of(user=admin, username="bob")
+        client.post(f"{page}/identity", {"unlink": newer.id})
+        assert "newer" not in markup(client.get(page))
         actions = [each.action for each in AuditEntry.objects.order_by("pk")]
-        assert actions == ["user.link", "user.unlink"]
+        assert actions == ["user.link", "user.link", "user.unlink"]
 
 
 class TestWrongProviders:
