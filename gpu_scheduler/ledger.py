@@ -229,6 +229,7 @@ class Ledger:
                 account.cohort = cohorts[account.cohort.name, slot_type]
         found._cohorts = cohorts
         found._jobs = {tenant: copy(each) for tenant, each in self._jobs.items()}
+        found._dominant = self._dominant.copy()
         found._live = {tenant: each.copy() for tenant, each in self._live.items()}
         found._users = {
             key: replace(each, used=each.used.copy(), live=found._live[key[0]])

@@ -58,7 +58,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         quotas=quotas,
         tenants=tenants,
         policy_state=snapshot.policy_state if plan is None else plan.policy_state,
-        promised=_promised(snapshot, running, released),
+        promised=_promised(snapshot, running, released, {run.job for run in began}),
     )
 
 
@@ -110,12 +110,17 @@ def _with_orders(running: Iterable[Running], orders: Iterable[Stop | Resize]) ->
 
 
 def _promised(
-    snapshot: Snapshot, running: Iterable[Running], released: Iterable[Running]
+    snapshot: Snapshot, running: Iterable[Running], released: Iterable[Running], began: Collection[str]
 ) -> Mapping[str, datetime | None]:
     """Until when the policy has freed slots offered first to the job that they were freed for (Policy.promise_s)."""
     freed_for = [run.order.for_job for run in released if run.order is not None]
     resized = [run.job for run in released if isinstance(run.order, Resize)]
-    promised = {**snapshot.promised, **{job: None for job in (*freed_for, *resized) if job is not None}}
+    kept = {
+        job: until
+        for job, until in snapshot.promised.items()
+        if job not in began and (until is None or until > snapshot.now)
+    }
+    promised = {**kept, **{job: None for job in (*freed_for, *resized) if job is not None}}
     if not promised:
         return promised
     leaving = {run.order.for_job for run in running if run.order is not None}

@@ -25,8 +25,8 @@ class Ahead:
         self._limits = [check for check in checks if _is_limit(check)]
         self._ledger = draft.ledger.of_type(pool.slot_type)
         self._nodes = self._without(shrunk)
-        self._unfilled = deque(self._nodes.of)
-        for run in draft.snapshot.running:
+        self._unfilled = deque(sorted(self._nodes.of))
+        for run in sorted(draft.snapshot.running, key=lambda run: run.job):
             order = run.order
             grows = isinstance(order, Resize) and order.learners > len(run.nodes)
             if run.slot_type == pool.slot_type and isinstance(order, Resize) and grows:

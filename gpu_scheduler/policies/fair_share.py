@@ -101,9 +101,11 @@ class FairShareRound(Round):
             of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
-        self._returning = {
-            gang.job for gang in draft.waiting if gang.target is not None and gang.job in self._promised
-        }
+        urgent = any(gang.priority >= PREEMPTS and gang.job not in self._promised for gang in draft.waiting)
+        back = [gang for gang in draft.waiting if gang.target is not None and gang.job in self._promised]
+        if urgent:  # it would stop those of lower classes at once
+            self._promised -= {gang.job for gang in back if gang.priority < PREEMPTS}
+        self._returning = {gang.job for gang in back if gang.job in self._promised}
         self._timeout = timedelta(seconds=policy.starvation_timeout_s)
         self._aging = timedelta(seconds=policy.aging_s)
         self._queues_with_head: set[tuple[str, str]] = set()
@@ -125,7 +127,7 @@ class FairShareRound(Round):
             yield from self._in_order()
             return
         for gang in self._in_order():
-            if self._would_borrow(gang):
+            if gang.job not in self._promised and self._would_borrow(gang):
                 self._borrowing.append((self._level(gang), gang))
             else:
                 yield gang

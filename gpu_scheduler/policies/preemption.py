@@ -76,6 +76,8 @@ class Preemption:
         supply = finding.supply
         if not finding.check.queues or supply.pool is None:
             return 0
+        if finding.check.code is WaitReason.FAIR_SHARE and finding.scope is Scope.TENANT:
+            return 0  # reserved for a job of its own tenant, whatever leaves
         urgent = gang.priority >= PREEMPTS
         if not urgent and not self._may_reclaim(gang, finding):
             return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from heapq import nsmallest
 
 from gpu_scheduler.checks import Supply
@@ -150,6 +150,8 @@ class RoomMade:
         self._placed_back: list[tuple[Running, str, int]] | None = None  # of placed()
         for name, room in self._before.items():
             self._set_fitting(name, learners_in(room, self._need))
+        self._free_slots = sum(room[0] for room in self._before.values())
+        self._vacated_slots: Counter[str] = Counter()  # by node, what is free in addition
 
     @property
     def slot_type(self) -> str:
@@ -218,7 +220,7 @@ class RoomMade:
     def suffices(self) -> bool:
         """Whether every check that a stop or a resize can help with passes: slots and jobs of the tenant and its users,
         and whole learners on nodes that take any, beside those of the runs that start again."""
-        if not self.holds_gang:
+        if not self.holds_gang or self.missing() > 0:
             return False
         tenant, user, account, jobs = (
             self.gang.tenant,
@@ -311,40 +313,38 @@ class RoomMade:
         None: one does not."""
         if self._placed_back is not None:
             return self._placed_back
-        left: dict[str, Room] = {
-            name: minus(self._room(name), self._need, times) for name, times in self.nodes().items()
-        }
+        left = {name: self._room(name) for name in self._before}
+        for name, times in self.nodes().items():
+            left[name] = minus(left[name], self._need, times)
+        unfilled = [name for name, room in left.items() if room[0]]
         found = []
         for _, (run, learners) in sorted(self._back.items()):
             need = self._pool.need(run.gang)
-            missing = learners
-            for name in self._in_order_for(run):
-                room = left.get(name)
-                if room is None:
-                    room = left[name] = self._room(name)
-                if times := min(missing, learners_in(room, need)):
+            for name in self._in_order_for(run, unfilled):
+                if times := min(learners, learners_in(left[name], need)):
                     found.append((run, name, times))
-                    left[name] = minus(room, need, times)
-                    missing -= times
-                if not missing:
+                    left[name] = minus(left[name], need, times)
+                    learners -= times
+                if not learners:
                     break
-            if missing:
+            if learners:
                 return None
+            while unfilled and not left[unfilled[-1]][0]:
+                unfilled.pop()
         return found
 
-    def _in_order_for(self, run: Running) -> Iterator[str]:
-        """Its own nodes, then all others of the domain that it requires."""
-        own = [name for name in dict.fromkeys(run.nodes) if name in self._before]
+    def _in_order_for(self, run: Running, unfilled: Sequence[str]) -> Iterator[str]:
+        """Its own nodes, then all others of the domain that it requires, of these the last first."""
+        own = {name: None for name in run.nodes if name in self._before}
         yield from own
         level = run.gang.required_level
         domains = self._pool.domains(level) if level is not None else {}
         at = {domains.get(name) for name in own}
-        yield from (name for name in self._before if name not in own and domains.get(name) in at)
+        yield from (name for name in reversed(unfilled) if name not in own and domains.get(name) in at)
 
     def _free(self) -> int:
-        """Free slots when those that leave are gone, before the gang has its own."""
-        back = sum(run.slots * learners for run, learners in self._back.values())
-        return sum(self._room(name)[0] for name in self._before) - back
+        """Free slots when those that leave are gone and those that start again have, before the gang has its own."""
+        return self._free_slots - sum(run.slots * learners for run, learners in self._back.values())
 
     def _room(self, name: str) -> Room:
         """What the node has left when those that leave are gone."""
@@ -356,7 +356,11 @@ class RoomMade:
         self._nodes = self._placed_back = None
         self._count_use(run, len(run.nodes), sign)
         for name in {name for name in run.nodes if name in self._before}:
-            self._set_fitting(name, learners_in(self._vacated(name, self._before[name]), self._need))
+            room = self._vacated(name, self._before[name])
+            self._set_fitting(name, learners_in(room, self._need))
+            more = room[0] - self._before[name][0]
+            self._free_slots += more - self._vacated_slots[name]
+            self._vacated_slots[name] = more
 
     def _count_use(self, run: Running, learners: int, sign: int) -> None:
         slots = sign * run.slots * learners

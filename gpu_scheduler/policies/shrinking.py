@@ -8,7 +8,7 @@ starts once others have shrunk.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.elastic.allocation import allocate
@@ -19,8 +19,9 @@ from gpu_scheduler.policies.preemption import borrowed
 from gpu_scheduler.policies.room import RoomMade
 from gpu_scheduler.policies.sizes import Sizes
 
-TRIES = 8
-"""Kinds of jobs of one type for which a plan looks in vain for what could shrink, before it looks no more."""
+TRIES, TRIES_IN_ALL = 8, 64
+"""Kinds of jobs of one tenant, or of all, and of one type for which a plan looks in vain for what could shrink, before
+it looks no more."""
 AT_ONCE = 16
 """Jobs of one type for which runs shrink at the same time: as many programs and more store checkpoints then. The others
 come when these have started."""
@@ -35,7 +36,9 @@ class Shrinking:
         self._orders, self._draft, self._sizes = orders, orders.draft, sizes
         self._able: dict[str, list[Running]] = {}
         self._leaving: dict[str, list[Running]] = {}
-        self._in_vain: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
+        self._tries: Counter[str] = Counter()
+        self._hopeless: set[Hashable] = set()
         self._served: Counter[str] = Counter()
         self._borrowed: dict[str, int] | None = None
 
@@ -46,11 +49,18 @@ class Shrinking:
         if not finding.check.queues or pool is None or not self._sizes.of(pool.slot_type):
             return 0
         kind = (gang.tenant, gang.user, gang.need, gang.learners.min, gang.topology, finding.check.code)
-        given, vain = self._orders.given(gang, pool.slot_type), self._in_vain[pool.slot_type]
-        if not given and (kind in vain or len(vain) >= TRIES or self._served[pool.slot_type] >= AT_ONCE):
+        given, vain = self._orders.given(gang, pool.slot_type), self._in_vain[gang.tenant, pool.slot_type]
+        if not given and (
+            kind in self._hopeless
+            or kind in vain
+            or len(vain) >= TRIES
+            or self._tries[pool.slot_type] >= TRIES_IN_ALL
+            or self._served[pool.slot_type] >= AT_ONCE
+        ):
             return 0
         able = self._able_for(gang, finding, pool)
-        if not (able or given):
+        if not given and (not able or gang.asked > self._reach(pool, able)):
+            self._hopeless.add(kind)
             return 0
         rooms = self._orders.rooms(pool)
         owns = not finding.supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
@@ -69,6 +79,7 @@ class Shrinking:
         sizes = self._sizes_for(gang, finding, pool, able, made)
         if sizes is None or not rooms.place_all(made):
             vain.add(kind)
+            self._tries[pool.slot_type] += 1
             return 0
         self._leaving[pool.slot_type] = []
         return self._give(gang, made, sizes)
@@ -108,6 +119,11 @@ class Shrinking:
             return [run for run in able if run.tenant == gang.tenant]
         return []
 
+    def _reach(self, pool: Pool, able: Iterable[Running]) -> int:
+        """Slots that are free once what leaves has left and these have their fewest learners."""
+        leaving = sum(run.slots * len(run.nodes) for run in self._leaving_anyway(pool))
+        return pool.free.total + leaving + sum(_spare(run) for run in able)
+
     def _borrows(self, run: Running) -> bool:
         if self._borrowed is None:
             self._borrowed = borrowed(self._draft.snapshot)
@@ -129,7 +145,7 @@ class Shrinking:
         self, gang: Gang, finding: Finding, pool: Pool, able: Sequence[Running], made: RoomMade
     ) -> dict[str, int] | None:
         """The sizes, in learners, of those that shrink, as ``made`` has them then; None: none would let it start."""
-        held = sum((len(run.nodes) - run.gang.learners.min) * run.slots for run in able)
+        held = sum(_spare(run) for run in able)
         missing = max(1, made.missing())
         if missing > held:
             return None
@@ -148,14 +164,14 @@ class Shrinking:
             able, key=lambda run: (weight(run.gang, run.slot_type) / (len(run.nodes) * run.slots), run.job)
         ):
             found.append(run)
-            slots -= (len(run.nodes) - run.gang.learners.min) * run.slots
+            slots -= _spare(run)
             if slots <= 0:
                 break
         return found
 
     def _least(self, gang: Gang, pool: Pool, runs: Sequence[Running], made: RoomMade, missing: int) -> bool:
         """Shrink these runs by as few slots as let the gang start, at least so many; False: it cannot."""
-        held = sum((len(run.nodes) - run.gang.learners.min) * run.slots for run in runs)
+        held = sum(_spare(run) for run in runs)
         if missing > held:
             return False
         if self._shrunk(pool, runs, made, missing):
@@ -189,6 +205,13 @@ class Shrinking:
             (run for run in runs if run.job in sizes),
             key=lambda run: (sizes[run.job] - len(run.nodes), run.job),
         ):
+            if (len(run.nodes) - sizes[run.job]) * run.slots > -made.missing():
+                continue
             made.resized(run, len(run.nodes))
             if not made.suffices():
                 made.resized(run, sizes[run.job])
+
+
+def _spare(run: Running) -> int:
+    """Slots that it can give up."""
+    return (len(run.nodes) - run.gang.learners.min) * run.slots

@@ -75,7 +75,7 @@ class Sizes:
         self._sharing: Counter[tuple[str, str]] = Counter()
         self._may_return: dict[str, bool] = {}
         self._options: dict[tuple[str, int, int], Candidate] = {}
-        for run in self._draft.snapshot.running:
+        for run in sorted(self._draft.snapshot.running, key=lambda run: run.job):
             if is_elastic(run):
                 self._of_type[run.slot_type].append(run)
                 self._sharing[run.tenant, run.slot_type] += 1

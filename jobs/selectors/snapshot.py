@@ -161,7 +161,8 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
     for job, freed_for, outcome, closed_at in latest:
         if closed_at is None:
             continue
-        for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for}:
+        # A job whose owner halted it while it was being resized is promised nothing.
+        for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for} - {job}:
             promised[each] = None if each in leaving else closed_at + promise
     return promised
 

@@ -50,7 +50,7 @@ def identity_list(call: Call, username: str) -> dict[str, Any]:
     In=IdentityRequest,
     Out=IdentitySerializer,
     status=201,
-    location=lambda made: f"./identities/{made['id']}",
+    location=lambda made: "./identities",
     request_example={"subject": "248289761001"},
     response_example=EXAMPLE,
 )

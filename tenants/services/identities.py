@@ -155,8 +155,9 @@ def identity_of(user: User) -> str | None:
 def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     """Let the identity with this subject sign in as the user, instead of the one linked before, whose sessions end.
 
-    Where passwords are off, one that has signed in is not replaced for the last platform admin: the new one may never
-    come. Raises AdminOnly, NotFound, SingleSignOnOff, FieldsInvalid, LastAdmin, or UserDisabled where one is linked.
+    One that has signed in is not replaced for the last platform admin who has no password to sign in with: the new one
+    may never come. Raises AdminOnly, NotFound, SingleSignOnOff, FieldsInvalid, LastAdmin, or UserDisabled where one is
+    linked.
     """
     changed = locked_user(user, username)
     require_provider()
@@ -169,7 +170,7 @@ def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     if other is None:
         details: dict[str, Any] = {"subject": subject, "by": "admin"}
         if identity_of(changed) is not None:
-            if not settings.LUTHIER_PASSWORD_SIGN_IN and used_links().filter(user=changed).exists():
+            if not _has_password(changed) and used_links().filter(user=changed).exists():
                 keep_an_admin(changed)
             details["sessions"] = _forget(changed)
         try:
@@ -199,11 +200,16 @@ def identity_unlink(*, user: access.Person, username: str, identity_id: str | No
     if identity_id is not None and (linked is None or linked.id != identity_id):
         raise NotFound
     if linked is not None:
-        if not (settings.LUTHIER_PASSWORD_SIGN_IN and changed.has_usable_password()):
+        if not _has_password(changed):
             keep_an_admin(changed)
         details = {"subject": linked.subject, "sessions": _forget(changed)}
         audit.record(actor=user, action="user.unlink", target=username, details=details)
     return user_get(user=user, username=username)
+
+
+def _has_password(user: User) -> bool:
+    """Whether the user can sign in with one."""
+    return settings.LUTHIER_PASSWORD_SIGN_IN and user.has_usable_password()
 
 
 def _linked_to(user: User) -> list[Linked]:

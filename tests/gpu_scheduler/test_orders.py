@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, RunTime, WhyNone, forecast
-from gpu_scheduler.model import Plan, Priority, Range, Resize, Running, Snapshot, Stop, TenantState
+from gpu_scheduler.model import (
+    Placement,
+    Plan,
+    Priority,
+    Range,
+    Resize,
+    Running,
+    Snapshot,
+    Start,
+    Stop,
+    TenantState,
+)
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.preempting import Preempting
@@ -193,6 +204,13 @@ def test_freed_slots_are_promised_until_the_last_run_stopped_for_the_job_has_lef
     state = world.apply(state, ended=["r2"])
     assert state.promised == {"j1": NOON + timedelta(seconds=90 + Policy.promise_s)}
     assert [start.job for start in plan(state).starts] == ["j1"]
+
+
+def test_a_promise_ends_with_the_start_and_with_its_minute() -> None:
+    made = replace(full(), waiting=(gang("j1"),), promised={"j1": NOON + timedelta(seconds=5), "j2": NOON})
+    assert world.apply(made).promised.keys() == {"j1"}
+    started = Plan(starts=(Start("j1", Placement("a100", ("a1",))),))
+    assert world.apply(made, started).promised == {}
 
 
 def test_a_promise_is_bounded_once_no_run_is_stopped_for_the_job_any_more() -> None:

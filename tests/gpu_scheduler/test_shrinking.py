@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 
 from gpu_scheduler.cycle import plan
@@ -21,6 +23,7 @@ from gpu_scheduler.model import (
     Topology,
 )
 from gpu_scheduler.policies.preemption import borrowed
+from gpu_scheduler.policies.room import RoomMade
 from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.elastic_runs import PERFECT, elastic, elastic_worlds, resizes, run
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot
@@ -91,6 +94,8 @@ def test_who_runs_shrink_for_is_offered_their_slots_first_and_so_are_they() -> N
     }
     late = replace(after, waiting=(*after.waiting, gang("j2", 8, priority=Priority.HIGH)))
     assert sizes(plan(late)) == {"j1": 3, "r1": 5}
+    urgent = replace(after, waiting=(*after.waiting, gang("j2", 5, priority=Priority.URGENT)))
+    assert sizes(plan(urgent)) == {"j1": 3, "j2": 5}, "it would stop r1"
 
 
 def test_what_shrinks_already_is_known_in_the_next_plan() -> None:
@@ -221,3 +226,40 @@ def test_runs_shrink_for_so_many_jobs_at_a_time() -> None:
     again = plan(freed)
     assert {"j0", "j1", "j2"} <= {start.job for start in again.starts}
     assert {each.for_job for each in again.resizes} == {"j16", "j17", "j18"}
+
+
+def test_jobs_of_one_tenant_that_nothing_helps_do_not_keep_others_waiting() -> None:
+    held = [run(f"r{n}", *on(f"a{n}"), tenant="blue") for n in (1, 2)]
+    early = NOON - timedelta(hours=2)
+    hopeless = [gang(f"j{n}", 3, 5 + n % 3, queued_at=early, user=f"u{n}") for n in range(12)]
+    made = snapshot(nodes(**FULL), [*hopeless, gang("j99", tenant="green")], held)
+    assert {each.for_job for each in plan(made).resizes} == {"j99"}
+
+
+def test_a_large_job_takes_few_checks_among_many_runs() -> None:
+    """Counted in checks of room, which each take as long as there are nodes."""
+    many = 150
+    held = [run(f"r{n:03}", *on(f"a{n:03}")) for n in range(many)]
+    machines = nodes(**{f"a{n:03}": 8 for n in range(many)})
+    made = snapshot(machines, [gang("j1", 100, 8)], held, limits={"red": 5000})
+    asked = Counter[str]()
+
+    def counted(self: RoomMade) -> bool:
+        asked["suffices"] += 1
+        return suffices(self)
+
+    suffices = RoomMade.suffices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RoomMade, "suffices", counted)
+        decided = plan(made)
+    assert len(decided.resizes) == many
+    assert asked["suffices"] < 30
+
+
+@settings(max_examples=100, deadline=None)
+@given(elastic_worlds())
+def test_in_whatever_order_runs_and_nodes_are_listed(made: Snapshot) -> None:
+    decided = plan(made)
+    other = plan(replace(made, nodes=made.nodes[::-1], running=made.running[::-1]))
+    assert resizes(other) == resizes(decided)
+    assert other.starts == decided.starts

@@ -21,6 +21,7 @@ from django.core.cache import cache
 from django.db import OperationalError, connection, transaction
 from django.http import HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from portal import single_sign_on
 from portal.health import diagnosis
@@ -387,6 +388,16 @@ class TestAdmins:
         identity_link(user=admin, username="admin", subject="boss")
         with pytest.raises(LastAdmin):
             identity_unlink(user=admin, username="admin")
+        row = SocialAccount.objects.get()
+        row.extra_data[identities.SIGNED_IN_AT] = timezone.now().isoformat()
+        row.save()
+        admin.set_unusable_password()
+        admin.save()
+        with pytest.raises(LastAdmin):
+            identity_link(user=admin, username="admin", subject="mistyped")
+        admin.set_password(factories.PASSWORD)
+        admin.save()
+        identity_link(user=admin, username="admin", subject="another")
 
     def test_the_console_links_and_unlinks(
         self, provider: IdentityProvider, admin: User, signed_in: Any
