@@ -22,6 +22,7 @@ from gpu_scheduler.model import (
     Stop,
     Topology,
 )
+from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.preemption import borrowed
 from gpu_scheduler.policies.room import RoomMade
 from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
@@ -145,7 +146,7 @@ def test_a_run_that_restarts_slowly_is_left_alone_for_longer() -> None:
 def test_the_end_of_a_lease_is_an_event_while_jobs_wait() -> None:
     young = replace(run("r1", *on("a1")), started_at=NOON - timedelta(seconds=5))
     made = snapshot(nodes(a1=8), [gang("j1")], [young])
-    assert made.policy.next_event_at(made) == NOON + timedelta(seconds=15)  # type: ignore[attr-defined]
+    assert FairShare().next_event_at(made) == NOON + timedelta(seconds=15)
 
 
 def test_a_run_that_grows_does_not_lose_its_place_to_what_waits() -> None:
@@ -167,7 +168,7 @@ def test_a_run_that_grows_does_not_lose_its_place_to_what_waits() -> None:
             job(after(gang("j1", 6), 50), 600),
         ),
         (QuotaUse("red", "a100", 100, 0),),
-        snapshot(()).policy,  # type: ignore[arg-type]
+        FairShare(),
         rate=lambda made, at, done: Rate(float(len(at)) if made.elastic else 1.0),
         known=lambda made, at, done: PERFECT,
     )
