@@ -131,6 +131,10 @@ class PasskeyCopied(PasskeyRefused):
     """This passkey's use count went back, as if it was copied. Sign in another way, then remove it on your profile."""
 
 
+class PasskeyTooLate(PasskeyRefused):
+    """This took too long or was done before. Start again."""
+
+
 class PasskeysUnavailable(TenantError):
     """Passkeys do not work at this address."""  # the message says why, and where they do
 

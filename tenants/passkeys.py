@@ -28,6 +28,7 @@ from tenants.errors import (
     PasskeyCopied,
     PasskeyRefused,
     PasskeysUnavailable,
+    PasskeyTooLate,
     problem,
 )
 from tenants.models import Passkey, PasskeyChallenge, User
@@ -121,7 +122,7 @@ def add(
     was_on = two_factor.is_on(user)
     challenge = _taken(user, challenge_id, adds=True)
     if challenge is None or (first and was_on):
-        raise PasskeyRefused("This took too long or was done before. Start again.")
+        raise PasskeyTooLate
     made, transports = _checked(lambda: _registered(site, challenge, answer))
     credential, sign_count = made
     try:
@@ -169,11 +170,12 @@ def check_begin(user: User, site: Site, *, replaces: int | None = None) -> Begun
 def check(user: User, challenge_id: int | None, site: Site, answer: str) -> None:
     """Return if one of the user's passkeys signed the challenge, which uses it up, also if the answer is wrong.
 
-    Raises PasskeyRefused, or PasskeyCopied if the passkey's use count is not above the one of its last use.
+    Raises PasskeyRefused: PasskeyTooLate if there is no challenge to answer, PasskeyCopied if the passkey's use count
+    is not above the one of its last use.
     """
     challenge = _taken(user, challenge_id, adds=False)
     if challenge is None:
-        raise PasskeyRefused("This took too long or was done before. Try again.")
+        raise PasskeyTooLate
     known = {bytes(passkey.credential_id): passkey for passkey in _of(user, site)}
     credential_id, sign_count = _checked(lambda: _signed(site, challenge, known, answer))
     # The condition is the row's own: of simultaneous uses with the same count one succeeds.
@@ -231,7 +233,10 @@ def _challenge(user: User, replaces: int | None, *, adds: bool) -> PasskeyChalle
     from fido2.utils import websafe_encode
 
     now = timezone.now()
-    user.passkey_challenges.filter(Q(created_at__lt=now - TO_ANSWER) | Q(pk=replaces or 0)).delete()
+    user.passkey_challenges.filter(pk=replaces or 0).delete()
+    PasskeyChallenge.objects.filter(
+        created_at__lt=now - TO_ANSWER
+    ).delete()  # of anyone: who left asks for no other
     text = websafe_encode(os.urandom(CHALLENGE_BYTES))
     return PasskeyChallenge.objects.create(user=user, text=text, adds=adds, created_at=now)
 

@@ -20,16 +20,25 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal import budgets
 from portal.pages import two_factor as pages
 from portal.pages.auth import delay_of, locked_out
-from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, begin
+from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, finish
 from portal.pages.site import CHALLENGE, given, refused, site_of
 from tenants import audit, passkeys, two_factor
-from tenants.errors import FieldsInvalid, PasskeyCopied, PasskeyRefused, SecretsUnavailable, ServiceError
+from tenants.errors import (
+    FieldsInvalid,
+    PasskeyCopied,
+    PasskeyRefused,
+    PasskeyTooLate,
+    SecretsUnavailable,
+    ServiceError,
+)
 from tenants.models import User
 
 WRONG_A_MINUTE, WRONG_AN_HOUR = 5, 20
+CHALLENGES_A_MINUTE = 20
 HOUR_S = 3600
 TOO_LATE = "This sign-in took too long or no longer counts. Start again."
 TOO_MANY = "Too many wrong codes. Try again later, or enter a recovery code."
+TOO_OFTEN = "Too many requests for a passkey. Wait a minute, then try again."
 WRONG = "Incorrect code. Each works once; an app shows a new one every 30 seconds."
 
 
@@ -65,6 +74,8 @@ def passkey(request: HttpRequest) -> HttpResponse:
     known, before = awaited(request), request.session.get(CHALLENGE)
     if known is None:
         return _too_late(request)
+    if not budgets.within(f"passkey:{known.user.pk}", CHALLENGES_A_MINUTE):
+        return refused(TOO_OFTEN)
     try:
         if known.app is None:
             begun = passkeys.check_begin(known.user, site_of(request), replaces=before)
@@ -88,13 +99,14 @@ def set_up(request: HttpRequest) -> HttpResponse:
         return _too_late(request)
     problem = ""
     if request.method == "POST":
-        second = two_factor.PASSKEY if "passkey" in request.POST else two_factor.APP
+        codes: list[str] = []
         try:
-            codes = _first_factor(request, known, second)
+            response = finish(request, known, lambda: _first_factor(request, known, codes), to=pages.BASE)
         except (FieldsInvalid, PasskeyRefused) as error:
             problem = pages.problem_of(error)
         else:
-            response = begin(request, known.user, to=pages.BASE, by=known.by, second=second)
+            if response is None:
+                return _too_late(request)
             pages.give_codes(request, response, codes, to=known.to)
             return response
     context = {
@@ -108,23 +120,37 @@ def set_up(request: HttpRequest) -> HttpResponse:
     return render(request, "login_two_factor.html", context, status=422 if problem else 200)
 
 
-def _first_factor(request: HttpRequest, known: Awaited, second: str) -> list[str]:
-    """Recovery codes, once the app or the passkey counts. Raises FieldsInvalid or PasskeyRefused."""
-    if second == two_factor.APP:
-        return two_factor.app_confirm(known.user, known.app, request.POST.get("code", ""))
+def _first_factor(request: HttpRequest, known: Awaited, codes: list[str]) -> str:
+    """Which factor counts from now on; adds its recovery codes to the list. Raises FieldsInvalid or PasskeyRefused."""
+    if "passkey" not in request.POST:
+        codes += two_factor.app_confirm(known.user, known.app, request.POST.get("code", ""))
+        return two_factor.APP
     challenge, answer = request.session.pop(CHALLENGE, None), request.POST["passkey"]
-    return passkeys.add(known.user, challenge, site_of(request), answer, name="", first=True)
+    codes += passkeys.add(known.user, challenge, site_of(request), answer, name="", first=True)
+    return two_factor.PASSKEY
 
 
 def _answer_passkey(request: HttpRequest, known: Awaited, answer: str) -> HttpResponse:
     challenge = request.session.pop(CHALLENGE, None)
-    try:
-        passkeys.check(known.user, challenge, site_of(request), answer)
-    except PasskeyRefused as error:
-        more = {"copied": True} if isinstance(error, PasskeyCopied) else {}
-        _count_failure(request, known.user, by=two_factor.PASSKEY, **more)
+    refusals: list[PasskeyRefused] = []
+
+    def shown() -> str:
+        try:
+            passkeys.check(known.user, challenge, site_of(request), answer)
+        except PasskeyRefused as error:  # not out of the transaction: the challenge is used up
+            refusals.append(error)
+            return ""
+        return two_factor.PASSKEY
+
+    response = finish(request, known, shown)
+    if response is not None:
+        return response
+    for error in refusals:
+        if not isinstance(error, PasskeyTooLate):  # which tells nothing about the passkey
+            more = {"copied": True} if isinstance(error, PasskeyCopied) else {}
+            _count_failure(request, known.user, by=two_factor.PASSKEY, **more)
         return _ask(request, known.user, error.message)
-    return begin(request, known.user, to=known.to, by=known.by, second=two_factor.PASSKEY)
+    return _too_late(request)
 
 
 def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
@@ -136,17 +162,18 @@ def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
     ):
         return _ask(request, user, TOO_MANY)
     try:
-        second = two_factor.check(user, given)
+        response = finish(request, known, lambda: two_factor.check(user, given) or "")
     except SecretsUnavailable as error:
         return _ask(request, user, f"{error.message} A recovery code works meanwhile.")
-    if second is None:
+    if response is None:
+        if awaited(request) != known:
+            return _too_late(request)
         _count_failure(request, user)
         return _ask(request, user, WRONG)
     if limited:
         budgets.give_back(minute)
         budgets.give_back(hour)
-    response = begin(request, user, to=known.to, by=known.by, second=second)
-    if second == two_factor.RECOVERY:
+    if not limited:
         left = two_factor.factors_of(user).codes_left
         text = f"You used a recovery code. {left} left: make new ones on your profile before they run out."
         messages.warning(request, text)

@@ -5,6 +5,7 @@ In between, the browser's session holds whose code is awaited, and nothing that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -49,7 +50,7 @@ def enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse
     The session is there before the user's row is let go: who turns a second factor on, or unlinks an identity, then
     ends it.
     """
-    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    two_factor.locked(user)
     arrived = _enter(request, user, to=to, by=by)
     request.session.save()
     return arrived
@@ -77,6 +78,24 @@ def awaited(request: HttpRequest) -> Awaited | None:
         if subject is None or subject != kept.get("subject"):  # unlinked, or replaced
             return None
     return Awaited(user, kept["by"], kept["to"], kept["app"])
+
+
+@transaction.atomic
+def finish(
+    request: HttpRequest, known: Awaited, shown: Callable[[], str], *, to: str | None = None
+) -> HttpResponse | None:
+    """Begin the session if the second factor is shown now: the name of what shows it, "" if nothing does.
+
+    None: it was not shown, or the sign-in counts no longer. As in enter, the session is there before the user's row is
+    let go, so who removes the factor, or resets it, ends the session.
+    """
+    two_factor.locked(known.user)
+    second = shown() if awaited(request) == known else ""
+    if not second:
+        return None
+    response = begin(request, known.user, to=to or known.to, by=known.by, second=second)
+    request.session.save()
+    return response
 
 
 def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "") -> HttpResponse:

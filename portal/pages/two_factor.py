@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
@@ -27,6 +28,7 @@ from portal.pages.site import site_of
 from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import User
+from tenants.services.sessions import sessions_end
 
 BASE = "/me/two-factor"
 CODES = "recovery-codes"
@@ -104,11 +106,16 @@ def turn_off(request: HttpRequest) -> HttpResponse:
 
 
 def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, done: str) -> HttpResponse:
-    """Remove one second factor or all, with the password. field: of the form, for what was wrong."""
+    """Remove one second factor or all, with the password; every other session of this person ends.
+
+    Whoever holds what is removed may have begun one with it. field: of the form, for what was wrong.
+    """
     user = person(request)
 
     def work() -> Outcome:
-        act(user)
+        with transaction.atomic():
+            act(user)
+            sessions_end(user=user, owner=user, keep=request.session.session_key)
         return {}
 
     try:
@@ -117,7 +124,7 @@ def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, don
         raise Http404 from error
     except ServiceError as error:
         return show(request, problems={field: problem_of(error)})
-    say(request, done)
+    say(request, f"{done} All other sessions were signed out.")
     if not two_factor.is_on(user):
         prove(request, second="")
     return HttpResponseRedirect(BASE)

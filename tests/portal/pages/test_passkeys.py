@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from axes.models import AccessAttempt
 from django.conf import LazySettings
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
 from portal.settings.secret import SecretsKeys
 from tenants import two_factor
@@ -115,8 +117,53 @@ def test_a_refused_passkey_is_recorded_and_spends_from_the_budget_of_passwords(
     entry = AuditEntry.objects.get(action="login.failure")
     assert entry.details == {"known_name": True, "by": "passkey"}
     assert AccessAttempt.objects.get().username == "alice"
-    statuses = [client.post("/login/code", {"passkey": "{}"}, **HERE).status_code for _ in range(2)]
+    late = client.post("/login/code", {"passkey": "{}"}, **HERE)
+    assert (late.status_code, "took too long" in markup(late)) == (422, True)
+    assert AuditEntry.objects.filter(action="login.failure").count() == 1, "that was no guess"
+    statuses = []
+    for _ in range(2):
+        challenge(client)
+        statuses.append(client.post("/login/code", {"passkey": "{}"}, **HERE).status_code)
     assert statuses == [429, 429]
+
+
+def test_challenges_have_a_budget_and_do_not_pile_up(alice: User, bob: User) -> None:
+    for user in (alice, bob):
+        factories.passkey(user)
+    old = timezone.now() - timedelta(hours=1)
+    PasskeyChallenge.objects.create(user=bob, text="left", adds=False, created_at=old)
+    client = Client()
+    give_password(client)
+    answers = [client.post("/login/passkey", **HERE) for _ in range(21)]
+    assert [answer.status_code for answer in answers] == [200] * 20 + [422]
+    assert answers[-1].content.startswith(b"Too many requests for a passkey. Wait a minute")
+    assert PasskeyChallenge.objects.count() == 1, (
+        "each takes the place of the one before, and bob's is too old"
+    )
+
+
+@pytest.mark.parametrize("by", ["passkey", "code"])
+def test_a_password_that_is_changed_before_the_factor_is_looked_at_lets_no_one_in(
+    alice: User, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A change and a sign-in take the user's row in turn, so one that waited for a change begins no session."""
+    device, client = factories.passkey(alice), Client()
+    give_password(client)
+    [recovery, *_] = two_factor.codes_renew(alice)
+    answer = {"passkey": device.get(challenge(client))} if by == "passkey" else {"code": recovery}
+    lock = two_factor.locked
+
+    def waits_for_a_change(user: User) -> None:
+        changed = User.objects.get(pk=user.pk)
+        changed.set_password("another password")
+        changed.save()
+        lock(user)
+
+    monkeypatch.setattr(two_factor, "locked", waits_for_a_change)
+    done = client.post("/login/code", answer, **HERE)
+    assert (done.status_code, done["Location"]) == (302, "/login")
+    assert not is_in(client)
+    assert alice.recovery_codes.filter(used_at=None).count() == 10, "nothing was used up"
 
 
 def test_a_copied_passkey_is_refused_and_recorded(alice: User) -> None:
@@ -245,6 +292,23 @@ def test_the_app_is_removed_from_beside_a_passkey_with_the_password(alice: User,
     assert "Authenticator app removed." in markup(done)
     assert two_factor.factors_of(alice).app_since is None
     assert two_factor.factors_of(alice).codes_left == 10
+
+
+@pytest.mark.parametrize("what", ["passkey", "app", "all"])
+def test_who_removes_a_factor_ends_sessions_that_were_begun_with_it(
+    alice: User, signed_in: SignIn, what: str
+) -> None:
+    row = factories.passkey(alice).row
+    factories.authenticator_app(alice, beside=True)
+    browser, other = signed_in(alice), signed_in(alice)
+    path = {"passkey": f"passkeys/{row.pk}/remove", "app": "app/remove", "all": "remove"}[what]
+    browser.post(f"/me/two-factor/{path}", {"password": "wrong"}, **HERE)
+    assert is_in(other)
+    done = browser.post(f"/me/two-factor/{path}", PASSWORD, follow=True, **HERE)
+    assert "All other sessions were signed out." in markup(done)
+    assert (is_in(browser), is_in(other)) == (True, False)
+    entry = AuditEntry.objects.get(action="session.end")
+    assert (entry.actor, entry.target, entry.details) == (alice, "alice", {"sessions": 1})
 
 
 def test_the_last_one_stays_where_it_is_required(alice: User, settings: LazySettings) -> None:
