@@ -29,7 +29,7 @@ CHECKS = (
     ("migrations", [sys.executable, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run",
                     "--verbosity", "0", "--settings", "portal.settings.test"]),
 )  # fmt: skip
-# These suites mostly wait. Two files at a time, each with platforms and clusters of its own, are faster so on two cores.
+# These suites mostly wait. Two files at a time, each with its own platforms and clusters, are faster so on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -98,7 +98,9 @@ def script_suite(reports: Path) -> list[str]:
 
 def cluster_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
     """Builds first what all of its tests need: a build shows its progress here, and nowhere in one of two processes.
-    A selection builds only what it needs, in the one process that runs it; with a cluster that exists nothing is built."""
+
+    A selection builds only what it needs, in the one process that runs it. An existing cluster needs nothing.
+    """
     if extra or "LUTHIER_TEST_KUBECONFIG" in os.environ:
         return suite("cluster", ["-n", "0", "-m", "cluster", *extra], reports, env)
     if subprocess.call([sys.executable, "-m", "tools.kube", "build", "--tests"], cwd=ROOT) != 0:

@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     programs = commands.add_parser("build", help="build the programs, or find them in the cache")
     programs.add_argument(
-        "--tests", action="store_true", help="also what only tests need: packages, Prometheus, upstream's suite"
+        "--tests",
+        action="store_true",
+        help="also what only tests need: packages, Prometheus, upstream's suite",
     )
     programs.set_defaults(run=build)
     start = commands.add_parser("up", help="start a cluster, which runs until `down`")
