@@ -401,6 +401,24 @@ def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orde
 
 
 @pytest.mark.django_db
+def test_a_job_that_its_owner_halts_while_it_is_resized_is_promised_nothing(
+    world: World, policy: Orders
+) -> None:
+    """It keeps the others waiting for nothing, and would come before them when it is resumed."""
+    job = world.running(learners=2, slots=2)
+    world.submit(learners=9)
+    policy.sizes[job.pk] = 3
+    world.settle()
+    assert job_of(job).stop_reason == "rescaled"
+    world.request(job, Intent.HALT)
+    save_and_end(world, job, 40)
+    assert state(job) == State.HALTED
+    closed = job.attempts.get(n=1).closed_at
+    assert closed is not None
+    assert snapshot(nodes=[], now=closed).promised == {}
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("named", [True, False])
 def test_a_resized_job_and_who_it_shrinks_for_are_offered_their_slots_first(
     world: World, policy: Orders, named: bool
