@@ -66,7 +66,9 @@ class _Cycle:
             wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
         explanations = self._explained(waits) if explained else ()
-        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, self._round.state())
+        state, kept_for = self._round.state(), self._draft.ledger.with_reservation
+        reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
+        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
 
     def _evaluate(self, gang: Gang) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.

@@ -568,7 +568,8 @@ class Explanation:
 class Plan:
     """Decisions in the order in which to apply them, and an explanation for every job that waits.
 
-    policy_state: what the policy wants to find in the next snapshot.
+    policy_state: what the policy wants to find in the next snapshot. reserved: the waiting jobs for which it keeps
+    slots or nodes, by id.
     """
 
     starts: tuple[Start, ...] = ()
@@ -576,3 +577,4 @@ class Plan:
     resizes: tuple[Resize, ...] = ()
     waits: tuple[Explanation, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
+    reserved: tuple[str, ...] = ()

@@ -96,6 +96,9 @@ class Job(models.Model):
     )  # is offered the freed slots first
     order_learners = models.PositiveIntegerField(null=True)  # the new size, of a resize order
     order_gen = models.BigIntegerField(default=0, db_default=0)  # intent_gen for which the order was decided
+    order_plan: models.JSONField[Any, Any] = models.JSONField(
+        null=True
+    )  # lifecycle.recording.Source of the order
     attempt = models.PositiveIntegerField(default=0)
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts
