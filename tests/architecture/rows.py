@@ -174,6 +174,12 @@ API: dict[str, Row] = {
         INSTALLATION_ADMIN,
         body={"changes": [{"tenant": "vision-lab", "gpu_type": "cpu", "limit": 9}], **REASON},
     ),
+    f"GET {T}/projects": Row(TENANT_READ),
+    f"GET {T}/project-changes": Row(TENANT_READ),
+    f"POST {T}/project-changes": Row(
+        TENANT_MANAGE, body={"changes": [{"project": "vision", "gpu_type": "", "weight": 2}], **REASON}
+    ),
+    f"POST {T}/project-changes/<str:change_set>/undo": Row(TENANT_MANAGE, body=REASON),
     f"GET {T}/secrets": Row(rule(outside=404, viewer=403)),
     f"PUT {T}/secrets/<str:name>": Row(TENANT_MANAGE, body={"value": "matrix-matrix"}),
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
