@@ -325,6 +325,11 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/tokens/<str:token_id>/revoke": (
         form(rule(outside=404, viewer=403, colleague=403, manager=403, admin=403)),
     ),
+    f"{TENANT_SLUG}/projects": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/projects/change": (
+        form(TENANT_MANAGE, seen="[]", new="vision", reason="matrix", do="apply"),
+    ),
+    f"{TENANT_SLUG}/projects/undo": (form(TENANT_MANAGE, change_set="change_set"),),
     f"{TENANT_SLUG}/secrets": (Page(rule(outside=404, viewer=403)),),
     f"{TENANT_SLUG}/secrets/set": (form(TENANT_MANAGE, name="hf", value="matrix-matrix"),),
     f"{TENANT_SLUG}/secrets/delete": (form(TENANT_MANAGE, name="tenant_secret"),),
