@@ -43,8 +43,13 @@ class _Cycle:
         }
         shape = attrgetter(*SHAPE, *sorted(read))
         self._shape: Callable[[Gang], Hashable] = shape
-        if limited := self._draft.ledger.limits_users:
-            self._shape = lambda gang: (shape(gang), gang.user if gang.tenant in limited else "")
+        limited, divided = self._draft.ledger.limits_users, self._draft.ledger.projects.tenants
+        if limited or divided:
+            self._shape = lambda gang: (
+                shape(gang),
+                gang.user if gang.tenant in limited else "",
+                gang.project if gang.tenant in divided else "",
+            )
         self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:

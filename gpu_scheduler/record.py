@@ -21,6 +21,8 @@ from gpu_scheduler.model import (
     PlacementStrategy,
     Plan,
     Profile,
+    Project,
+    ProjectShare,
     QuotaUse,
     Range,
     Resize,
@@ -36,7 +38,7 @@ from gpu_scheduler.policies.base import Policy, policy_of
 
 TIME = "at"
 KINDS = (
-    GradientNoise, Node, Profile, QuotaUse, Range, Resize, Resources, Running, StepTimes, Stop,
+    GradientNoise, Node, Profile, Project, ProjectShare, QuotaUse, Range, Resize, Resources, Running, StepTimes, Stop,
     TenantState, Topology,
 )  # fmt: skip
 _NAMES = {kind: [field.name for field in fields(kind) if field.init] for kind in (Gang, *KINDS)}
@@ -66,7 +68,7 @@ def written(snapshot: Snapshot) -> bytes:
     state = json.dumps(policy_of(snapshot).dump(snapshot.policy_state), sort_keys=True, default=_written)
     parts = [
         snapshot.now, snapshot.nodes, snapshot.waiting, snapshot.running, snapshot.quotas, snapshot.tenants,
-        state, sorted(snapshot.promised.items()),
+        state, sorted(snapshot.promised.items()), snapshot.projects,
     ]  # fmt: skip
     return json.dumps(parts, separators=(",", ":"), default=_written, check_circular=False).encode()
 
@@ -74,7 +76,9 @@ def written(snapshot: Snapshot) -> bytes:
 def read(text: bytes, policy: Policy) -> Snapshot:
     """The snapshot of this text, to be planned by this policy. Raises NotReadable."""
     try:
-        now, nodes, waiting, running, quotas, tenants, state, promised = json.loads(text, object_hook=_read)
+        now, nodes, waiting, running, quotas, tenants, state, promised, projects = json.loads(
+            text, object_hook=_read
+        )
         return Snapshot(
             now,
             tuple(nodes),
@@ -85,6 +89,7 @@ def read(text: bytes, policy: Policy) -> Snapshot:
             tuple(tenants),
             policy.load(json.loads(state)),
             dict(promised),
+            tuple(projects),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise NotReadable(f"not a snapshot of this version: {error}") from error

@@ -83,7 +83,7 @@ class Preemption:
         if not urgent and not self._may_reclaim(gang, finding):
             return 0
         slot_type = supply.slot_type
-        if not self._orders.user_allows(gang, slot_type):
+        if not self._orders.limits_allow(gang, slot_type):
             return 0
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0042_elastic_jobs")]
+    dependencies = [("jobs", "0043_projects")]
 
     operations = [
         migrations.CreateModel(

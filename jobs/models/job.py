@@ -63,6 +63,8 @@ class Job(models.Model):
     measured = models.TextField(null=True)  # noqa: DJ001  # of an elastic job, as JSON; null: nothing yet
     placement = models.CharField(max_length=8)
     topology = models.CharField(max_length=20, blank=True, db_default="")  # such as "required rack"; "": none
+    # of its tenant, by name; "": none, or one that is not there any more
+    project = models.CharField(max_length=40, blank=True, default="", db_default="")
     priority = models.CharField(max_length=12)
     priority_rank = models.SmallIntegerField()
     max_restarts = models.PositiveIntegerField()
