@@ -119,7 +119,8 @@ class Draft:
         in_quota = self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
         on_pool = on_nodes and self.pools[slot_type].reserve_for(gang, all_nodes=whole_pool)
         of_user = self.reserve_of_user(gang, slot_type, slots)
-        of_project = self.reserve_of_project(gang, slot_type, slots)
+        divided = self.ledger.projects.tenants  # read here: plans reserve for thousands of jobs
+        of_project = gang.tenant in divided and self.reserve_of_project(gang, slot_type, slots)
         if in_quota or on_pool or of_user or of_project:
             self.failed.clear()
 
