@@ -43,8 +43,13 @@ class _Cycle:
         }
         shape = attrgetter(*SHAPE, *sorted(read))
         self._shape: Callable[[Gang], Hashable] = shape
-        if limited := self._draft.ledger.limits_users:
-            self._shape = lambda gang: (shape(gang), gang.user if gang.tenant in limited else "")
+        limited, divided = self._draft.ledger.limits_users, self._draft.ledger.projects.tenants
+        if limited or divided:
+            self._shape = lambda gang: (
+                shape(gang),
+                gang.user if gang.tenant in limited else "",
+                gang.project if gang.tenant in divided else "",
+            )
         self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
 
     def run(self, *, explained: bool) -> Plan:
@@ -66,7 +71,9 @@ class _Cycle:
             wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
         explanations = self._explained(waits) if explained else ()
-        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, self._round.state())
+        state, kept_for = self._round.state(), self._draft.ledger.with_reservation
+        reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
+        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
 
     def _evaluate(self, gang: Gang) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.

@@ -12,6 +12,7 @@ from typing import Any
 from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
 from gpu_scheduler.placement import Pool
+from gpu_scheduler.projects import ProjectAccount, Projects
 from gpu_scheduler.rooms import SLOTS
 
 
@@ -24,7 +25,12 @@ class Supply:
     account: Account
     jobs: JobCount
     users: UserLimits
+    projects: Projects
     now: datetime
+
+    def project(self, gang: Gang) -> ProjectAccount:
+        """What the gang's project has and uses of the type."""
+        return self.projects.account(gang, self.slot_type)
 
     def numbers(self, gang: Gang) -> dict[str, Any]:
         """The facts behind every check of a gang, as plain JSON. Counts are slots unless the name says otherwise."""
@@ -71,7 +77,7 @@ class Draft:
         self.snapshot = snapshot
         self.waiting: Sequence[Gang] = snapshot.waiting
         self.state: Mapping[str, Any] = snapshot.policy_state
-        self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running)
+        self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running, snapshot.projects)
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         self.failed: dict[Hashable, Any] = {}
@@ -90,29 +96,32 @@ class Draft:
         if found is None:
             account, jobs = self.ledger.account(tenant, slot_type), self.ledger.jobs(tenant)
             users = self.ledger.users(tenant, slot_type)
-            found = Supply(slot_type, self.pools.get(slot_type), account, jobs, users, self.snapshot.now)
+            pool, projects = self.pools.get(slot_type), self.ledger.projects
+            found = Supply(slot_type, pool, account, jobs, users, projects, self.snapshot.now)
             self.supplies[key] = found
         return found
 
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
         nodes = self.pools[slot_type].place(gang)
-        self.ledger.take(gang.tenant, gang.user, slot_type, len(nodes) * gang.slots)
+        self.ledger.take(gang, slot_type, len(nodes) * gang.slots)
         self.failed.clear()
         return Start(gang.job, Placement(slot_type, nodes))
 
     def reserve(
         self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False
     ) -> None:
-        """Reserve slots and a live job of the tenant's and its user's limits for this gang, and with on_nodes the nodes
-        where it can start soonest, or with whole_pool all of its type.
+        """Reserve slots and a live job of the limits of its tenant, project and user for this gang, and with on_nodes
+        the nodes where it can start soonest, or with whole_pool all of its type.
 
         Does nothing where the tenant's account, or the pool, has a reservation already.
         """
         in_quota = self.ledger.reserve(gang.tenant, slot_type, slots, job=gang.job)
         on_pool = on_nodes and self.pools[slot_type].reserve_for(gang, all_nodes=whole_pool)
         of_user = self.reserve_of_user(gang, slot_type, slots)
-        if in_quota or on_pool or of_user:
+        divided = self.ledger.projects.tenants  # read here: plans reserve for thousands of jobs
+        of_project = gang.tenant in divided and self.reserve_of_project(gang, slot_type, slots)
+        if in_quota or on_pool or of_user or of_project:
             self.failed.clear()
 
     def reserve_of_user(self, gang: Gang, slot_type: str, slots: int) -> bool:
@@ -124,6 +133,16 @@ class Draft:
         if gang.tenant not in self.ledger.limits_users:
             return False
         made = self.ledger.reserve_of_user(gang.tenant, gang.user, slot_type, slots, job=gang.job)
+        if made:
+            self.failed.clear()
+        return made
+
+    def reserve_of_project(self, gang: Gang, slot_type: str, slots: int) -> bool:
+        """Reserve slots of its project's limit alone for this gang; other projects' jobs can still have the tenant's.
+
+        False if there is no such limit, or a reservation already.
+        """
+        made = self.ledger.reserve_of_project(gang, slot_type, slots)
         if made:
             self.failed.clear()
         return made

@@ -13,7 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from gpu_scheduler.model import QuotaUse, Running, TenantState
+from gpu_scheduler.model import Gang, Project, QuotaUse, Running, TenantState
+from gpu_scheduler.projects import Projects
 
 
 @dataclass(slots=True, eq=False)
@@ -142,8 +143,10 @@ class Ledger:
         quotas: Iterable[QuotaUse],
         tenants: Iterable[TenantState] = (),
         running: Iterable[Running] = (),
+        projects: Sequence[Project] = (),
     ) -> None:
         tenants = tuple(tenants)
+        running = tuple(running)
         self._accounts: dict[tuple[str, str], Account] = {}
         self._cohorts: dict[tuple[str, str], Cohort] = {}
         self._jobs: dict[str, JobCount] = {
@@ -175,6 +178,8 @@ class Ledger:
         self.limits_users = frozenset({tenant for tenant, _ in self._users} | self._user_jobs.keys())
         for run in running if self.limits_users else ():
             self._count_user(run.tenant, run.gang.user, run.slot_type, run.slots * len(run.nodes))
+        most = {key: account.most for key, account in self._accounts.items()} if projects else {}
+        self.projects = Projects(projects, most, running)
 
     def _form_cohorts(self, quotas: Iterable[QuotaUse]) -> None:
         quotas = list(quotas)
@@ -236,6 +241,8 @@ class Ledger:
             for key, each in self._users.items()
             if key[1] == slot_type
         }
+        if self.projects.tenants:
+            found.projects = self.projects.of_type(slot_type)
         return found
 
     def _count_user(self, tenant: str, user: str, slot_type: str, slots: int, jobs: int = 1) -> None:
@@ -244,20 +251,22 @@ class Ledger:
             users.used[user] += slots
             users.live[user] += jobs
 
-    def take(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
-        """Count one more live job of this user that holds this many slots."""
-        account = self._take(tenant, user, slot_type, slots, 1)
-        self._dominant[tenant] = max(self._dominant.get(tenant, 0.0), _utilization(account))
+    def take(self, gang: Gang, slot_type: str, slots: int) -> None:
+        """Count this gang as one more live job, which holds this many slots."""
+        account = self._take(gang, slot_type, slots, 1)
+        share = max(self._dominant.get(gang.tenant, 0.0), _utilization(account))
+        self._dominant[gang.tenant] = share
 
-    def release(self, tenant: str, user: str, slot_type: str, slots: int) -> None:
-        """Count one live job less of this user, and so many slots. Of a copy (``of_type``) only: shares stay."""
-        self._take(tenant, user, slot_type, -slots, -1)
+    def release(self, gang: Gang, slot_type: str, slots: int) -> None:
+        """Count this live job and its slots no more. Of a copy (``of_type``) only: shares stay."""
+        self._take(gang, slot_type, -slots, -1)
 
-    def _take(self, tenant: str, user: str, slot_type: str, slots: int, jobs: int) -> Account:
-        self._count_user(tenant, user, slot_type, slots, jobs)
-        account = self.account(tenant, slot_type)
+    def _take(self, gang: Gang, slot_type: str, slots: int, jobs: int) -> Account:
+        self._count_user(gang.tenant, gang.user, slot_type, slots, jobs)
+        self.projects.take(gang, slot_type, slots)
+        account = self.account(gang.tenant, slot_type)
         account.take(slots)
-        self.jobs(tenant).used += jobs
+        self.jobs(gang.tenant).used += jobs
         return account
 
     def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:
@@ -288,6 +297,18 @@ class Ledger:
         reserved_for = users.reserved_for.setdefault(user, [])
         if job not in reserved_for:
             reserved_for.append(job)
+        return True
+
+    def reserve_of_project(self, gang: Gang, slot_type: str, slots: int) -> bool:
+        """Reserve slots of its project's limit for this gang, against the project's later ones.
+
+        False if there is no such limit, or a reservation already: the first job per project and type wins.
+        """
+        account = self.projects.account(gang, slot_type)
+        if account.limit is None or account.reserved:
+            return False
+        account.reserved, account.reserved_for = slots, gang.job
+        self.with_reservation.add(gang.job)
         return True
 
     def claim(self, tenant: str, slot_type: str, slots: int) -> None:

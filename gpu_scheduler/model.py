@@ -109,9 +109,11 @@ class WaitReason(StrEnum):
     EXCEEDS_MAX_GANG = "EXCEEDS_MAX_GANG"
     EXCEEDS_MAX_TIME = "EXCEEDS_MAX_TIME"
     EXCEEDS_USER_LIMIT = "EXCEEDS_USER_LIMIT"
+    EXCEEDS_PROJECT_LIMIT = "EXCEEDS_PROJECT_LIMIT"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
     USER_GPUS = "USER_GPUS"
     USER_JOBS = "USER_JOBS"
+    PROJECT_GPUS = "PROJECT_GPUS"
     QUOTA_GPUS = "QUOTA_GPUS"
     COHORT_GPUS = "COHORT_GPUS"
     QUOTA_JOBS = "QUOTA_JOBS"
@@ -336,7 +338,8 @@ class Gang:
     equals, ids break ties. runs_at_most_s: seconds after its start at which it has certainly ended (a time limit);
     only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
     learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None:
-    a gang of one size. target: with how many learners it starts, or with as many as fit; None: the fewest.
+    a gang of one size. target: with how many learners it starts, or with as many as fit; None: the fewest. project: the
+    part of its tenant that it is in; "": none.
     """
 
     job: str
@@ -352,6 +355,7 @@ class Gang:
     topology: Topology | None = None
     elastic: Profile | None = None
     target: int | None = None
+    project: str = ""
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
@@ -493,6 +497,27 @@ class TenantState:
     max_time_s: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectShare:
+    """What a project has of one slot type: the slots of its tenant's quota for which it comes first, and the most that
+    its jobs hold at once; None: no limit."""
+
+    slot_type: str
+    guarantee: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A part of a tenant. weight: its part of what no project is guaranteed. shares: by slot type; a type that is not
+    named has no guarantee and no limit."""
+
+    tenant: str
+    name: str
+    weight: int = 1
+    shares: tuple[ProjectShare, ...] = ()
+
+
 class NamedPolicy(Protocol):
     """The part of a policy that this module needs; ``policies.base.Policy`` is the full interface."""
 
@@ -518,6 +543,7 @@ class Snapshot:
     tenants: tuple[TenantState, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     promised: Mapping[str, datetime | None] = field(default_factory=dict)
+    projects: tuple[Project, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +594,8 @@ class Explanation:
 class Plan:
     """Decisions in the order in which to apply them, and an explanation for every job that waits.
 
-    policy_state: what the policy wants to find in the next snapshot.
+    policy_state: what the policy wants to find in the next snapshot. reserved: the waiting jobs for which it keeps
+    slots or nodes, by id.
     """
 
     starts: tuple[Start, ...] = ()
@@ -576,3 +603,4 @@ class Plan:
     resizes: tuple[Resize, ...] = ()
     waits: tuple[Explanation, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
+    reserved: tuple[str, ...] = ()

@@ -83,9 +83,11 @@ RULES = (
         "The triggers that refuse use above a limit, illegal moves and a changed history are in place.",
         """SELECT format('%s on %s is missing or off', g.name, g.place) FROM (VALUES
              ('quota_guard', 'tenants_quota'), ('jobs_guard', 'tenants_tenant'), ('append_only', 'tenants_quotachange'),
+             ('append_only', 'tenants_projectchange'),
              ('append_only', 'tenants_auditentry'), ('append_only', 'tenants_auditseal'),
              ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
-             ('closed', 'jobs_attempt'), ('limits_guard', 'jobs_attempt')) AS g(name, place)
+             ('closed', 'jobs_attempt'), ('limits_guard', 'jobs_attempt'),
+             ('project_guard', 'jobs_attempt')) AS g(name, place)
            WHERE NOT EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgname = g.name AND t.tgrelid = g.place::regclass
              AND t.tgenabled = 'O')""",
     ),

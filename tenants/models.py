@@ -282,6 +282,61 @@ class QuotaChange(models.Model):
         indexes = [models.Index(fields=["-at", "-id"], name="quota_change_by_time")]
 
 
+class Project(models.Model):
+    """A part of a tenant that divides its quota; jobs name it by its slug. weight: as in gpu_scheduler.model."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="projects")
+    slug = models.SlugField(max_length=40)
+    weight = models.PositiveIntegerField(default=1, db_default=1)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "slug"], name="project_once"),
+            models.CheckConstraint(condition=Q(weight__gte=1), name="project_weight_positive"),
+        ]
+        ordering = [F("slug").asc()]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class ProjectShare(models.Model):
+    """Of one slot type, what a project is guaranteed of its tenant's limit and the most that it holds; null: no limit.
+    A type without a row has neither."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="shares")
+    gpu_type = models.SlugField(max_length=40)
+    guarantee = models.PositiveIntegerField(default=0)
+    limit = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "gpu_type"], name="project_share_once")]
+        ordering = [F("gpu_type").asc()]
+
+
+class ProjectChange(models.Model):
+    """One change of a project, with the reason given. Append-only. change_set groups what was applied together.
+
+    terms: {name: [before, after]}; of a slot type guarantee and limit, of the project as a whole, where gpu_type is "",
+    weight, which is null while there is no such project.
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="project_changes")
+    project = models.SlugField(max_length=40)
+    gpu_type = models.SlugField(max_length=40, blank=True)
+    terms: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    reason = models.CharField(max_length=500)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    change_set = models.UUIDField(db_index=True)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = [models.Index(fields=["tenant", "-id"], name="project_change_by_time")]
+
+
 class Token(AbstractAuthToken):
     """An API token: knox keeps its hash; ours are its name, its tenant and the role it may not exceed."""
 

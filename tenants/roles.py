@@ -24,6 +24,7 @@ class Permission(StrEnum):
     OPERATE_ANY = "operate_any"
     MANAGE_MEMBERS = "manage_members"
     MANAGE_SECRETS = "manage_secrets"
+    MANAGE_PROJECTS = "manage_projects"
 
 
 RANK = {Role.VIEWER: 1, Role.RESEARCHER: 2, Role.MANAGER: 3}

@@ -29,8 +29,7 @@ CHECKS = (
     ("migrations", [sys.executable, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run",
                     "--verbosity", "0", "--settings", "portal.settings.test"]),
 )  # fmt: skip
-SERIAL = ("-n", "0")
-# Fault and browser tests mostly wait. Two files at a time, each with platforms of its own, are faster so on two cores.
+# These suites mostly wait. Two files at a time, each with its own platforms and clusters, are faster so on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -57,7 +56,7 @@ def main() -> int:
             browser = find_browser() or install_browser()
             chromium = {"CHROMIUM": browser} if browser else {}
             failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
-            failed += suite("cluster", [*SERIAL, "-m", "cluster", *extra], reports, env | chromium)
+            failed += cluster_suite(extra, reports, env | chromium)
             failed += browser_suite(extra, reports, env | chromium)
         print(closing_line(reports, time.monotonic() - started), flush=True)
     return closing_code(failed)
@@ -95,6 +94,18 @@ def script_suite(reports: Path) -> list[str]:
     print("\nSuite: scripts", flush=True)
     command = [sys.executable, "tools/front_end.py", "tests", str(reports / "scripts.xml")]
     return [] if subprocess.call(command, cwd=ROOT) == 0 else ["scripts"]
+
+
+def cluster_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
+    """Builds first what all of its tests need: a build shows its progress here, and nowhere in one of two processes.
+
+    A selection builds only what it needs, in the one process that runs it. An existing cluster needs nothing.
+    """
+    if extra or "LUTHIER_TEST_KUBECONFIG" in os.environ:
+        return suite("cluster", ["-n", "0", "-m", "cluster", *extra], reports, env)
+    if subprocess.call([sys.executable, "-m", "tools.kube", "build", "--tests"], cwd=ROOT) != 0:
+        return ["cluster"]
+    return suite("cluster", [*IN_PAIRS, "-m", "cluster"], reports, env)
 
 
 def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:

@@ -67,13 +67,13 @@ class Finding:
 class Check(ABC):
     """One admission rule.
 
-    code: the reason that a job shows when it fails here. key: the name in lists of checks. title: what is checked, as
-    a heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that
-    fails here keeps a queue position. own: what is missing is the user's own limit, so nothing of the tenant's is
-    reserved for the job. remedy: what ends the wait. scope: where the obstacle usually is. private: names
-    of numbers that people outside the tenant must not see; they read ``redacted`` instead of the sentence, unless it is
-    empty. reads: the Gang's fields that the test depends on, besides tenant, slot_type, slots, asked, learners and
-    runs_at_most_s: a plan tests gangs that are equal in all of them once.
+    code: the reason that a job shows when it fails here. key: the name in lists of checks. title: what is checked, as a
+    heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that fails
+    here keeps a queue position. own: what is missing is of the user's or the project's own limit, so nothing of the
+    tenant's is reserved for the job; of_project: of the project's. remedy: what ends the wait. scope: where the
+    obstacle usually is. private: names of numbers that people outside the tenant must not see; they read ``redacted``
+    instead of the sentence, unless it is empty. reads: the Gang's fields that the test depends on, besides tenant,
+    slot_type, slots, asked, learners and runs_at_most_s: a plan tests gangs that are equal in all of them once.
     """
 
     code: ClassVar[WaitReason]
@@ -84,6 +84,7 @@ class Check(ABC):
     remedy: ClassVar[Remedy] = Remedy.WAIT
     queues: ClassVar[bool] = True
     own: ClassVar[bool] = False
+    of_project: ClassVar[bool] = False
     scope: ClassVar[Scope]
     private: ClassVar[frozenset[str]] = frozenset()
     redacted: ClassVar[str] = ""

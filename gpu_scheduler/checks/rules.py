@@ -7,6 +7,7 @@ from gpu_scheduler.checks.base import Check
 from gpu_scheduler.checks.cluster import MatchingPool, NodeSize
 from gpu_scheduler.checks.job import MaxGang, MaxTime
 from gpu_scheduler.checks.nodes import Capacity, NodeCpus, NodeMemory, WholeGang
+from gpu_scheduler.checks.project import ProjectMax, ProjectRoom
 from gpu_scheduler.checks.quota import CohortRoom, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
 from gpu_scheduler.checks.tenant import ActiveTenant, JobsLimit
@@ -21,9 +22,11 @@ CHECKS: tuple[Check, ...] = (
     MaxGang(),
     MaxTime(),
     UserMax(),
+    ProjectMax(),
     ActiveTenant(),
     UserRoom(),
     UserJobs(),
+    ProjectRoom(),
     QuotaRoom(),
     CohortRoom(),
     JobsLimit(),

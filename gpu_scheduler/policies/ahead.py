@@ -82,12 +82,12 @@ class Ahead:
         gang, ledger = run.gang.resized(learners=learners), self._ledger
         account, jobs = ledger.account(gang.tenant, self._slot_type), ledger.jobs(gang.tenant)
         users = ledger.users(gang.tenant, self._slot_type)
-        supply = Supply(self._slot_type, None, account, jobs, users, self._now)
+        supply = Supply(self._slot_type, None, account, jobs, users, ledger.projects, self._now)
         return all(not check.applies(supply) or check.test(gang, supply) is None for check in self._limits)
 
     def _count(self, run: Running, learners: int, sign: int) -> None:
         count = self._ledger.take if sign > 0 else self._ledger.release
-        count(run.tenant, run.gang.user, run.slot_type, learners * run.slots)
+        count(run.gang, run.slot_type, learners * run.slots)
 
     def _without(self, shrunk: Iterable[tuple[Running, int]]) -> Rooms:
         """The unreserved nodes, with what these runs give up. They keep learners where most of theirs are."""

@@ -7,13 +7,14 @@ others wait for is kept from them. What a tenant lends comes back when its own j
 Inside a tenant the order is priority class, then first come, first served. Aging counts only the time for which a job
 was its tenant's queue head: a tenant does not gain on others by queueing ten thousand jobs, or by having many users.
 What waits for its own user's jobs gains on none but the user's later ones.
+
+A tenant with projects divides its turns among them: those below their guarantee first, then the one with the least use.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -24,13 +25,15 @@ from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTS, RECLAIMED, Preemption
+from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.resizing import Resizing
 from gpu_scheduler.policies.shrinking import Shrinking
 from gpu_scheduler.policies.sizes import Resizes, Sizes
 
 NO_TIME = timedelta()
 OF_USER = "user:"
-"""Before the id of a job in the state: since when it is the first of its user's that waits for the user's own limit."""
+"""Before the id of a job in the state: since when it is the first of its user's, or its project's, that waits for the
+limit of that user or project."""
 RESIZES = Resizes()
 ELASTIC = "elastic:"
 """In the state while an elastic job runs: plans are made then although no job waits. When that was last so."""
@@ -45,7 +48,7 @@ class FairShare(Policy):
     from being stopped for another job. resizes: when elastic jobs get another size.
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
-    OF_USER and a job id -> since when it waits for its own user's jobs. ELASTIC: while an elastic job runs.
+    OF_USER and a job id -> since when its user's or project's jobs hold it back. ELASTIC: while an elastic job runs.
     """
 
     name: ClassVar[str] = "fair_share"
@@ -79,7 +82,7 @@ class FairShare(Policy):
 
     def window(self, state: PolicyState) -> Window:
         jobs = frozenset(key.removeprefix(OF_USER) for key, _ in _of_jobs(state))
-        return Window(jobs, levels=("-priority",), queue=("tenant", "priority"))
+        return Window(jobs, levels=("-priority",), queue=("tenant", "project", "priority"))
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
         return {key: since.isoformat() for key, since in state.items()}
@@ -110,7 +113,7 @@ class FairShareRound(Round):
         self._aging = timedelta(seconds=policy.aging_s)
         self._queues_with_head: set[tuple[str, str]] = set()
         self._marks: dict[str, datetime] = {}
-        self._users_with_head: set[tuple[str, str, str]] = set()
+        self._users_with_head: set[tuple[str, ...]] = set()
         self._marks_of_user: dict[str, datetime] = {}
         self._must_start_next: set[str] = set()
         self._orders = Orders(draft)
@@ -163,10 +166,10 @@ class FairShareRound(Round):
         first.sort(key=lambda gang: (self._since.get(gang.job, self._now), gang.queued_at, gang.job))
         yield from first
         others = [(level, gang) for level, gang in self._borrowing if gang.job not in self._must_start_next]
-        others.sort(key=lambda each: (-each[0], *_first_come(each[1])))
+        others.sort(key=lambda each: (-each[0], *first_come(each[1])))
         types = list(self._draft.pools)
         share = self._draft.ledger.borrowed_share
-        yield from _by_tenant([gang for _, gang in others], lambda tenant: share(tenant, types))
+        yield from by_tenant([gang for _, gang in others], lambda tenant: share(tenant, types), self._draft)
 
     def _in_order(self) -> Iterator[Gang]:
         """Gangs that slots are promised to, then by level. Inside a level come those that must start next, then the
@@ -198,8 +201,8 @@ class FairShareRound(Round):
             overdue.sort(key=lambda gang: (self._since[gang.job], gang.queued_at, gang.job))
             yield from overdue
             gangs = others.get(level, [])
-            gangs.sort(key=_first_come)
-            yield from _by_tenant(gangs, self._draft.ledger.dominant_share)
+            gangs.sort(key=first_come)
+            yield from by_tenant(gangs, self._draft.ledger.dominant_share, self._draft)
 
     def wait(self, gang: Gang, finding: Finding) -> None:
         """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over, or as soon
@@ -208,7 +211,7 @@ class FairShareRound(Round):
             return
         if finding.check.own:
             self._shrinking.make_room(gang, finding)
-            self._wait_for_user(gang, finding)
+            self._wait_for_own(gang, finding)
             return
         account = finding.supply.account
         in_need = finding.scope is Scope.CLUSTER or finding.check.code is WaitReason.COHORT_GPUS
@@ -224,24 +227,30 @@ class FairShareRound(Round):
         if (since := self._since_of_user.get(gang.job)) is not None:
             # Kept until it starts: else the user's later jobs would hold it back again.
             self._marks_of_user[gang.job] = since
-            self._reserve_of_user(gang, slot_type, since)
+            self._reserve_own(gang, finding, since)
 
-    def _wait_for_user(self, gang: Gang, finding: Finding) -> None:
-        """Its user's own jobs hold it back: nothing is stopped for it, only the user's later jobs leave it slots and a
-        place. It is no queue head, so this time does not lift it over other tenants' jobs."""
-        slot_type = finding.supply.slot_type
-        queue = (gang.tenant, gang.user, slot_type)
+    def _wait_for_own(self, gang: Gang, finding: Finding) -> None:
+        """Its user's or its project's own jobs hold it back: nothing is stopped for it, only later ones of these leave
+        it slots and a place. It is no queue head, so this time does not lift it over other tenants' jobs."""
+        slot_type, project = finding.supply.slot_type, finding.supply.project(gang).name
+        queue: tuple[str, ...] = (gang.tenant, gang.user, slot_type)
+        if finding.check.of_project:
+            queue = (gang.tenant, project, slot_type, "project")
         since = self._since_of_user.get(gang.job, self._since.get(gang.job))
         if since is None and queue not in self._users_with_head:
             since = self._now
         self._users_with_head.add(queue)
         if since is not None:
             self._marks_of_user[gang.job] = since
-            self._reserve_of_user(gang, slot_type, since)
+            self._reserve_own(gang, finding, since)
 
-    def _reserve_of_user(self, gang: Gang, slot_type: str, since: datetime) -> None:
+    def _reserve_own(self, gang: Gang, finding: Finding, since: datetime) -> None:
+        """What waits for its user holds back nothing of its project's: other users can have that."""
         if self._now - since >= self._timeout:
+            slot_type = finding.supply.slot_type
             self._draft.reserve_of_user(gang, slot_type, gang.asked)
+            if finding.check.of_project or not finding.check.own:
+                self._draft.reserve_of_project(gang, slot_type, gang.asked)
 
     def _mark(self, gang: Gang, slot_type: str) -> None:
         """Remember since when it is a queue head, if it is one."""
@@ -312,27 +321,6 @@ def _whose(reasons: Collection[str]) -> str:
 def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:
     """The part of the state that is about single jobs."""
     return ((key, since) for key, since in state.items() if key != ELASTIC)
-
-
-def _by_tenant(gangs: Iterable[Gang], share: Callable[[str], float]) -> Iterator[Gang]:
-    """These gangs, which are sorted, by tenant: next is always the first gang of the tenant with the smallest share,
-    which is asked again after each."""
-    queues: defaultdict[str, deque[Gang]] = defaultdict(deque)
-    for gang in gangs:
-        queues[gang.tenant].append(gang)
-    heads = [(share(tenant), queue[0].queued_at, tenant) for tenant, queue in queues.items()]
-    heapq.heapify(heads)
-    while heads:
-        _, _, tenant = heapq.heappop(heads)
-        queue = queues[tenant]
-        yield queue.popleft()
-        if queue:
-            heapq.heappush(heads, (share(tenant), queue[0].queued_at, tenant))
-
-
-def _first_come(gang: Gang) -> tuple[int, datetime, str]:
-    # A gang that rose by aging comes after the tenant's gangs whose own class is higher.
-    return (-gang.priority, gang.queued_at, gang.job)
 
 
 def _timestamp(at: datetime) -> str:

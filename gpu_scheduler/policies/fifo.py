@@ -48,6 +48,8 @@ class FifoRound(Round):
             return
         if finding.check.own:
             self._draft.reserve_of_user(gang, finding.supply.slot_type, gang.asked)
+            if finding.check.of_project:
+                self._draft.reserve_of_project(gang, finding.supply.slot_type, gang.asked)
             return
         self._reserve(gang, finding.supply.slot_type, on_nodes=finding.scope is Scope.CLUSTER)
 

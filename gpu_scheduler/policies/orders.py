@@ -36,6 +36,8 @@ class Orders:
         self._rooms: dict[str, RoomLeft] = {}
         self._users: Counter[tuple[str, str, str]] = Counter()
         """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
+        self._projects: Counter[tuple[str, str, str]] = Counter()
+        """By tenant, project and type, the slots that this plan makes room for."""
         for run in draft.snapshot.running:
             self.of_type[run.slot_type].append(run)
             if can_be_ordered(run):
@@ -54,9 +56,12 @@ class Orders:
         """Whether it has run for so long, so that one that is ordered again and again still gets on in between."""
         return self.now - run.started_at >= timedelta(seconds=lease_s)
 
-    def user_allows(self, gang: Gang, slot_type: str, *, freed: int = 0) -> bool:
-        """Whether its user can have what it asks for, with what this plan makes room for before. freed: slots of this
-        user that leave for it."""
+    def limits_allow(self, gang: Gang, slot_type: str, *, freed: int = 0) -> bool:
+        """Whether its user and its project can have what it asks for, with what this plan makes room for before. freed:
+        slots of this user that leave for it."""
+        project = self.draft.ledger.projects.account(gang, slot_type)
+        if not project.allows(self._projects[gang.tenant, project.name, slot_type] + gang.asked):
+            return False
         users = self.draft.ledger.users(gang.tenant, slot_type)
         slots = self._users[gang.tenant, gang.user, slot_type] + gang.asked - freed
         return users.allow(gang.user, slots=slots, jobs=self._users[gang.tenant, gang.user, ""] + 1)
@@ -71,6 +76,8 @@ class Orders:
         shrink for it, those ordered to before included."""
         slot_type = made.slot_type
         self.rooms(self.draft.pools[slot_type]).keep(made)
+        project = self.draft.ledger.projects.account(gang, slot_type)
+        self._projects[gang.tenant, project.name, slot_type] += gang.asked
         self._users[gang.tenant, gang.user, slot_type] += gang.asked
         self._users[gang.tenant, gang.user, ""] += 1
         self.draft.reserve_nodes(gang, slot_type, made.nodes())

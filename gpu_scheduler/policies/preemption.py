@@ -9,7 +9,7 @@ borrowed, and which class a job has, is not changed by who waits.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
@@ -69,6 +69,7 @@ class Preemption:
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
         self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
+        self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that can be ordered
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
@@ -82,7 +83,7 @@ class Preemption:
         if not urgent and not self._may_reclaim(gang, finding):
             return 0
         slot_type = supply.slot_type
-        if not self._orders.user_allows(gang, slot_type):
+        if not self._orders.limits_allow(gang, slot_type):
             return 0
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
@@ -98,7 +99,7 @@ class Preemption:
         for run, order in leaving:
             made.carried_out(run, order)
         victims: list[Running] = []
-        for run in self._by_preference(gang, finding, candidates):
+        for run in self._own_first(gang, finding, candidates):
             if made.suffices():
                 break
             made.without(run)
@@ -141,7 +142,7 @@ class Preemption:
         return cohort is not None and self._ledger.account(run.tenant, run.slot_type).cohort is cohort
 
     def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> list[Running]:
-        """Those that may be stopped for the gang. owns: its tenant's limit covers it."""
+        """Those that may be stopped for the gang, the first to go first. owns: its tenant's limit covers it."""
         urgent = gang.priority >= PREEMPTS
 
         def may_go(run: Running) -> bool:
@@ -149,28 +150,32 @@ class Preemption:
                 return True
             return self._is_reclaimed(run, gang, supply, owns)
 
-        free_to_go = self._orders.free_to_go[supply.slot_type].values()
-        return [run for run in free_to_go if run.started_at <= self._leased_until and may_go(run)]
+        return [run for run in self._by_cost(supply.slot_type) if may_go(run)]
 
-    def _by_preference(self, gang: Gang, finding: Finding, candidates: Iterable[Running]) -> list[Running]:
-        """The first to go first: the tenant's own where its limits are the obstacle; those on borrowed slots; the
-        lowest class; the least work lost; the newest."""
+    def _by_cost(self, slot_type: str) -> list[Running]:
+        """The runs whose lease is over: those on borrowed slots first; the lowest class; the least work lost; the
+        newest. Sorted once; what is ordered in this plan can be ordered no more."""
+        free_to_go, known = self._orders.free_to_go[slot_type], self._cheapest.get(slot_type)
+        if known is not None and known[0] == len(free_to_go):
+            return known[1]
+        if known is None:
+            found = [run for run in free_to_go.values() if run.started_at <= self._leased_until]
+            found.sort(key=self._cost)
+        else:
+            found = [run for run in known[1] if run.job in free_to_go]
+        self._cheapest[slot_type] = len(free_to_go), found
+        return found
+
+    def _cost(self, run: Running) -> tuple[bool, int, float, float, str]:
+        owned, newest_first = run.job not in self._borrowed, -run.started_at.timestamp()
+        return owned, run.priority, lost_work_s(run, self._now), newest_first, run.job
+
+    def _own_first(self, gang: Gang, finding: Finding, candidates: list[Running]) -> list[Running]:
+        """The tenant's own before all others where its limits are the obstacle."""
         code = finding.check.code
-        own_first = finding.scope is Scope.TENANT and code is not WaitReason.COHORT_GPUS
-
-        def cost(run: Running) -> tuple[bool, bool, int, float, float, str]:
-            of_others = own_first and run.tenant != gang.tenant
-            newest_first = -run.started_at.timestamp()
-            return (
-                of_others,
-                run.job not in self._borrowed,
-                run.priority,
-                lost_work_s(run, self._now),
-                newest_first,
-                run.job,
-            )
-
-        return sorted(candidates, key=cost)
+        if finding.scope is not Scope.TENANT or code is WaitReason.COHORT_GPUS:
+            return candidates
+        return sorted(candidates, key=lambda run: run.tenant != gang.tenant)
 
 
 def _size(gang: Gang) -> Hashable:

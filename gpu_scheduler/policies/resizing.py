@@ -199,7 +199,8 @@ class Resizing:
         return self._sizes.candidate(pool, run, most, len(run.nodes) + min(more, room) // run.slots)
 
     def _most(self, pool: Pool, run: Running) -> int:
-        """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs and users."""
+        """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs, users and
+        projects."""
         gang, now = run.gang, len(run.nodes)
         return max(now, self._limited(pool, gang, believed(gang, now), held=now * run.slots))
 
@@ -214,6 +215,9 @@ class Resizing:
             most = min(most, account.gang_limit // gang.slots)
         if users.slots is not None:
             most = min(most, (held + users.slots - users.used[gang.user]) // gang.slots)
+        project = self._draft.ledger.projects.account(gang, pool.slot_type)
+        if project.limit is not None:
+            most = min(most, (held + project.limit - project.used) // gang.slots)
         return min(most, pool.most_up(gang))
 
     def _rooms(self, pool: Pool, runs: Iterable[Running]) -> dict[str, int]:

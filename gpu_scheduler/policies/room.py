@@ -148,8 +148,7 @@ class RoomMade:
         self._fitting: dict[str, int] = {}
         self._nodes: dict[str, int] | None = None  # of nodes(), once asked for
         self._placed_back: list[tuple[Running, str, int]] | None = None  # of placed()
-        for name, room in self._before.items():
-            self._set_fitting(name, learners_in(room, self._need))
+        self._fit_all()
         self._free_slots = sum(room[0] for room in self._before.values())
         self._vacated_slots: Counter[str] = Counter()  # by node, what is free in addition
 
@@ -161,6 +160,18 @@ class RoomMade:
     def holds_gang(self) -> bool:
         """Whether all its learners fit on nodes."""
         return self._large_enough > 0
+
+    def _fit_all(self) -> None:
+        """Count every node once, at the beginning."""
+        need, domains = self._need, self._domains
+        self._fitting = {name: learners_in(room, need) for name, room in self._before.items()}
+        if not domains:
+            self._learners[()] = sum(self._fitting.values())
+        else:
+            for name, learners in self._fitting.items():
+                self._learners[domains.get(name, ())] += learners
+        least = self.gang.learners.min
+        self._large_enough = sum(learners >= least for learners in self._learners.values())
 
     def _set_fitting(self, name: str, learners: int) -> None:
         domain, least = self._domains.get(name, ()), self.gang.learners.min
@@ -313,6 +324,8 @@ class RoomMade:
         None: one does not."""
         if self._placed_back is not None:
             return self._placed_back
+        if not self._back:
+            return []
         left = {name: self._room(name) for name in self._before}
         for name, times in self.nodes().items():
             left[name] = minus(left[name], self._need, times)

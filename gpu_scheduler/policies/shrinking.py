@@ -90,7 +90,7 @@ class Shrinking:
             (runs[job], Resize(job, learners, runs[job].generation, gang.job))
             for job, learners in sizes.items()
         ]
-        if not self._orders.user_allows(gang, made.slot_type, freed=made.freed_of_user()):
+        if not self._orders.limits_allow(gang, made.slot_type, freed=made.freed_of_user()):
             return 0
         self._served[made.slot_type] += 1
         return self._orders.give(gang, made, orders)

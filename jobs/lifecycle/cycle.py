@@ -27,7 +27,7 @@ from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.disk import low_disk
 from jobs.failpoints import fp
-from jobs.lifecycle import cycle_lease
+from jobs.lifecycle import cycle_lease, recording
 from jobs.lifecycle.cycle_lease import CycleTakenOver
 from jobs.lifecycle.forecasting import TASK as FORECAST
 from jobs.lifecycle.forecasting import lacks_estimates
@@ -42,6 +42,7 @@ from jobs.lifecycle.plan_effects import (
     quarantine,
     write_orders,
 )
+from jobs.lifecycle.recording import Source
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
 from jobs.selectors.nodes import (
@@ -133,12 +134,15 @@ def one_pass(token: uuid.UUID) -> list[str]:
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
     fp("cycle.after_plan")
-    starts = _admit_all(seen, decided.starts, cluster.name, token)
+    source = recording.source_of(seen, decided)
+    starts = _admit_all(seen, decided.starts, cluster.name, token, source)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
     cycle_lease.extend(token)
-    write_orders(orders)
+    write_orders(orders, source)
     fp("cycle.after_orders")
+    recording.keep(source, decided)
+    fp("cycle.after_recorded")
     explain(decided.waits)
     if started or lacks_estimates():
         PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
@@ -153,7 +157,9 @@ def one_pass(token: uuid.UUID) -> list[str]:
     return started
 
 
-def _admit_all(seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID) -> tuple[Start, ...]:
+def _admit_all(
+    seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
+) -> tuple[Start, ...]:
     """The starts that were admitted. One whose tenant's rows were locked for LOCK_WAIT_MS costs that tenant's others
     their turn, too: each of them would wait as long, and all other tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
@@ -164,7 +170,7 @@ def _admit_all(seen: Snapshot, starts: Sequence[Start], cluster: str, token: uui
         if tenant in locked:
             continue
         try:
-            if _admit(start, cluster, token):
+            if _admit(start, cluster, token, source):
                 admitted.append(start)
         except OperationalError as error:
             if not rows_locked(error):
@@ -176,10 +182,10 @@ def _admit_all(seen: Snapshot, starts: Sequence[Start], cluster: str, token: uui
     return tuple(admitted)
 
 
-def _admit(start: Start, cluster: str, token: uuid.UUID) -> bool:
+def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) -> bool:
     """Give the job its slots and its next attempt, all in one transaction, or leave everything as it is."""
     try:
-        _write_start(start, cluster, token)
+        _write_start(start, cluster, token, source)
     except JobLocked:
         _plan_again_at(database_now() + RETRY_LOCKED)
         return False
@@ -198,7 +204,7 @@ def _admit(start: Start, cluster: str, token: uuid.UUID) -> bool:
 
 
 @retry_on_serialization_failure
-def _write_start(start: Start, cluster: str, token: uuid.UUID) -> None:
+def _write_start(start: Start, cluster: str, token: uuid.UUID, source: Source | None) -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             # A worker that freezes in here must not keep its locks, the cycle's lease among them.
@@ -208,7 +214,7 @@ def _write_start(start: Start, cluster: str, token: uuid.UUID) -> None:
                 [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
             )
         cycle_lease.extend(token)
-        admit(start, cluster)
+        admit(start, cluster, source)
         fp("admit.before_commit")
 
 

@@ -127,18 +127,20 @@ class Order:
     """What the scheduler ordered for a running job: to stop for this reason, or to run with this number of learners.
 
     for_job: the job that needs the slots; "" if it belongs to another tenant or the order is for no job. generation:
-    the job's intent_gen when the order was decided.
+    the job's intent_gen when the order was decided. plan: recording.Source.numbers of the plan that decided it; None
+    if an earlier version did.
     """
 
     reason: StopReason
     for_job: str = ""
     learners: int | None = None
     generation: int = 1
+    plan: Mapping[str, str] | None = None
 
     @property
     def numbers(self) -> dict[str, object]:
         """What people read of it."""
-        shown: dict[str, object] = {"for_job": self.for_job, "learners": self.learners}
+        shown: dict[str, object] = {"for_job": self.for_job, "learners": self.learners, "plan": self.plan}
         return {name: value for name, value in shown.items() if value}
 
 

@@ -200,7 +200,11 @@ def _order(job: Job) -> Order | None:
         return None
     known = job.order_for_job and Job.objects.filter(pk=job.order_for_job, tenant=job.tenant_id).exists()
     return Order(
-        StopReason(job.order_reason), job.order_for_job if known else "", job.order_learners, job.order_gen
+        StopReason(job.order_reason),
+        job.order_for_job if known else "",
+        job.order_learners,
+        job.order_gen,
+        job.order_plan,
     )
 
 

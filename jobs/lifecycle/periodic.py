@@ -2,6 +2,7 @@
 
 blobs     checks whether the blob store responds
 compact   merges the many small chunks of quiet logs
+decisions removes old snapshots that plans were made from
 fairness  stores what tenants were entitled to and received in the last hours
 forecast  updates when each waiting job is expected to start
 measure   measures the step times of elastic jobs
@@ -36,7 +37,7 @@ from jobs.accounting import NOTED_EVERY_S, PAUSE_S
 from jobs.blobs import health
 from jobs.failpoints import fp
 from jobs.invariants import unowned
-from jobs.lifecycle import forecasting, leases, log_compaction, measuring
+from jobs.lifecycle import forecasting, leases, log_compaction, measuring, recording
 from jobs.models import (
     Attempt,
     CheckpointFile,
@@ -249,6 +250,7 @@ def seal_audit_log(before: Result) -> Result:
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
+    recording.TASK: (recording.EVERY_S, recording.forget),
     "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     measuring.TASK: (measuring.EVERY_S, measuring.measure),

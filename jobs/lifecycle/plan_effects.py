@@ -24,6 +24,7 @@ from jobs.disk import Disk
 from jobs.failpoints import fp
 from jobs.humanize import devices, filesize
 from jobs.lifecycle.decision import WAIT_QUEUED_S
+from jobs.lifecycle.recording import Source
 from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
@@ -44,7 +45,7 @@ class JobLocked(NotAdmitted):
     """Another transaction has the job's row. The next pass tries again; no other start waits for it."""
 
 
-def admit(start: Start, cluster: str) -> None:
+def admit(start: Start, cluster: str, source: Source | None = None) -> None:
     """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
     _lock_job(start.job)
     fp("admit.before_move")
@@ -85,6 +86,7 @@ def admit(start: Start, cluster: str) -> None:
             "slots": job.slots,
             "slot_type": placement.slot_type,
             "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
+            **({"plan": source.numbers} if source else {}),
         },
         source="scheduler",
     )
@@ -178,7 +180,7 @@ def _placed(attempt: Attempt) -> str:
 STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))
 WRITE_ORDER = """
 UPDATE jobs_job SET order_reason = %(reason)s, order_for_job = %(for_job)s, order_learners = %(learners)s,
-  order_gen = %(generation)s, next_reconcile_at = clock_timestamp()
+  order_gen = %(generation)s, order_plan = %(plan)s, next_reconcile_at = clock_timestamp()
 WHERE id = (SELECT id FROM jobs_job WHERE id = %(job)s FOR NO KEY UPDATE SKIP LOCKED)
   AND intent = 'RUN' AND intent_gen = %(generation)s AND order_gen <= %(generation)s
   AND (order_reason, order_for_job, order_learners, order_gen)
@@ -201,21 +203,22 @@ def check_orders(orders: Iterable[Stop | Resize]) -> None:
             raise ValueError(f"not a reason to order a stop: {order.reason}")
 
 
-def write_orders(orders: Iterable[Stop | Resize]) -> list[str]:
+def write_orders(orders: Iterable[Stop | Resize], source: Source | None = None) -> list[str]:
     """Write these orders and notify the jobs' reconciliation; returns the jobs whose order is new.
 
     They passed check_orders. An order is refused where the job no longer runs, or its intent is newer than the one for
     which the order was decided. A stop order replaces a resize order, a newer order of the same kind replaces the older
     one. The rule is that of ``gpu_scheduler.world.ordered``.
     """
-    return [order.job for order in orders if _write_order(order)]
+    return [order.job for order in orders if _write_order(order, source)]
 
 
-def _write_order(order: Stop | Resize) -> bool:
+def _write_order(order: Stop | Resize, source: Source | None) -> bool:
     values: dict[str, Any] = {
         "job": order.job,
         "generation": order.generation,
         "for_job": order.for_job or "",
+        "plan": json.dumps(source.numbers) if source else None,
     }
     if isinstance(order, Stop):
         values |= {"reason": order.reason, "learners": None}

@@ -41,7 +41,12 @@ RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - op
   extract(epoch FROM known_at - opened_at)
 """
 
-NO_ORDER: dict[str, Any] = {"order_reason": "", "order_for_job": "", "order_learners": None}
+NO_ORDER: dict[str, Any] = {
+    "order_reason": "",
+    "order_for_job": "",
+    "order_learners": None,
+    "order_plan": None,
+}
 """The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
 SHOWN_PACKAGES = 20
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)

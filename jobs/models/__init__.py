@@ -7,6 +7,7 @@ LogChunk, MetricPoint, MetricRollup, Checkpoint, ResultFile), lifecycle alone wr
 from jobs.models.attempt import Attempt, JobEvent, Learner
 from jobs.models.blobs import Blob, Upload
 from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
+from jobs.models.decisions import DecidedPlan
 from jobs.models.fairness import FairnessHour, FairnessShare, NodeChange
 from jobs.models.installation import (
     WORKER_ALIVE,
@@ -39,6 +40,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointFile",
     "ClusterNode",
+    "DecidedPlan",
     "Estimate",
     "FairnessHour",
     "FairnessShare",

@@ -63,6 +63,8 @@ class Job(models.Model):
     measured = models.TextField(null=True)  # noqa: DJ001  # of an elastic job, as JSON; null: nothing yet
     placement = models.CharField(max_length=8)
     topology = models.CharField(max_length=20, blank=True, db_default="")  # such as "required rack"; "": none
+    # of its tenant, by name; "": none, or one that is not there any more
+    project = models.CharField(max_length=40, blank=True, default="", db_default="")
     priority = models.CharField(max_length=12)
     priority_rank = models.SmallIntegerField()
     max_restarts = models.PositiveIntegerField()
@@ -96,6 +98,9 @@ class Job(models.Model):
     )  # is offered the freed slots first
     order_learners = models.PositiveIntegerField(null=True)  # the new size, of a resize order
     order_gen = models.BigIntegerField(default=0, db_default=0)  # intent_gen for which the order was decided
+    order_plan: models.JSONField[Any, Any] = models.JSONField(
+        null=True
+    )  # lifecycle.recording.Source of the order
     attempt = models.PositiveIntegerField(default=0)
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts

@@ -27,9 +27,10 @@ SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs
               CASE WHEN bool_and(cpus IS NOT NULL) THEN max(cpus - learner_cpus) END AS cpus
               FROM jobs_clusternode GROUP BY 1) sizes),
        (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit", user_limit, gang_limit)), '[]')
-        FROM tenants_quota WHERE tenant_id = %s)
+        FROM tenants_quota WHERE tenant_id = %s),
+       (SELECT coalesce(json_agg(slug), '[]') FROM tenants_project WHERE tenant_id = %s)
 """
-"""Runtimes, pools and a tenant's limits in one query: every submit needs them."""
+"""Runtimes, pools, a tenant's limits and its projects in one query: every submit needs them."""
 
 
 def nodes() -> QuerySet[ClusterNode]:
@@ -91,8 +92,8 @@ def data_root() -> Path:
 def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
     """What jobs.spec.check is allowed to know about this installation and tenant. user: whose job it would be."""
     with connection.cursor() as cursor:
-        cursor.execute(FACTS, [tenant.pk])
-        known, sizes, limits = cursor.fetchone()
+        cursor.execute(FACTS, [tenant.pk, tenant.pk])
+        known, sizes, limits, of_tenant = cursor.fetchone()
     found = _existing_data(spec)
     missing = found is not None and any(mount.path not in found for mount in spec.data)
     return Context(
@@ -112,6 +113,7 @@ def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
         data_paths=found,
         data_folders=_data_folders() if missing else (),
         secrets=secrets.names_for(user, tenant) if spec.secrets else None,
+        projects=frozenset(of_tenant),
     )
 
 

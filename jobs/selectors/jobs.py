@@ -126,6 +126,7 @@ def job_list(
     owner: str = "",
     tag: str = "",
     gpu_type: str = "",
+    project: str = "",
     q: str = "",
     order: str = "newest",
 ) -> QuerySet[Job]:
@@ -144,6 +145,8 @@ def job_list(
         rows = rows.filter(tags__contains=[tag])
     if gpu_type:
         rows = rows.filter(_on(gpu_type))
+    if project:
+        rows = rows.filter(project=project)
     if q := q.strip():
         rows = rows.filter(_sought(scope, q))
     return rows.order_by(*ORDERS[order])

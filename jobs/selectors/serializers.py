@@ -174,6 +174,7 @@ class JobSerializer(ReadSerializer):
     )
     slots = serializers.IntegerField(help_text="per learner")
     priority = serializers.ChoiceField(PRIORITIES)
+    project = serializers.CharField(allow_blank=True, help_text="of its tenant; empty: none")
     tags = serializers.ListField(child=serializers.CharField())
     progress = ProgressSerializer()
     throughput = ThroughputSerializer()

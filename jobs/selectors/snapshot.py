@@ -18,6 +18,8 @@ from gpu_scheduler.model import (
     Gang,
     Node,
     PlacementStrategy,
+    Project,
+    ProjectShare,
     QuotaUse,
     Range,
     Resize,
@@ -33,6 +35,7 @@ from gpu_scheduler.policies.selection import policy_from
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
 from jobs.selectors.requests import elastic_range, per_learner, profile, requested
 from jobs.states import TAKES_ORDERS, Intent, State, StopReason
+from tenants.models import Project as ProjectRow
 from tenants.models import Quota, Tenant
 
 
@@ -44,6 +47,7 @@ def _columns(job: str = "") -> list[Any]:
     names = (
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
         "time_limit_s", "running_s", "owner__username", "attempt", "measured", "topology",
+        "project",
     )  # fmt: skip
     return [*(f"{job}{name}" for name in names), requested(job)]
 
@@ -87,6 +91,7 @@ def snapshot(
         tenants=tenant_states(),
         policy_state=state,
         promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
+        projects=projects(),
     )
 
 
@@ -116,6 +121,23 @@ def quota_uses(**narrowed: Any) -> tuple[QuotaUse, ...]:
     """All quotas, or those of some tenants."""
     rows = Quota.objects.filter(**narrowed).order_by("pk").values_list(*QUOTA_COLUMNS)
     return tuple(QuotaUse(*row) for row in rows)
+
+
+def projects(**narrowed: Any) -> tuple[Project, ...]:
+    """All projects, or those of some tenants, with what they have of each slot type."""
+    rows = (
+        ProjectRow.objects.filter(**narrowed)
+        .order_by("pk")
+        .values_list(
+            "tenant__slug", "slug", "weight", "shares__gpu_type", "shares__guarantee", "shares__limit"
+        )
+    )
+    found: dict[tuple[str, str, int], list[ProjectShare]] = {}
+    for tenant, name, weight, slot_type, guarantee, limit in rows:
+        shares = found.setdefault((tenant, name, weight), [])
+        if slot_type is not None:
+            shares.append(ProjectShare(slot_type, guarantee, limit))
+    return tuple(Project(*key, tuple(shares)) for key, shares in found.items())
 
 
 def _readable(rows: Iterable[Sequence[Any]], broken: dict[str, Exception]) -> Iterator[Gang]:
@@ -194,6 +216,7 @@ def _gang(
     attempt: int,
     measured: str | None,
     topology: str,
+    project: str,
     resources: str | None,
 ) -> Gang:
     """learners: how many it has, had, or is to have. A job that never ran starts with as many as the policy says."""
@@ -213,6 +236,7 @@ def _gang(
         Topology.read(topology) if topology else None,
         None if size is None else profile(resources, measured),
         learners if size is not None and attempt else None,
+        project,
     )
 
 
@@ -220,6 +244,7 @@ COLUMNS = {
     "job": "pk",
     "tenant": "tenant_id",
     "user": "owner_id",
+    "project": "project",
     "priority": "priority_rank",
     "queued_at": "queued_at",
 }
@@ -298,7 +323,9 @@ def _run(
     try:
         gang = _gang(*of_gang)
     except (ArithmeticError, TypeError, ValueError):
-        gang = _gang(*[*of_gang[:-3], None, "", None])  # its slots are held, whatever its spec says
+        gang = _gang(
+            *[*of_gang[:-4], None, "", of_gang[-2], None]
+        )  # its slots are held, whatever its spec says
     order: Stop | Resize | None = None
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)

@@ -20,6 +20,7 @@ from gpu_scheduler.model import (
     PlacementStrategy,
     Priority,
     Profile,
+    Project,
     QuotaUse,
     Resources,
     Snapshot,
@@ -31,6 +32,7 @@ from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import database_now, gang_of_job, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
+from jobs.spec.definition import DEFAULT_PROJECT
 from tenants.models import Tenant
 
 SHOWN = 200
@@ -65,9 +67,11 @@ Limits = Mapping[tuple[str, str], int | Mapping[str, Any]]
 others. With the type "": those of TenantState, and the cohort."""
 
 
-def would_start(limits: Limits) -> Outcome:
-    """Plan now with these limits. Changes nothing."""
+def would_start(limits: Limits, projects: tuple[Project, ...] | None = None) -> Outcome:
+    """Plan now with these limits, and these projects instead of all that there are. Changes nothing."""
     seen = with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
+    if projects is not None:
+        seen = replace(seen, projects=projects)
     decided = plan(seen)
     gangs = {gang.job: gang for gang in (*seen.waiting, *(run.gang for run in seen.running))}
     starts, stops = [start.job for start in decided.starts], [stop.job for stop in decided.stops]
@@ -185,8 +189,14 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
         runs_at_most_s=spec.time_limit_s,
         user=user,
         topology=spec.topology,
+        project=spec.project if spec.project is not None else default_project(tenant),
         elastic=None if spec.resources.learners.is_fixed else Profile(spec.resources.batch),
     )
+
+
+def default_project(tenant: Tenant) -> str:
+    """Of a job that names none."""
+    return DEFAULT_PROJECT if tenant.projects.filter(slug=DEFAULT_PROJECT).exists() else ""
 
 
 def nearest(seen: Snapshot, starts: Iterable[str], waits: Iterable[Explanation]) -> Snapshot:

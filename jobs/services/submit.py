@@ -122,28 +122,39 @@ def job_accept(prepared: Prepared) -> Job:
     """Write the job: durable and QUEUED when this returns. Raises as job_check if something has changed since."""
     user, tenant, spec = prepared.user, prepared.tenant, prepared.checked.spec
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
-        check_again(user, tenant, spec)
+        project = check_again(user, tenant, spec)
         code = hold_code(spec, tenant, prepared.code)
         fp("submit.after_code")
         asked = prepared.checked.requirements
         job = create_job(
-            user=user, tenant=tenant, spec=spec, code=code, requirements=asked, source=prepared.source
+            user=user,
+            tenant=tenant,
+            spec=spec,
+            project=project,
+            code=code,
+            requirements=asked,
+            source=prepared.source,
         )
         wake.cycle()
         fp("submit.before_commit")
     return job
 
 
-def check_again(user: User, tenant: Tenant, spec: Spec) -> None:
-    """Raise as job_check where the role, the tenant or the installation no longer allows what was checked before."""
+def check_again(user: User, tenant: Tenant, spec: Spec) -> str:
+    """Raise as job_check where the role, the tenant or the installation no longer allows what was checked before.
+
+    Returns the project that the job is in; "": none.
+    """
     try:
         tenant = access.tenant_get(user, tenant.slug, Permission.SUBMIT)
     except (NotFound, NotAllowed) as error:
         raise JobForbidden(access.needs(Permission.SUBMIT, tenant)) from error
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
-    if errors := SpecError(check(spec, spec_context(tenant, spec, user)).errors).as_list():
+    context = spec_context(tenant, spec, user)
+    if errors := SpecError(check(spec, context).errors).as_list():
         raise SpecInvalid(errors=errors)
+    return context.project_of(spec)
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:
@@ -212,6 +223,7 @@ def create_job(
     user: User,
     tenant: Tenant,
     spec: Spec,
+    project: str,
     code: Blob | None,
     requirements: Sequence[str] = (),
     lock: Sequence[str] = (),
@@ -241,6 +253,7 @@ def create_job(
         resources=json.dumps(normalized["resources"]),
         placement=spec.placement,
         topology=str(spec.topology or ""),
+        project=project,
         priority=spec.priority,
         priority_rank=Priority[spec.priority.upper()],
         max_restarts=spec.max_restarts,

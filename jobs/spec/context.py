@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.model import CPU_TYPE, Level, unit
 from jobs.spec import quantities
-from jobs.spec.definition import DEFAULTS, PRIORITIES
+from jobs.spec.definition import DEFAULT_PROJECT, DEFAULTS, PRIORITIES
 from jobs.spec.model import Spec
 from jobs.spec.problems import Problem, path_text, printable
 from jobs.spec.walk import nearest
@@ -52,6 +52,7 @@ class Context:
     domains: level -> the most of the job's learners that one domain of it could hold, of the level that the job
     requires and the larger ones; empty: not to be checked. data_folders: its folders, for the remedy (None: the data
     root cannot be read). secrets: the names that this submitter's jobs may be granted.
+    projects: those of the tenant.
     """
 
     images: bool = False
@@ -70,6 +71,13 @@ class Context:
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
     secrets: frozenset[str] | None = None
+    projects: frozenset[str] | None = None
+
+    def project_of(self, spec: Spec) -> str:
+        """The project that the job is in; "": none."""
+        if spec.project is not None:
+            return spec.project
+        return DEFAULT_PROJECT if self.projects and DEFAULT_PROJECT in self.projects else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +203,22 @@ def _beside_slots(spec: Spec, pools: list[TypeCapacity]) -> Iterator[Problem]:
 def _tenant_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     if spec.priority not in context.priorities:
         yield priority_problem(spec.priority, context.priorities)
+    if spec.project is not None and context.projects is not None and spec.project not in context.projects:
+        yield _project_problem(spec.project, sorted(context.projects))
     for index, mount in enumerate(spec.data):
         if context.data_paths is not None and mount.path not in context.data_paths:
             message = (
                 f"is not a folder below this installation's data root, which {_holds(context.data_folders)}"
             )
             yield Problem(f"data[{index}].path", "data_not_found", message, printable(mount.path))
+
+
+def _project_problem(project: str, known: list[str]) -> Problem:
+    near = nearest(project, known)
+    remedy = "Remove project" if not known else "Name one of its projects, or remove project"
+    hint = f"Did you mean {near}?" if near else f"{remedy}; a manager of the tenant can add one."
+    message = f"This tenant has no project {project}. {hint}"
+    return Problem("project", "project_not_found", message, project, _shown(known), near=near)
 
 
 def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:

@@ -40,6 +40,9 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_SETUP, MAX_SETUP_CHARS = 10, 2000
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+PROJECT = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+DEFAULT_PROJECT = "default"
+"""The project of a job that names none, in a tenant that has one of this name."""
 SLUG_HELP = "lowercase letters and digits, with . _ - in between"
 # One line, no control, zero-width or direction-changing character, no leading or trailing space.
 ONE_LINE = (
@@ -273,6 +276,14 @@ def _needs() -> dict[str, Any]:
             "description": "Which jobs are considered first; a platform admin sets which classes a tenant may use.",
             "enum": list(PRIORITIES),
             "default": DEFAULTS["priority"],
+        },
+        "project": {
+            "type": "string",
+            "description": "The project of the tenant whose share the job uses; if omitted, the one named default, or"
+            " none.",
+            "maxLength": 40,
+            "pattern": PROJECT,
+            "x-help": "the name of a project of the tenant",
         },
         "data": {
             "type": "array",

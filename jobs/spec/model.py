@@ -76,6 +76,7 @@ class Spec:
     placement: str
     topology: Topology | None
     priority: str
+    project: str | None
     data: tuple[Mount, ...]
     checkpoint: CheckpointRules
     keep: tuple[str, ...]
@@ -123,6 +124,7 @@ class Spec:
             "placement": self.placement,
             "topology": _topology_dict(self.topology),
             "priority": self.priority,
+            "project": self.project,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
             "checkpoint": _checkpoint_dict(self.checkpoint),
             "keep": list(self.keep),
@@ -157,6 +159,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         placement=value.get("placement", DEFAULTS["placement"]),
         topology=_build_topology(value.get("topology", {})),
         priority=value.get("priority", DEFAULTS["priority"]),
+        project=value.get("project"),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
         checkpoint=CheckpointRules(
             every_s=quantities.parse_duration(checkpoint["every"]),

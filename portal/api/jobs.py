@@ -49,6 +49,7 @@ class JobsQuery(PagedQuery):
         max_length=40,
         help_text="as requested, or, if any, of its last placement; or cpu",
     )
+    project = serializers.CharField(required=False, default="", max_length=40)
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=200, help_text="in name, id, owner and tags"
     )
@@ -69,6 +70,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
         owner=query["owner"],
         tag=query["tag"],
         gpu_type=query["gpu_type"],
+        project=query["project"],
         q=query["q"],
         order=query["order"],
     )

@@ -63,6 +63,8 @@ KINDS = {
 """What the tab can be narrowed to."""
 TABS = (("All", ""), ("State", "state"), ("Checkpoint", "checkpoint"), ("Users", "people"))
 PAGE = 200
+DIGITS = 12
+"""Of a digest, as many as people compare; the JSON has all."""
 FOLDED = 3
 """This number of checkpoints in a row, or more, are shown as one line."""
 
@@ -184,6 +186,8 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> E
         title = "CPUs released"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)
+    if plan := event.numbers.get("plan"):
+        codes += f"; decided from snapshot {plan['snapshot'][:DIGITS]}"
     words = event.words if oldest is event else _together(run)
     return EventLine(
         event, oldest.n, _phase(event), title, _once(event, words, before), by, codes, _icon(event), border

@@ -55,6 +55,7 @@ class Filters:
     owner: str = ""
     tag: str = ""
     gpu_type: str = ""
+    project: str = ""
     before: str = ""
     problems: tuple[str, ...] = ()
 
@@ -69,13 +70,15 @@ class Filters:
         if before and not is_job_id(before):
             problems.append("Invalid page cursor; showing the newest.")
             before = ""
-        text = {name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type")}
+        text = {
+            name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type", "project")
+        }
         return cls(state=state, before=before, problems=tuple(problems), **text)
 
     @property
     def chosen(self) -> dict[str, str]:
         """The filters that are set, without the page mark."""
-        names = ("q", "state", "owner", "tag", "gpu_type")
+        names = ("q", "state", "owner", "tag", "gpu_type", "project")
         return {name: value for name in names if (value := getattr(self, name))}
 
     @property
@@ -101,6 +104,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
+        "projects": _projects(tenant, filters),
         "results": request.session.pop(RESULTS, None),
     }
     context |= frame(request, tenant, "jobs") | {
@@ -229,8 +233,15 @@ def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Jo
         owner=owner,
         tag=filters.tag,
         gpu_type=filters.gpu_type,
+        project=filters.project,
         q=filters.q,
     )
+
+
+def _projects(tenant: Tenant, filters: Filters) -> list[str]:
+    """Those to filter by; one that is chosen and gone is still one of them, so that the list says what it shows."""
+    found = set(tenant.projects.values_list("slug", flat=True)) | {filters.project}
+    return sorted(found - {""})
 
 
 def _counts(request: HttpRequest, tenant: Tenant) -> dict[str, str]:

@@ -14,7 +14,7 @@ from django.db.models import Sum
 
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, problem
-from tenants.models import Quota, QuotaChange, Tenant
+from tenants.models import ProjectShare, Quota, QuotaChange, Tenant
 
 QUOTA_LOCK = 4_770_001
 """Advisory lock for changes of limits: the sum over all tenants must hold at commit."""
@@ -130,6 +130,7 @@ def quota_changes_apply(
             _applied(change, tenants[change.tenant], rows.get((tenants[change.tenant].pk, change.gpu_type)))
             for change in changes
         )
+        _refuse_below_guarantees(applied, tenants)
         totals = totals_of(applied, capacity, overcommit)
         change_set = None if dry_run else uuid.uuid4()
         if change_set:
@@ -218,6 +219,30 @@ def _terms_now(change: Change, tenant: Tenant, row: Quota | None) -> dict[str, T
     if change.gpu_type == WHOLE:
         return {name: getattr(tenant, name) for name in WHOLE_TERMS}
     return {name: getattr(row, name) if row else usual for name, usual in TERMS.items()}
+
+
+def _refuse_below_guarantees(applied: Sequence[Applied], tenants: Mapping[str, Tenant]) -> None:
+    """What a tenant guarantees to its projects it must have."""
+    shares = ProjectShare.objects.filter(project__tenant__in=[tenant.pk for tenant in tenants.values()])
+    sums = {
+        (slug, gpu_type): total
+        for slug, gpu_type, total in shares.order_by()
+        .values_list("project__tenant__slug", "gpu_type")
+        .annotate(Sum("guarantee"))
+    }
+    wrong = [
+        problem(
+            f"changes[{index}].limit",
+            "below_guarantees",
+            f"the tenant's projects are guaranteed {sums[one.tenant, one.gpu_type]}: lower these first",
+            one.new_limit,
+            f"at least {sums[one.tenant, one.gpu_type]}",
+        )
+        for index, one in enumerate(applied)
+        if one.new_limit < min(one.old_limit, sums.get((one.tenant, one.gpu_type), 0))
+    ]
+    if wrong:
+        raise FieldsInvalid(errors=wrong)
 
 
 def _applied(change: Change, tenant: Tenant, row: Quota | None) -> Applied:

@@ -174,6 +174,12 @@ API: dict[str, Row] = {
         INSTALLATION_ADMIN,
         body={"changes": [{"tenant": "vision-lab", "gpu_type": "cpu", "limit": 9}], **REASON},
     ),
+    f"GET {T}/projects": Row(TENANT_READ),
+    f"GET {T}/project-changes": Row(TENANT_READ),
+    f"POST {T}/project-changes": Row(
+        TENANT_MANAGE, body={"changes": [{"project": "vision", "gpu_type": "", "weight": 2}], **REASON}
+    ),
+    f"POST {T}/project-changes/<str:change_set>/undo": Row(TENANT_MANAGE, body=REASON),
     f"GET {T}/secrets": Row(rule(outside=404, viewer=403)),
     f"PUT {T}/secrets/<str:name>": Row(TENANT_MANAGE, body={"value": "matrix-matrix"}),
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
@@ -319,6 +325,11 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/tokens/<str:token_id>/revoke": (
         form(rule(outside=404, viewer=403, colleague=403, manager=403, admin=403)),
     ),
+    f"{TENANT_SLUG}/projects": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/projects/change": (
+        form(TENANT_MANAGE, seen="[]", new="vision", reason="matrix", do="apply"),
+    ),
+    f"{TENANT_SLUG}/projects/undo": (form(TENANT_MANAGE, change_set="change_set"),),
     f"{TENANT_SLUG}/secrets": (Page(rule(outside=404, viewer=403)),),
     f"{TENANT_SLUG}/secrets/set": (form(TENANT_MANAGE, name="hf", value="matrix-matrix"),),
     f"{TENANT_SLUG}/secrets/delete": (form(TENANT_MANAGE, name="tenant_secret"),),

@@ -17,6 +17,8 @@ from tenants.models import Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
 from tenants.services.identities import ID_LENGTH, PROVIDER, Identity
+from tenants.services.projects import Change as ProjectChange
+from tenants.services.projects import project_changes_apply
 from tenants.services.secrets import secret_set
 from tenants.services.sessions import public_id as session_id
 from tenants.tokens import public_id
@@ -98,6 +100,8 @@ def build() -> World:
     account_token, _ = account_token_create(user=dave, tenant=here, name="ci", token_name="nightly")
     secret_set(user=dave, tenant=here, name="wandb", value="of the tenant")
     secret_set(user=alice, name="mine", value="of alice alone")
+    project = ProjectChange("speech", "", {"weight": 1})
+    made = project_changes_apply(user=dave, tenant=here, changes=[project], reason="made")
     own_token, _ = Token.objects.create(user=alice, name="mine")
     there_too = Identity(ISSUER, "alice-there")
     SocialAccount.objects.create(
@@ -127,6 +131,7 @@ def build() -> World:
             "name": "ci",
             "tenant_secret": "wandb",
             "own_secret": "mine",
+            "change_set": made.id,
             "passkey_id": factories.passkey(alice).row.pk,
             "gpu_type": "cpu",
             "token_id": public_id(own_token),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,9 @@ from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Priority, QuotaUse, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.preemption import Preemption
+from gpu_scheduler.policies.room import RoomMade
+from gpu_scheduler.rooms import learners_in
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot, worlds
 
 EVERYDAY = settings(max_examples=150, deadline=None)
@@ -215,3 +219,44 @@ def test_what_started_in_between_is_not_counted_as_room_for_the_next() -> None:
     decided = plan(snapshot(nodes(a1=4, a2=4), waiting, held))
     assert [start.job for start in decided.starts] == ["j2"], "on the one slot that is free"
     assert stopped(decided) == ["r1"], "without r2, a2 has three slots, and j3 needs four"
+
+
+@pytest.mark.parametrize("lends", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_sorted_and_counted_once_decides_as_if_that_were_done_for_each_job(
+    seed: int, lends: bool
+) -> None:
+    """A plan sorts the runs by cost once, and counts what fits on nodes in one go; the slow ways are written here."""
+    chance = random.Random(seed)
+    held = [
+        replace(
+            run(f"r{n}", f"a{n % 9}", slots=chance.choice([1, 2, 4]), rank=chance.randint(0, 2),
+                tenant=chance.choice(["red", "green"])),
+            started_at=NOON - timedelta(seconds=chance.randint(5, 500)),
+        )
+        for n in range(18)
+    ]  # fmt: skip
+    waiting = [
+        urgent(
+            f"j{n}", chance.randint(1, 3), chance.choice([1, 2, 4]), tenant=chance.choice(["red", "green"])
+        )
+        for n in range(12)
+    ]
+    made = snapshot(nodes(**{f"a{n}": 8 for n in range(9)}), waiting, held, limits={"red": 30, "green": 40})
+    if lends:
+        made = replace(made, quotas=tuple(replace(quota, cohort="lab") for quota in made.quotas))
+
+    def sorted_for_each(self: Preemption, slot_type: str) -> list[Running]:
+        runs = self._orders.free_to_go[slot_type].values()
+        return sorted((each for each in runs if each.started_at <= self._leased_until), key=self._cost)
+
+    def node_by_node(self: RoomMade) -> None:
+        for name, room in self._before.items():
+            self._set_fitting(name, learners_in(room, self._need))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Preemption, "_by_cost", sorted_for_each)
+        patch.setattr(RoomMade, "_fit_all", node_by_node)
+        slowly = plan(made)
+    assert plan(made) == slowly
+    assert slowly.stops

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from gpu_scheduler.checks import Scope
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import (
     Level,
@@ -21,6 +22,7 @@ from gpu_scheduler.model import (
     Snapshot,
     Stop,
     Topology,
+    WaitReason,
 )
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.preemption import borrowed
@@ -130,6 +132,38 @@ def test_a_borrower_shrinks_before_it_is_stopped() -> None:
     full = tuple(replace(quota, used=8) for quota in quotas)
     own = [run("r1", *on("a1"), tenant="green"), running("f1", *on("a2"))]
     assert resizes(plan(replace(made, quotas=full, running=tuple(own)))) == {}, "what is green's own stays"
+
+
+def test_nothing_is_stopped_for_a_job_that_waits_for_one_of_its_own_tenant() -> None:
+    """The stopped run would queue, start again and be stopped again: what it leaves is reserved for the other job."""
+    held = [running("r1", *on("a1"), priority=Priority.LOW), running("r2", *on("a2"), priority=Priority.LOW)]
+    leased = [held[0], replace(held[1], started_at=NOON - timedelta(seconds=5))]
+    first, second = gang("j1", 16, priority=Priority.URGENT), gang("j2", 4, priority=Priority.URGENT)
+    made = snapshot(
+        nodes(**FULL),
+        [first, second],
+        leased,
+        limits={"red": 20},
+        policy_state={"j1": NOON - timedelta(hours=1)},
+    )
+    decided = plan(made)
+    assert [(wait.job, wait.code, wait.numbers["scope"]) for wait in decided.waits[1:]] == [
+        ("j2", WaitReason.FAIR_SHARE, Scope.TENANT)
+    ]
+    assert decided.stops == ()
+    alone = plan(replace(made, waiting=(second,), policy_state={}))
+    assert [(stop.job, stop.for_job) for stop in alone.stops] == [("r1", "j2")], "nothing is reserved"
+
+
+def test_a_borrower_to_which_slots_are_promised_comes_before_the_longest_waiting_borrower() -> None:
+    """Else what was freed for it goes to the other, which is stopped for it again."""
+    limits = {"red": 0, "green": 0, "blue": 8}
+    quotas = tuple(QuotaUse(tenant, "a100", limit, 0, "lab") for tenant, limit in limits.items())
+    waiting = [gang("j1", 8), gang("j2", 8, tenant="green")]
+    since = {"j2": NOON - timedelta(hours=1)}
+    made = replace(snapshot(nodes(a1=8), waiting, policy_state=since), quotas=quotas)
+    assert sizes(plan(made)) == {"j2": 8}
+    assert sizes(plan(replace(made, promised={"j1": None}))) == {"j1": 8}
 
 
 def test_a_run_that_restarts_slowly_is_left_alone_for_longer() -> None:

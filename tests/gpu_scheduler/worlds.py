@@ -68,7 +68,7 @@ def gang(
 
 def running(job: str, *on: str, slots: int = 1, **changes: Any) -> Running:
     """One learner on each of these nodes."""
-    names = ("tenant", "slot_type", "cpus", "memory_mib", "user", "priority")
+    names = ("tenant", "slot_type", "cpus", "memory_mib", "user", "priority", "project")
     of_gang = {name: changes.pop(name) for name in names if name in changes}
     whole = gang(job, len(on), slots, queued_at=NOON - timedelta(hours=2), **of_gang)
     assert whole.slot_type is not None

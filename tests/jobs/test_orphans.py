@@ -36,6 +36,7 @@ COLLECTED = {
     "jobs.Checkpoint": WITH_ITS_JOB,
     "jobs.CheckpointFile": "with its checkpoint; by keep and retention before",
     "jobs.ClusterNode": "when the cluster does not show it (lifecycle.cycle)",
+    "jobs.DecidedPlan": "with deleted jobs of its time; its snapshot beyond 64 MiB of newer ones (lifecycle.recording)",
     "jobs.Estimate": WITH_ITS_JOB,
     "jobs.IdempotentResponse": "after 24 h (periodic.tidy)",
     "jobs.Job": "LUTHIER_RETENTION_DAYS after its deletion (periodic.purge)",

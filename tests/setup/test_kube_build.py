@@ -77,6 +77,16 @@ def test_a_build_that_fails_leaves_nothing_and_says_why(
     assert [path.name for path in cache.iterdir()] == ["lock"]
 
 
+def test_what_a_killed_build_has_left_is_removed_by_the_next(
+    cache: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (".build-killed", ".go-killed"):
+        (cache / name).mkdir(parents=True)
+    building(monkeypatch, lambda _, built: (built / "kube").touch())
+    built = binaries.build()
+    assert sorted(path.name for path in cache.iterdir()) == ["lock", built.folder.name]
+
+
 def test_too_little_room_is_reported_before_the_build(
     cache: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,13 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m tools.kube", description=__doc__)
     whole.add_argument("--folder", type=Path, default=FOLDER, help="of the cluster (default: .luthier/kube)")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser("build", help="build the programs, or find them in the cache").set_defaults(run=build)
+    programs = commands.add_parser("build", help="build the programs, or find them in the cache")
+    programs.add_argument(
+        "--tests",
+        action="store_true",
+        help="also what only tests need: packages, Prometheus, upstream's suite",
+    )
+    programs.set_defaults(run=build)
     start = commands.add_parser("up", help="start a cluster, which runs until `down`")
     start.add_argument("--nodes", type=int, default=0, help="real nodes (default: 0; needs root)")
     start.add_argument("--fake", type=int, default=2, help="fake nodes (default: 2)")
@@ -53,8 +59,13 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def build(_: argparse.Namespace) -> None:
+def build(given: argparse.Namespace) -> None:
     print(binaries.build().folder)
+    if given.tests:
+        nodes.install()
+        print(binaries.build_prometheus().folder)
+        if not nodes.missing():
+            print(binaries.build_suite().folder)
 
 
 def up(given: argparse.Namespace) -> None:

@@ -159,6 +159,7 @@ def _build(name: str, build_into: Callable[[Path, Path], None], first_line: str)
         found = _find(name)  # another process may have built them while this one waited
         if found:
             return found
+        remove_interrupted(root)
         require_room(root)
         started = time.monotonic()
         say(f"{first_line} ...")
@@ -324,6 +325,12 @@ def require_room(root: Path) -> None:
             f"{free / 2**30:.1f} GiB are free for {root}; a build takes up to {ROOM / 2**30:.0f} GiB. "
             "Make room, or name another folder with LUTHIER_CACHE."
         )
+
+
+def remove_interrupted(root: Path) -> None:
+    """What builds that were killed have left: only the holder of the lock builds."""
+    for folder in (*root.glob(".build-*"), *root.glob(".go-*")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_unused(root: Path) -> None:

@@ -209,8 +209,8 @@ def test_a_start_that_fails_again_and_again_waits_longer_and_harms_no_other(
     broken = world.submit()
     admit = plan_effects.admit
 
-    def admit_or_fail(start: Any, cluster: str) -> None:
-        admit(start, cluster)
+    def admit_or_fail(start: Any, cluster: str, source: Any) -> None:
+        admit(start, cluster, source)
         if start.job == broken.pk:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1/0")

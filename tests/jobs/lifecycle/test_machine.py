@@ -40,7 +40,7 @@ from tests.jobs.lifecycle.points import OUTSIDE, POINTS
 from tests.jobs.lifecycle.world import World
 
 LONG = bool(os.environ.get("LUTHIER_LONG"))
-SEQUENCES, STEPS = (5_000 if LONG else 200), 25
+SEQUENCES, STEPS = (5_000 if LONG else 60), 25
 PLAYED, SWEPT_AFTER = itertools.count(1), 25  # sequences
 GROWING = (Job, JobEvent, Attempt, Learner, Progress, Checkpoint, PeriodicTask, Tenant, Quota)
 WORKERS = st.sampled_from(["w1", "w2", "w3"])

@@ -29,7 +29,7 @@ OTHER_ROWS = {
 }
 """Writes of rows that are no jobs, by module: what looks like a write of a job's state and is none."""
 OTHER_MODELS = re.compile(
-    r"(Checkpoint|ClusterNode|Estimate|Learner|Membership|Quota|Runtime|SchedulerState|Share|Tenant|User|Worker)\.objects\b"
+    r"(Checkpoint|ClusterNode|Estimate|Learner|Membership|Project|ProjectShare|Quota|Runtime|SchedulerState|Share|Tenant|User|Worker)\.objects\b"
 )
 UPDATES = {"update", "aupdate", "update_or_create", "aupdate_or_create", "bulk_update", "abulk_update"}
 SQL = re.compile(

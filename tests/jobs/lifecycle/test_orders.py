@@ -247,6 +247,13 @@ class Orders:
         )
 
 
+def without_plan(job: Job) -> dict[str, object]:
+    """The numbers of its reason, which names the plan that decided it, too."""
+    numbers: dict[str, object] = dict(job.reason_numbers)
+    assert set(numbers.pop("plan")) == {"snapshot", "program"}  # type: ignore[call-overload]
+    return numbers
+
+
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch, world: World) -> Orders:
     made = Orders()
@@ -300,7 +307,7 @@ def test_a_preempted_job_saves_queues_in_its_old_place_and_frees_its_slots_for_t
     row = job_of(victim)
     assert (row.state, row.stop_reason, row.intent) == (S, "preempted", Intent.RUN)
     assert display_phase(S, Intent.RUN, row.stop_reason, 1) == "Preempting"
-    assert row.reason_numbers == {"for_job": winner.pk}
+    assert without_plan(row) == {"for_job": winner.pk}
     save_and_end(world, victim, 40)
     row = job_of(victim)
     assert (row.state, row.restarts_used, row.queued_at) == (State.QUEUED, 0, queued_at)
@@ -382,7 +389,7 @@ def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orde
     policy.sizes[job.pk] = 3
     world.settle()
     assert job_of(job).stop_reason == "rescaled"
-    assert job_of(job).reason_numbers == {"learners": 3}
+    assert without_plan(job_of(job)) == {"learners": 3}
     save_and_end(world, job, 40)
     assert state(job) == State.DEPLOYING
     assert job_of(job).learners == 3
@@ -391,6 +398,24 @@ def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orde
     assert used(world.tenant) == 6
     world.settle()
     assert state(job) == State.DEPLOYING, "it has its size and is left alone"
+
+
+@pytest.mark.django_db
+def test_a_job_that_its_owner_halts_while_it_is_resized_is_promised_nothing(
+    world: World, policy: Orders
+) -> None:
+    """It keeps the others waiting for nothing, and would come before them when it is resumed."""
+    job = world.running(learners=2, slots=2)
+    world.submit(learners=9)
+    policy.sizes[job.pk] = 3
+    world.settle()
+    assert job_of(job).stop_reason == "rescaled"
+    world.request(job, Intent.HALT)
+    save_and_end(world, job, 40)
+    assert state(job) == State.HALTED
+    closed = job.attempts.get(n=1).closed_at
+    assert closed is not None
+    assert snapshot(nodes=[], now=closed).promised == {}
 
 
 @pytest.mark.django_db

@@ -1,0 +1,96 @@
+"""A tenant's projects with what they use, and what a set of changes of them does at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db.models import F, Sum
+
+from gpu_scheduler.model import Project, ProjectShare
+from jobs.models import Attempt
+from jobs.selectors.snapshot import projects
+from jobs.selectors.what_if import Affected, Outcome, would_start
+from tenants.models import Tenant
+from tenants.services.projects import WHOLE, ChangeSet, State, projects_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStatus:
+    """One slot type of a project, in slots. limit None: no limit."""
+
+    gpu_type: str
+    guarantee: int
+    limit: int | None
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectStatus:
+    slug: str
+    weight: int
+    shares: tuple[ShareStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectEffects:
+    """over: shares whose jobs hold more than the new limit; none is stopped. starts, waits: jobs that now start, or no
+    longer do."""
+
+    over: tuple[tuple[str, ShareStatus], ...]
+    starts: tuple[Affected, ...]
+    waits: tuple[Affected, ...]
+
+
+def projects_status(tenant: Tenant) -> list[ProjectStatus]:
+    """All projects of the tenant by name, with each slot type that one has or uses."""
+    return _status(projects_of(tenant), _used(tenant))
+
+
+def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> ProjectEffects:
+    """The effects of applied changes, or of a dry run. before: the plan with the projects before them."""
+    of_others = [project for project in projects() if project.tenant != tenant.slug]
+    after = would_start({}, (*of_others, *_as_planned(tenant.slug, made.after)))
+    changed = {(one.project, one.gpu_type) for one in made.changes}
+    over = tuple(
+        (project.slug, share)
+        for project in _status(made.after, _used(tenant))
+        for share in project.shares
+        if (project.slug, share.gpu_type) in changed and share.limit is not None and share.used > share.limit
+    )
+    return ProjectEffects(
+        over,
+        tuple(
+            job for job in after.starting if job.job not in before.starting_ids and job.tenant == tenant.slug
+        ),
+        tuple(job for job in after.waiting if job.job in before.starting_ids and job.tenant == tenant.slug),
+    )
+
+
+def _as_planned(tenant: str, state: State) -> Iterable[Project]:
+    for project in _status(state, Counter()):
+        shares = (ProjectShare(share.gpu_type, share.guarantee, share.limit) for share in project.shares)
+        yield Project(tenant, project.slug, project.weight, tuple(shares))
+
+
+def _status(state: State, used: Counter[tuple[str, str]]) -> list[ProjectStatus]:
+    found = []
+    for (slug, gpu_type), terms in sorted(state.items()):
+        if gpu_type != WHOLE:
+            continue
+        types = sorted({kind for name, kind in (*state, *used) if name == slug and kind != WHOLE})
+        shares = []
+        for kind in types:
+            share = state.get((slug, kind), {})
+            limit = share.get("limit")
+            shares.append(ShareStatus(kind, share.get("guarantee") or 0, limit, used[slug, kind]))
+        found.append(ProjectStatus(slug, terms["weight"] or 1, tuple(shares)))
+    return found
+
+
+def _used(tenant: Tenant) -> Counter[tuple[str, str]]:
+    """By project and slot type, the slots that its jobs hold."""
+    held = Attempt.objects.filter(tenant=tenant, held=True).exclude(job__project="").order_by()
+    slots = held.values_list("job__project", "slot_type").annotate(total=Sum(F("slots") * F("learners")))
+    return Counter({(project, kind): total for project, kind, total in slots})

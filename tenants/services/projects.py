@@ -1,0 +1,276 @@
+"""The projects of a tenant: set as a change set, all or none, with a reason and a line of history for each change."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection, transaction
+
+from tenants import access, audit, checks
+from tenants.errors import FieldsInvalid, LimitChanged, NotFound, problem
+from tenants.models import Project, ProjectChange, ProjectShare, Quota, Tenant
+from tenants.roles import Permission
+from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, QUOTA_LOCK
+
+WHOLE = ""
+"""In place of a slot type: what is set for a project as a whole."""
+USUAL: Mapping[str, int | None] = {"guarantee": 0, "limit": None}
+"""What a project has of a slot type by default."""
+MAX_PROJECTS = 50
+"""In one tenant: each one is a queue of its own in every plan."""
+Term = int | None
+State = dict[tuple[str, str], dict[str, Term]]
+"""By project and slot type, what is set; by project and WHOLE its weight. A project that has none does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One requested change. terms: of a slot type, guarantee and limit (None: no limit); with gpu_type WHOLE the
+    weight, which makes the project if there is none; None removes it. if_terms: apply only while they are these."""
+
+    project: str
+    gpu_type: str
+    terms: Mapping[str, Term] = field(default_factory=dict)
+    if_terms: Mapping[str, Term] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What changes of one project and slot type, before and after."""
+
+    project: str
+    gpu_type: str
+    terms: Mapping[str, tuple[Term, Term]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What a change set did, or would do. id is None for a dry run. after: everything as it is then."""
+
+    id: uuid.UUID | None
+    changes: tuple[Applied, ...]
+    after: State
+
+
+def project_changes_apply(
+    *, user: access.Person, tenant: Tenant, changes: Sequence[Change], reason: str, dry_run: bool = False
+) -> ChangeSet:
+    """Set all of it or nothing. For managers of the tenant and platform admins.
+
+    Raises NotFound, NotAllowed, FieldsInvalid, LimitChanged; each of the last two names every wrong change.
+    """
+    access.require(user, Permission.MANAGE_PROJECTS, tenant)
+    checks.refuse(
+        checks.text("reason", reason, 500),
+        *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
+    )
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            # Quotas and projects change one after the other: guarantees must not exceed what the tenant has.
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
+        before = projects_of(tenant)
+        _refuse_outdated(changes, before)
+        after = _after(changes, before)
+        quotas = dict(Quota.objects.filter(tenant=tenant).values_list("gpu_type", "limit"))
+        if wrong := [
+            *_missing(changes, after),
+            *_too_much(changes, after, quotas),
+            *_too_many(changes, after),
+        ]:
+            raise FieldsInvalid(errors=wrong)
+        applied = tuple(_differences(before, after))
+        change_set = None if dry_run or not applied else uuid.uuid4()
+        if change_set:
+            _write(tenant, applied, after)
+            _record(tenant, applied, reason, user, change_set)
+    return ChangeSet(change_set, applied, after)
+
+
+def project_changes_undo(
+    *, user: access.Person, tenant: Tenant, change_set: uuid.UUID, reason: str, dry_run: bool = False
+) -> ChangeSet:
+    """Set what this set changed back to what it was before, if nothing of it has changed since. Raises as above."""
+    access.require(user, Permission.MANAGE_PROJECTS, tenant)
+    rows = list(ProjectChange.objects.filter(tenant=tenant, change_set=change_set).order_by("pk"))
+    if not rows:
+        raise NotFound
+    changes = [
+        Change(
+            row.project,
+            row.gpu_type,
+            {name: before for name, (before, _) in row.terms.items()},
+            {name: after for name, (_, after) in row.terms.items()},
+        )
+        for row in rows
+    ]
+    # A project that is to be removed takes its shares with it; what is left to set comes after it exists.
+    changes.sort(key=lambda change: change.gpu_type != WHOLE)
+    gone = {
+        change.project for change in changes if change.gpu_type == WHOLE and change.terms["weight"] is None
+    }
+    kept = [change for change in changes if change.gpu_type == WHOLE or change.project not in gone]
+    return project_changes_apply(user=user, tenant=tenant, changes=kept, reason=reason, dry_run=dry_run)
+
+
+def projects_of(tenant: Tenant) -> State:
+    """Everything that is set of the tenant's projects."""
+    found: State = {}
+    for project in Project.objects.filter(tenant=tenant).order_by("slug"):
+        found[project.slug, WHOLE] = {"weight": project.weight}
+    shares = ProjectShare.objects.filter(project__tenant=tenant).order_by("project__slug", "gpu_type")
+    for slug, gpu_type, guarantee, limit in shares.values_list(
+        "project__slug", "gpu_type", "guarantee", "limit"
+    ):
+        found[slug, gpu_type] = {"guarantee": guarantee, "limit": limit}
+    return found
+
+
+def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
+    at = f"changes[{index}]"
+    if wrong := checks.slug(f"{at}.project", change.project, 40):
+        yield wrong
+    names = {"weight"} if change.gpu_type == WHOLE else set(USUAL)
+    for name in sorted(change.terms.keys() - names):
+        yield problem(
+            f"{at}.{name}", "wrong_scope", "weight is of the project as a whole, the others of a type", None
+        )
+    for name, value in change.terms.items():
+        least, most = (1, MAX_WEIGHT) if name == "weight" else (0, MAX_LIMIT)
+        if name == "limit":
+            least = 1
+        if value is None and name != "guarantee":
+            continue
+        if not isinstance(value, int) or not least <= value <= most:
+            allowed = f"{least} to {most}"
+            yield problem(f"{at}.{name}", "out_of_range", f"must be {allowed}", value, allowed)
+
+
+def _refuse_outdated(changes: Sequence[Change], before: State) -> None:
+    wrong = []
+    for index, change in enumerate(changes):
+        usual = {"weight": None} if change.gpu_type == WHOLE else USUAL
+        now = before.get((change.project, change.gpu_type), usual)
+        wrong += [
+            problem(f"changes[{index}].{name}", "limit_changed", f"it is {now[name]}", seen, now[name])
+            for name, seen in change.if_terms.items()
+            if now.get(name) != seen
+        ]
+    if wrong:
+        raise LimitChanged(errors=wrong)
+
+
+def _after(changes: Sequence[Change], before: State) -> State:
+    after = {key: dict(terms) for key, terms in before.items()}
+    for change in changes:
+        key = (change.project, change.gpu_type)
+        if change.gpu_type != WHOLE:
+            after[key] = {**USUAL, **after.get(key, {}), **change.terms}
+        elif change.terms.get("weight", 1) is None:
+            for other in [other for other in after if other[0] == change.project]:
+                del after[other]
+        elif "weight" in change.terms:
+            after[key] = dict(change.terms)
+    return after
+
+
+def _missing(changes: Sequence[Change], after: State) -> Iterator[dict[str, Any]]:
+    seen = set()
+    for index, change in enumerate(changes):
+        key = (change.project, change.gpu_type)
+        if key in seen:
+            yield problem(
+                f"changes[{index}]", "repeated", "this project and type appear twice", change.project
+            )
+        seen.add(key)
+        if change.gpu_type != WHOLE and (change.project, WHOLE) not in after:
+            text = "the tenant has no such project: set its weight, with an empty gpu_type, to make it"
+            yield problem(f"changes[{index}].project", "project_not_found", text, change.project)
+        terms = after.get(key, {})
+        limit, guarantee = terms.get("limit"), terms.get("guarantee")
+        if limit is not None and guarantee is not None and limit < guarantee:
+            text = f"the guarantee is {guarantee}: the limit cannot be less"
+            yield problem(f"changes[{index}].limit", "below_guarantee", text, limit, f"at least {guarantee}")
+
+
+def _too_much(changes: Sequence[Change], after: State, quotas: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    sums: defaultdict[str, int] = defaultdict(int)
+    for (_, gpu_type), terms in after.items():
+        sums[gpu_type] += terms.get("guarantee") or 0
+    for index, change in enumerate(changes):
+        guarantee, limit = change.terms.get("guarantee"), quotas.get(change.gpu_type, 0)
+        if guarantee and sums[change.gpu_type] > limit:
+            text = (
+                f"the tenant's projects would be guaranteed {sums[change.gpu_type]} {change.gpu_type} together; its"
+                f" limit is {limit}"
+            )
+            most = max(0, limit - sums[change.gpu_type] + guarantee)
+            yield problem(f"changes[{index}].guarantee", "exceeds_quota", text, guarantee, f"at most {most}")
+
+
+def _too_many(changes: Sequence[Change], after: State) -> Iterator[dict[str, Any]]:
+    if sum(gpu_type == WHOLE for _, gpu_type in after) > MAX_PROJECTS:
+        for index, change in enumerate(changes):
+            if change.gpu_type == WHOLE and change.terms.get("weight") is not None:
+                text = f"a tenant can have {MAX_PROJECTS} projects: remove one first"
+                yield problem(
+                    f"changes[{index}].project", "too_many", text, change.project, f"at most {MAX_PROJECTS}"
+                )
+
+
+def _differences(before: State, after: State) -> Iterator[Applied]:
+    for key in sorted(before.keys() | after.keys()):
+        usual: Mapping[str, Term] = {"weight": None} if key[1] == WHOLE else USUAL
+        old, new = before.get(key, usual), after.get(key, usual)
+        terms = {name: (old[name], new[name]) for name in usual if old[name] != new[name]}
+        if terms:
+            yield Applied(*key, terms)
+
+
+def _write(tenant: Tenant, applied: Sequence[Applied], after: State) -> None:
+    for one in applied:
+        rows = Project.objects.filter(tenant=tenant, slug=one.project)
+        if one.gpu_type == WHOLE and (one.project, WHOLE) not in after:
+            rows.delete()
+        elif one.gpu_type == WHOLE:
+            weight = after[one.project, WHOLE]["weight"] or 1
+            Project.objects.update_or_create(tenant=tenant, slug=one.project, defaults={"weight": weight})
+    for one in applied:
+        if one.gpu_type != WHOLE and (one.project, one.gpu_type) in after:
+            ProjectShare.objects.update_or_create(
+                project=Project.objects.get(tenant=tenant, slug=one.project),
+                gpu_type=one.gpu_type,
+                defaults=after[one.project, one.gpu_type],
+            )
+
+
+def _record(
+    tenant: Tenant, applied: Sequence[Applied], reason: str, user: access.Person, change_set: uuid.UUID
+) -> None:
+    for one in applied:
+        terms = {name: list(pair) for name, pair in one.terms.items()}
+        ProjectChange.objects.create(
+            tenant=tenant,
+            project=one.project,
+            gpu_type=one.gpu_type,
+            terms=terms,
+            reason=reason,
+            actor_id=user.pk,
+            change_set=change_set,
+        )
+    details = {
+        f"{one.project}{f' {one.gpu_type}' if one.gpu_type else ''} {name}": {"from": old, "to": new}
+        for one in applied
+        for name, (old, new) in one.terms.items()
+    }
+    audit.record(
+        actor=user,
+        action="project.change",
+        tenant_id=tenant.pk,
+        target=", ".join(sorted({one.project for one in applied}))[:200],
+        reason=reason,
+        details=details,
+    )

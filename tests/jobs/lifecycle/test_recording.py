@@ -1,0 +1,167 @@
+"""Each decision says what it was decided from, and can be decided again."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
+
+from jobs.lifecycle import recording
+from jobs.models import DecidedPlan, Job
+from jobs.selectors import decisions
+from jobs.selectors.decisions import Checked, Verdict, check_newest
+from jobs.states import EventCode, Phase, State, StopReason
+from tests.jobs.lifecycle.test_elastic import elastic, measure, reported, start_on
+from tests.jobs.lifecycle.world import World, job_of, one_pass, state
+
+pytestmark = pytest.mark.django_db
+
+
+def verdicts(job: str = "") -> list[Verdict]:
+    return [each.verdict for each in check_newest(100, job)]
+
+
+def plan_of(job: Job, code: EventCode, **narrowed: object) -> DecidedPlan:
+    """The plan that an event of the job names."""
+    event = job.events.filter(code=code, **narrowed).latest("n")
+    stored = DecidedPlan.objects.get(digest=event.numbers["plan"]["snapshot"])
+    assert event.numbers["plan"] == {"snapshot": stored.digest, "program": stored.program}
+    return stored
+
+
+def test_a_start_says_what_it_was_decided_from_and_is_decided_again(world: World) -> None:
+    job, waits = world.submit(slots=4), world.submit(slots=6)
+    assert one_pass() == [job.pk]
+    stored = plan_of(job, EventCode.PLACED)
+    assert [start[0] for start in stored.decided["starts"]] == [job.pk]
+    (checked,) = check_newest(10)
+    assert (checked.verdict, checked.same_program, checked.digest) == (Verdict.SAME, True, stored.digest)
+    assert verdicts(job.pk) == [Verdict.SAME]
+    assert not waits.events.filter(numbers__has_key="plan")
+
+
+def test_a_stop_and_a_resize_say_it_too(world: World) -> None:
+    low = world.running(learners=2, slots=4)
+    high = world.submit(learners=2, slots=4)
+    Job.objects.filter(pk=high.pk).update(priority="urgent", priority_rank=3)
+    world.elapse(60)
+    world.report(low)
+    world.settle()
+    stop = plan_of(low, EventCode.MOVED, to_state=State.STOPPING)
+    assert stop.decided["stops"] == [[low.pk, StopReason.PREEMPTED, high.pk, 1]]
+    assert set(verdicts()) == {Verdict.SAME}
+    world.exit(low, halted=True)
+    world.done(low)
+    world.settle()
+    assert state(high) == State.DEPLOYING
+    assert plan_of(low, EventCode.MOVED, to_state=State.QUEUED) == stop, "the same order"
+    assert job_of(low).order_plan is None, "an order that is carried out leaves nothing"
+
+
+def test_a_resize_says_what_it_was_decided_from(world: World) -> None:
+    run = elastic(world, 1, 8)
+    start_on(run, *["node-a"] * 4, *["node-b"] * 4)
+    world.settle()
+    world.report(run, phase=Phase.PROCESSING)
+    world.settle()
+    reported(run, 0.5)
+    assert measure() == 1
+    world.elapse(3600)
+    world.report(run, checks_halt=True)
+    world.submit(slots=2)
+    world.settle()
+    resize = plan_of(run, EventCode.MOVED, to_state=State.STOPPING)
+    assert [each[0] for each in resize.decided["resizes"]] == [run.pk]
+    assert set(verdicts()) == {Verdict.SAME}
+
+
+def test_a_plan_that_decides_nothing_is_not_stored(world: World) -> None:
+    world.submit(slots=9, learners=1)
+    assert one_pass() == []
+    assert one_pass() == []
+    assert not DecidedPlan.objects.exists()
+
+
+def test_a_reservation_is_stored_once(world: World) -> None:
+    world.running(learners=2, slots=4)
+    waits = world.submit(slots=4)
+    one_pass()
+    world.elapse(600)
+    before = DecidedPlan.objects.count()
+    one_pass()
+    one_pass()
+    assert DecidedPlan.objects.count() == before + 1
+    assert DecidedPlan.objects.latest("pk").decided["reserved"] == [waits.pk]
+    assert verdicts(waits.pk) == [Verdict.SAME]
+
+
+def test_what_cannot_be_decided_again_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.submit()
+    one_pass()
+    row = DecidedPlan.objects.get()
+    assert row.snapshot is not None
+
+    def stored(**changes: object) -> Checked:
+        DecidedPlan.objects.filter(pk=row.pk).update(
+            **{"snapshot": row.snapshot, "policy": row.policy, "decided": row.decided} | changes
+        )
+        return next(iter(check_newest(1)))
+
+    other = row.decided | {"starts": []}
+    assert stored(decided=other).verdict == Verdict.DIFFERENT
+    assert stored(decided=other).differs == {"starts": ([], row.decided["starts"])}
+    assert stored(snapshot=None).verdict == Verdict.GONE
+    assert stored(snapshot=b"no such thing").verdict == Verdict.DAMAGED
+    tampered = zlib.compress(zlib.decompress(row.snapshot).replace(b"pack", b"spread"))
+    assert stored(snapshot=tampered).verdict == Verdict.DAMAGED
+    assert stored(policy="gone_policy").verdict == Verdict.UNREADABLE
+    monkeypatch.setattr(decisions, "_source", lambda: "another version")
+    assert stored(decided=other).verdict == Verdict.CHANGED
+    same = stored()
+    assert (same.verdict, same.same_program) == (Verdict.SAME, False)
+
+
+def test_a_large_snapshot_is_named_and_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "LARGEST", 10)
+    job = world.submit()
+    one_pass()
+    assert plan_of(job, EventCode.PLACED).snapshot is None
+
+
+def test_old_snapshots_go_first_and_plans_with_the_jobs_of_their_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    for _ in range(3):
+        world.submit()
+        one_pass()
+    rows: Sequence[DecidedPlan] = list(DecidedPlan.objects.order_by("pk"))
+    assert all(row.snapshot for row in rows)
+    monkeypatch.setattr(recording, "KEPT_BYTES", len(rows[1].snapshot or b"") + len(rows[2].snapshot or b""))
+    assert recording.forget({}) == {"removed": 0, "snapshots": 1}
+    assert [row.snapshot is not None for row in DecidedPlan.objects.order_by("pk")] == [False, True, True]
+    assert recording.forget({}) == {"removed": 0, "snapshots": 0}
+    DecidedPlan.objects.filter(pk=rows[1].pk).update(at=Now() - timedelta(days=10_000))
+    assert recording.forget({})["removed"] == 1
+
+
+def test_the_command_says_what_came_of_it(world: World) -> None:
+    def shown(*options: str) -> str:
+        out = StringIO()
+        call_command("decisions", *options, stdout=out)
+        return out.getvalue()
+
+    assert "No plan that decided something is stored" in shown()
+    job = world.submit()
+    one_pass()
+    assert "1 plan: 1 the same" in shown("--job", job.pk)
+    assert '"verdict": "same"' in shown("--json")
+    DecidedPlan.objects.update(decided={"starts": [], "stops": [], "resizes": [], "reserved": []})
+    with pytest.raises(CommandError, match="1 plan"):
+        shown()
+    with pytest.raises(CommandError, match="--newest"):
+        shown("--newest", "0")

@@ -1,0 +1,205 @@
+"""Projects by REST: managers divide their tenant's quota, all or nothing, and jobs name a project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.models import ClusterNode, Job, Runtime
+from portal.api.examples import SPEC
+from tenants.models import AuditEntry, Membership, Project, ProjectChange, Quota
+from tests import factories
+from tests.jobs.conftest import People
+from tests.portal.api.conftest import Api
+
+CHANGES = "/tenants/vision-lab/project-changes"
+PROJECTS = "/tenants/vision-lab/projects"
+
+
+@pytest.fixture(autouse=True)
+def cluster(people: People) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=16)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+
+
+def change(caller: Api, *changes: dict[str, Any], dry_run: bool = False, status: int = 200) -> Any:
+    answer = caller.post(CHANGES, {"changes": list(changes), "reason": "A deadline", "dry_run": dry_run})
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def whole(project: str, weight: int | None = 1, **seen: Any) -> dict[str, Any]:
+    return {"project": project, "gpu_type": "", "weight": weight, **seen}
+
+
+def share(project: str, **terms: Any) -> dict[str, Any]:
+    return {"project": project, "gpu_type": "cpu", **terms}
+
+
+def wrong(answer: Any) -> list[tuple[str, str]]:
+    return [(each["path"], each["code"]) for each in answer["errors"]]
+
+
+def shown(caller: Api) -> list[Any]:
+    return list(caller.get(PROJECTS).json()["items"])
+
+
+@pytest.fixture
+def manager(people: People, alice: Api) -> Api:
+    Membership.objects.filter(user=people.alice).update(role="manager")
+    return alice
+
+
+def test_a_manager_makes_projects_in_one_set_with_history_and_an_audit_entry(manager: Api) -> None:
+    tried = change(manager, whole("vision", 2), share("vision", guarantee=4, limit=6), dry_run=True)
+    assert (tried["change_set"], tried["dry_run"], shown(manager)) == (None, True, [])
+    made = change(manager, whole("vision", 2), share("vision", guarantee=4, limit=6))
+    assert made["changes"] == [
+        {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}},
+        {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 4], "limit": [None, 6]}},
+    ]
+    assert shown(manager) == [
+        {
+            "slug": "vision",
+            "weight": 2,
+            "shares": [{"gpu_type": "cpu", "guarantee": 4, "limit": 6, "used": 0}],
+        }
+    ]
+    lines = manager.get(CHANGES).json()["items"]
+    assert [(line["gpu_type"], line["change_set"], line["actor"]) for line in lines] == [
+        ("cpu", made["change_set"], "alice"),
+        ("", made["change_set"], "alice"),
+    ]
+    assert AuditEntry.objects.get(action="project.change").details["vision cpu guarantee"] == {
+        "from": 0,
+        "to": 4,
+    }
+    assert change(manager, whole("vision", 2))["change_set"] is None, "nothing changes"
+
+
+def test_guarantees_are_at_most_what_the_tenant_has_on_both_sides(manager: Api, admin: Api) -> None:
+    Quota.objects.update(limit=8)
+    change(manager, whole("vision"), whole("speech"), share("vision", guarantee=5))
+    refused = change(manager, share("speech", guarantee=4), share("vision", limit=4), status=400)
+    assert wrong(refused) == [
+        ("changes[1].limit", "below_guarantee"),
+        ("changes[0].guarantee", "exceeds_quota"),
+    ]
+    assert refused["errors"][1]["allowed"] == "at most 3"
+    change(manager, share("speech", guarantee=3))
+    lower = {"tenant": "vision-lab", "gpu_type": "cpu", "limit": 7}
+    answer = admin.post("/quota-changes", {"changes": [lower], "reason": "r"})
+    assert (answer.status_code, wrong(answer.json())) == (400, [("changes[0].limit", "below_guarantees")])
+    assert Quota.objects.get(gpu_type="cpu", tenant__slug="vision-lab").limit == 8
+    change(admin, share("speech", guarantee=2))  # a platform admin can, too
+    assert admin.post("/quota-changes", {"changes": [lower], "reason": "r"}).status_code == 200
+
+
+def test_all_errors_come_at_once_and_nothing_is_set(manager: Api) -> None:
+    refused = change(
+        manager,
+        whole("vision"),
+        share("speech", guarantee=1),
+        share("vision", guarantee=1, limit=2),
+        share("vision", guarantee=1),
+        status=400,
+    )
+    assert wrong(refused) == [("changes[1].project", "project_not_found"), ("changes[3]", "repeated")]
+    assert not Project.objects.exists()
+    for each in (
+        {**whole("vision"), "guarantee": 3},
+        {**share("vision"), "weight": 3},
+        {**share("vision"), "limit": 0},
+        {**share("vision"), "guarantee": None},
+        whole("vision", 1001),
+        whole("Vision lab"),
+        whole(""),
+    ):
+        change(manager, each, status=400)
+
+
+def test_an_outdated_change_is_refused(manager: Api) -> None:
+    change(manager, whole("vision", if_weight=None))
+    answer = change(manager, whole("vision", 3, if_weight=2), status=409)
+    assert wrong(answer) == [("changes[0].weight", "limit_changed")]
+    change(manager, whole("vision", if_weight=None), status=409)
+
+
+def test_a_set_is_undone_as_a_set_and_not_over_later_changes(manager: Api) -> None:
+    first = change(manager, whole("vision", 2), share("vision", guarantee=4, limit=6))["change_set"]
+    before = shown(manager)
+    gone = change(manager, whole("vision", None))["change_set"]
+    assert shown(manager) == []
+    undone = manager.post(f"{CHANGES}/{gone}/undo", {"reason": "Too early"})
+    assert (undone.status_code, shown(manager)) == (200, before)
+    again = change(manager, share("vision", guarantee=3))["change_set"]
+    assert manager.post(f"{CHANGES}/{first}/undo", {"reason": "r"}).status_code == 200
+    assert shown(manager) == [], "a project that the set made goes with all that it has"
+    assert manager.post(f"{CHANGES}/{again}/undo", {"reason": "r"}).status_code == 409
+    for other in ("none", "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11"):
+        assert manager.post(f"{CHANGES}/{other}/undo", {"reason": "r"}).status_code == 404
+
+
+def test_only_managers_and_admins_change_and_members_see(people: People, alice: Api) -> None:
+    change(alice, whole("vision"), status=403)
+    other = factories.tenant("other-lab")
+    Project.objects.create(tenant=other, slug="secret")
+    assert shown(alice) == []
+    assert alice.get("/tenants/other-lab/projects").status_code == 404
+    body = {"changes": [whole("x")], "reason": "r"}
+    assert alice.post("/tenants/other-lab/project-changes", body).status_code == 404
+
+
+def test_another_tenants_set_is_not_undone(manager: Api, people: People) -> None:
+    other = factories.tenant("other-lab")
+    row = ProjectChange.objects.create(
+        tenant=other,
+        project="x",
+        gpu_type="",
+        terms={"weight": [None, 1]},
+        reason="r",
+        change_set="0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11",
+    )
+    assert manager.post(f"{CHANGES}/{row.change_set}/undo", {"reason": "r"}).status_code == 404
+
+
+def submitted(caller: Api, **fields: Any) -> Any:
+    return caller.post("/tenants/vision-lab/jobs", {**SPEC, **fields})
+
+
+def test_a_job_names_its_project_or_is_in_the_default_one(manager: Api) -> None:
+    assert submitted(manager).json()["project"] == ""
+    change(manager, whole("vision"), whole("default"))
+    named = submitted(manager, project="vision").json()
+    assert (named["project"], named["spec"]["project"]) == ("vision", "vision")
+    plain = submitted(manager).json()
+    assert (plain["project"], "project" in plain["spec"]) == ("default", False)
+    found = manager.get("/jobs?tenant=vision-lab&project=vision").json()["items"]
+    assert [job["id"] for job in found] == [named["id"]]
+    copy = manager.post(f"/jobs/{named['id']}/clone", {}).json()
+    assert Job.objects.get(pk=copy["id"]).project == "vision"
+
+
+def test_a_project_that_the_tenant_does_not_have_is_an_error_of_the_field(manager: Api) -> None:
+    change(manager, whole("vision"))
+    answer = submitted(manager, project="vison")
+    assert answer.status_code == 400
+    error = answer.json()["errors"][0]
+    assert (error["path"], error["code"]) == ("project", "project_not_found")
+    assert error["message"] == "This tenant has no project vison. Did you mean vision?"
+    assert submitted(manager, project="Vision Lab").status_code == 400
+
+
+def test_a_preview_says_what_starts_because_of_the_change(manager: Api) -> None:
+    change(manager, whole("vision"), share("vision", limit=1))
+    job = submitted(manager, project="vision", resources={"cpus": 2, "memory": "1Gi"}).json()
+    would = change(manager, share("vision", limit=4), dry_run=True)
+    assert [each["job"] for each in would["effects"]["starts"]] == [job["id"]]
+    would = change(manager, whole("vision", 2), dry_run=True)
+    assert would["effects"] == {"over": [], "starts": [], "waits": []}
+    checked = manager.post(
+        "/tenants/vision-lab/jobs:validate",
+        {**SPEC, "project": "vision", "resources": {"cpus": 2, "memory": "1Gi"}},
+    ).json()
+    assert "EXCEEDS_PROJECT_LIMIT" in str(checked)
