@@ -1,0 +1,296 @@
+"""Gangs of GPU pods on fake nodes: through the whole platform, and the same pods created directly, bound by
+kube-scheduler.
+
+Both sides get a control plane of their own, real but for KWOK's nodes, on which no container runs. The platform's pods
+are read from its cluster and created again on the other one, without the node that the platform chose. A pod counts
+from the first request on, a job's submission or a pod's creation, until it is Running; one that did not run by the end
+keeps its gang partial, and its GPUs idle. Requests are those that the API server recorded of the platform.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+from bench.record import percentile, record
+from gpu_scheduler.clusters.base import ClusterError
+from gpu_scheduler.clusters.kubernetes import manifests
+from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from tests.cluster.folders import new_folder
+from tests.cluster.kubernetes_harness import provisioner
+from tests.cluster.pods import GPU_TYPE, provision, spec
+from tests.platform import Client, Platform, running, wait_for
+from tools.kube import binaries, fake
+from tools.kube.cluster import Cluster
+
+PODS = "/api/v1/pods"
+GPUS, MOST = 8, 8
+"""GPUs of a node; the most learners of a gang."""
+SIZES, SHARES = (1, 2, 4, 8), (30, 20, 20, 30)
+"""GPUs of each of a gang's learners, and how often: they need 3.9 on average."""
+CONNECTIONS = 8
+STUCK_S = 30.0
+"""Seconds without another pod that runs after which no other is expected."""
+Gang = tuple[int, int]
+"""Learners, and GPUs of each."""
+
+
+def gangs(pods: int, room: int, seed: int) -> list[Gang]:
+    """So many pods, in gangs of 1 to MOST. room: GPUs that they need at most."""
+    dice, found, left = random.Random(seed), list[Gang](), pods
+    while left:
+        learners = min(left, dice.randint(1, MOST))
+        [size] = dice.choices(SIZES, SHARES)
+        found.append((learners, size))
+        left -= learners
+    while sum(learners * size for learners, size in found) > room:
+        at = max(range(len(found)), key=lambda place: found[place][0] * found[place][1])
+        found[at] = (found[at][0], found[at][1] // 2)
+    return found
+
+
+class Progress:
+    """When each pod of a cluster was first seen to run, by a watch; in seconds since `begin`."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._stream = api, Stream()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self.began = self.last = time.monotonic()
+        self.running_s: dict[str, float] = {}
+        self.pods: dict[str, Object] = {}
+        self._thread.start()
+
+    def begin(self) -> None:
+        self.began = self.last = time.monotonic()
+
+    def until(self, pods: int) -> None:
+        """Until so many run, or no other does any more."""
+        while len(self.running_s) < pods and time.monotonic() - self.last < STUCK_S:
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._thread.join()
+
+    def partial(self) -> tuple[int, int]:
+        """Gangs of which some pods have a node and others have none; and the pods that have none."""
+        bound: dict[str, list[bool]] = {}
+        for pod in self.pods.values():
+            bound.setdefault(pod["metadata"]["labels"][manifests.GANG], []).append("nodeName" in pod["spec"])
+        partly = sum(1 for each in bound.values() if any(each) and not all(each))
+        return partly, sum(each.count(False) for each in bound.values())
+
+    def _follow(self) -> None:
+        while not self._stream.is_closed:
+            try:
+                listed = self._api.get(PODS)
+                for pod in listed["items"]:
+                    self._see("ADDED", pod)
+                version = listed["metadata"]["resourceVersion"]
+                while True:
+                    for change in self._api.watch(PODS, version, timeout_s=10, stream=self._stream):
+                        version = change["object"]["metadata"]["resourceVersion"]
+                        if change["type"] != "BOOKMARK":
+                            self._see(change["type"], change["object"])
+                    if self._stream.is_closed:
+                        return
+            except ClusterError:
+                self._stream.wait(0.5)
+
+    def _see(self, kind: str, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        if manifests.GANG not in pod["metadata"].get("labels", {}):
+            return
+        if kind == "DELETED":
+            self.pods.pop(name, None)
+            return
+        self.pods[name] = pod
+        if pod["status"].get("phase") == "Running" and name not in self.running_s:
+            self.last = time.monotonic()
+            self.running_s[name] = self.last - self.began
+
+
+@contextmanager
+def fake_cluster(nodes: int) -> Iterator[tuple[Cluster, Api]]:
+    """A control plane of this run's own with so many nodes, and the administrator's connections."""
+    cluster = Cluster(new_folder(f"bench-{uuid4().hex[:6]}"), binaries.build(), tied=True)
+    cluster.start()
+    try:
+        with closing(Api(str(cluster.kubeconfig))) as api:
+            made = [fake.node(f"gpu-{number}", gpus=GPUS) for number in range(nodes)]
+            in_parallel(lambda node: api.create(fake.NODES, node), made)
+            wait_for(
+                lambda: all(map(fake.is_schedulable, api.get(fake.NODES)["items"])),
+                within_s=300,
+                every_s=1,
+                what=f"{nodes} nodes",
+            )
+            yield cluster, api
+    finally:
+        cluster.stop()
+
+
+def in_parallel(work: Any, each: Sequence[Any]) -> list[Any]:
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        return list(threads.map(work, each))
+
+
+@contextmanager
+def platform_on(cluster: Cluster, folder: Path, gpus: int) -> Iterator[Platform]:
+    """With all GPUs for one tenant."""
+    name = f"bench-{uuid4().hex[:6]}"
+    env = {
+        "LUTHIER_CLUSTER": "kubernetes",
+        "KUBECONFIG": str(cluster.service_account()),
+        "KUBE_INSTALLATION": name,
+        "KUBE_AGENT_IMAGE": "test.invalid/agent:1",
+        "KUBE_RUNTIME_IMAGE": "test.invalid/{runtime}:1",
+        "KUBE_NAMESPACE_PREFIX": f"{name}-",
+        "KUBE_INGEST_PEERS": "10.0.0.1/32:443",
+    }
+    list(provisioner(cluster, KubernetesSettings(name, "x", namespace_prefix=f"{name}-")).installation())
+    with running(folder / "data", **env) as platform:
+        tenant = platform.client().tenant
+        change = {"limit": gpus, "reason": "measuring pods at scale"}
+        done = platform.client("admin").call("PUT", f"/tenants/{tenant}/quotas/{GPU_TYPE}", change)
+        assert done.status == 200, done
+        provision(platform, cluster)
+        yield platform
+
+
+def submit_all(client: Client, wanted: Sequence[Gang]) -> None:
+    def submit(numbered: tuple[int, Gang]) -> None:
+        number, (learners, gpus) = numbered
+        resources = {"learners": learners, "gpus": gpus, "cpus": 1, "memory": "64Mi"}
+        client.submit(spec(f"gang-{number}", "print()", resources=resources))
+
+    in_parallel(submit, list(enumerate(wanted)))
+
+
+def memory_mib(platform: Platform) -> dict[str, float]:
+    """Resident memory by role, of each process with its children: the most of any of that role."""
+    found: dict[str, float] = {}
+    for role, pid in platform.pids().items():
+        top = psutil.Process(pid)
+        used = sum(each.memory_info().rss for each in (top, *top.children(recursive=True))) / 2**20
+        kind = role.partition("-")[0]
+        found[kind] = max(found.get(kind, 0.0), used)
+    return found
+
+
+def through_the_platform(
+    nodes: int, wanted: Sequence[Gang], folder: Path
+) -> tuple[dict[str, float], list[Object]]:
+    pods = sum(learners for learners, _ in wanted)
+    with fake_cluster(nodes) as (cluster, api), platform_on(cluster, folder, nodes * GPUS) as platform:
+        before, memory = len(cluster.audited()), memory_mib(platform)["worker"]
+        with closing(Progress(api)) as progress:
+            progress.begin()
+            submit_all(platform.client(), wanted)
+            submitted_s = time.monotonic() - progress.began
+            progress.until(pods)
+            requests = cluster.audited()[before:]
+            partial, waiting = progress.partial()
+            made = list(progress.pods.values())
+        figures = {
+            **times(progress, pods),
+            "partial_gangs": partial,
+            "submitted_s": submitted_s,
+            "api_calls_per_1000_pods": 1000 * len(requests) / pods,
+            "api_lists_and_watches": sum(1 for each in requests if each["verb"] in ("list", "watch")),
+            "worker_before_mib": memory,
+            "worker_mib": memory_mib(platform)["worker"],
+            "web_mib": memory_mib(platform)["web"],
+        }
+        kinds = Counter(
+            f"{each['verb']} {each['objectRef']['resource']} {each['responseStatus']['code']}"
+            for each in requests
+        )
+        print(f"platform: {figures}, {waiting} without a node\n{dict(kinds.most_common())}", flush=True)
+        return figures, made
+
+
+def times(progress: Progress, pods: int) -> dict[str, float]:
+    found = sorted(progress.running_s.values())
+    assert found, "no pod ran"
+    return {
+        "running": len(found),
+        "not_running": pods - len(found),
+        "last_running_s": found[-1],
+        "p50_running_s": percentile(found, 0.5),
+        "pods_per_s": len(found) / found[-1],
+    }
+
+
+def directly(nodes: int, made: Sequence[Object]) -> dict[str, float]:
+    """The same pods in a namespace of their own."""
+    with fake_cluster(nodes) as (_, api):
+        api.create("/api/v1/namespaces", {"metadata": {"name": "plain"}})
+        accounts = "/api/v1/namespaces/plain/serviceaccounts"
+        wait_for(lambda: api.get(accounts)["items"], within_s=60, what="the service account")
+        with closing(Progress(api)) as progress:
+            progress.begin()
+            in_parallel(lambda pod: api.create("/api/v1/namespaces/plain/pods", plain(pod)), made)
+            created_s = time.monotonic() - progress.began
+            progress.until(len(made))
+            partial, waiting = progress.partial()
+        figures = times(progress, len(made)) | {"partial_gangs": partial, "submitted_s": created_s}
+        print(f"plain: {figures}, {waiting} without a node", flush=True)
+        return figures
+
+
+def plain(pod: Object) -> Object:
+    """What a person would create: without what the platform and the cluster added."""
+    kept = {
+        name: value for name, value in pod["spec"].items() if name not in ("affinity", "nodeName", "priority")
+    }
+    metadata = {"name": pod["metadata"]["name"], "labels": pod["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": kept}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--nodes", type=int, default=1000)
+    arguments.add_argument("--pods", type=int, default=2000)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--record", action="store_true", help="keep the figures")
+    chosen = arguments.parse_args()
+    wanted = gangs(chosen.pods, chosen.nodes * GPUS, chosen.seed)
+    needs = sum(learners * size for learners, size in wanted)
+    print(f"{len(wanted)} gangs, {chosen.pods} pods, {needs} of {chosen.nodes * GPUS} GPUs", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ours, made = through_the_platform(chosen.nodes, wanted, Path(folder))
+    theirs = directly(chosen.nodes, made)
+    figures: dict[str, float] = {"gangs": len(wanted), "gpus_needed_share": needs / (chosen.nodes * GPUS)}
+    figures |= {f"platform_{name}": value for name, value in ours.items()}
+    figures |= {f"plain_{name}": value for name, value in theirs.items()}
+    figures["time_ratio"] = ours["last_running_s"] / theirs["last_running_s"]
+    figures["load_average"] = os.getloadavg()[0]
+    if not chosen.record:
+        print(figures)
+        return
+    record(
+        "pods_at_scale",
+        figures,
+        command=f"python -m bench.pods_at_scale --nodes {chosen.nodes} --pods {chosen.pods} --record",
+        baseline="the same pods created directly and bound by kube-scheduler, in the same run",
+        aims={"time_ratio": 1.5, "platform_partial_gangs": 0, "platform_not_running": 0},
+    )
+
+
+if __name__ == "__main__":
+    main()
