@@ -146,7 +146,7 @@ def _answer_passkey(request: HttpRequest, known: Awaited, answer: str) -> HttpRe
     if response is not None:
         return response
     for error in refusals:
-        if not isinstance(error, PasskeyTooLate):  # which tells nothing about the passkey
+        if not isinstance(error, PasskeyTooLate):  # which says nothing of the passkey
             more = {"copied": True} if isinstance(error, PasskeyCopied) else {}
             _count_failure(request, known.user, by=two_factor.PASSKEY, **more)
         return _ask(request, known.user, error.message)

@@ -108,7 +108,7 @@ def turn_off(request: HttpRequest) -> HttpResponse:
 def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, done: str) -> HttpResponse:
     """Remove one second factor or all, with the password; every other session of this person ends.
 
-    Whoever holds what is removed may have begun one with it. field: of the form, for what was wrong.
+    Someone who holds what is removed may have begun one with it. field: of the form, for what was wrong.
     """
     user = person(request)
 
