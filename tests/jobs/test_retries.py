@@ -154,7 +154,7 @@ def test_an_admission_that_the_database_broke_off_is_made_after_all(
     failpoints.arm(pass_by)
     with cycle_lease.held() as token:
         assert token is not None
-        assert cycle._admit(Start(job.pk, Placement("cpu", ("node-a", "node-a"))), "memory", token)
+        assert cycle._admit(Start(job.pk, Placement("cpu", ("node-a", "node-a"))), "memory", token, None)
     failpoints.arm(None)
     thread.join()
     assert failures == []

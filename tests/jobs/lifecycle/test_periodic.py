@@ -45,8 +45,8 @@ def be_due() -> None:
 
 def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
     assert set(periodic.run_due()) == {
-        "blobs", "compact", "fairness", "forecast", "measure", "notice", "orphans", "purge", "retention", "rollups",
-        "seal", "storage", "tidy", "usage",
+        "blobs", "compact", "decisions", "fairness", "forecast", "measure", "notice", "orphans", "purge", "retention",
+        "rollups", "seal", "storage", "tidy", "usage",
     }  # fmt: skip
     assert periodic.run_due() == []
     assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
