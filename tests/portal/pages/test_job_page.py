@@ -405,7 +405,8 @@ def test_a_guest_sees_the_job_in_the_shell_of_their_own_tenants(
         links = set(re.findall(r'href="(/t/[^"?#]*)', page))
         own = {link for link in links if link.startswith(f"/t/vision-lab/jobs/{job.pk}")}
         assert links - own == {
-            f"/t/nlp-research/{place}" for place in ("", "jobs", "members", "usage", "secrets", "tokens")
+            f"/t/nlp-research/{place}"
+            for place in ("", "jobs", "members", "projects", "usage", "secrets", "tokens")
         }
         assert "Shared with you" in page
     page = open_page(carl, job)
