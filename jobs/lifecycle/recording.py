@@ -12,13 +12,14 @@ from datetime import timedelta
 from hashlib import sha256
 
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 from django.db.models.functions import Now
 
 from gpu_scheduler import record
 from gpu_scheduler.model import Plan, Snapshot
 from gpu_scheduler.policies.base import policy_of
 from jobs.models import DecidedPlan
+from jobs.retries import database_away
 from jobs.selectors.decisions import program_of
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,11 @@ def source_of(seen: Snapshot, decided: Plan) -> Source | None:
         last = DecidedPlan.objects.order_by("-pk").values_list("decided__reserved", flat=True).first()
         if last == list(decided.reserved):
             return None
-    text = record.written(seen)
+    try:
+        text = record.written(seen)
+    except (TypeError, ValueError):  # a defect of ours, which must not stop what was decided
+        logger.exception("a snapshot could not be written down")
+        return None
     return Source(sha256(text).hexdigest(), program_of(policy_of(seen)), text)
 
 
@@ -61,18 +66,21 @@ def keep(source: Source | None, decided: Plan) -> None:
     if source is None:
         return
     fits = len(source.text) <= LARGEST
-    DecidedPlan.objects.bulk_create(
-        [
-            DecidedPlan(
-                digest=source.digest,
-                policy=settings.LUTHIER_SCHEDULER_POLICY,
-                program=source.program,
-                decided=record.decisions(decided),
-                snapshot=zlib.compress(source.text, 1) if fits else None,
-            )
-        ],
-        ignore_conflicts=True,  # the same snapshot gave the same decisions before
+    row = DecidedPlan(
+        digest=source.digest,
+        policy=settings.LUTHIER_SCHEDULER_POLICY,
+        program=source.program,
+        decided=record.decisions(decided),
+        snapshot=zlib.compress(source.text, 1) if fits else None,
     )
+    try:
+        with transaction.atomic():
+            # The same snapshot gave the same decisions before.
+            DecidedPlan.objects.bulk_create([row], ignore_conflicts=True)
+    except DatabaseError as error:
+        if database_away(error):
+            raise
+        logger.exception("a plan could not be stored")  # the rest of the pass does not depend on it
 
 
 FORGET = """

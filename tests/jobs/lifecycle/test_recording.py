@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db.models.functions import Now
 
+from gpu_scheduler import record
 from jobs.lifecycle import recording
 from jobs.models import DecidedPlan, Job
 from jobs.selectors import decisions
@@ -43,6 +44,26 @@ def test_a_start_says_what_it_was_decided_from_and_is_decided_again(world: World
     assert (checked.verdict, checked.same_program, checked.digest) == (Verdict.SAME, True, stored.digest)
     assert verdicts(job.pk) == [Verdict.SAME]
     assert not waits.events.filter(numbers__has_key="plan")
+
+
+def test_what_cannot_be_written_down_is_decided_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> bytes:
+        raise TypeError("no part of a snapshot")
+
+    job = world.submit(slots=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "written", refuse)
+        assert one_pass() == [job.pk]
+    assert not job.events.filter(numbers__has_key="plan")
+    job, waits = world.submit(slots=2), world.submit(slots=4)
+    monkeypatch.setattr(record, "decisions", lambda _: {"starts": "\x00"})  # which the database refuses
+    assert one_pass() == [job.pk]
+    assert job.events.filter(numbers__has_key="plan").exists()
+    waits.refresh_from_db()
+    assert waits.reason_code, "the pass went on"
+    assert not DecidedPlan.objects.exists()
 
 
 def test_a_stop_and_a_resize_say_it_too(world: World) -> None:
