@@ -25,7 +25,7 @@ from tenants import access
 from tenants.errors import NotAllowed, ServiceError
 from tenants.models import ProjectChange, Tenant
 from tenants.roles import Permission
-from tenants.services.projects import WHOLE, Change, projects_of
+from tenants.services.projects import WHOLE, Change, projects_of, usual
 
 SETS_SHOWN = 30
 NEW = "+"
@@ -120,15 +120,12 @@ def _changes(fields: Mapping[str, str], kinds: Sequence[str]) -> Iterator[Change
             yield Change(name, WHOLE, {"weight": None}, seen.get((slug, WHOLE), {}))
             continue
         for kind in (WHOLE, *kinds):
-            usual: dict[str, int | None] = (
-                {"weight": None} if kind == WHOLE else {"guarantee": 0, "limit": None}
-            )
-            before = seen.get((slug, kind), usual)
+            before = seen.get((slug, kind), usual(kind))
             typed = {
                 term: _number(
                     fields.get(f"{term}:{slug}:{kind}", ""), name, term, 1 if term == "weight" else 0
                 )
-                for term in usual
+                for term in usual(kind)
             }
             terms = {term: value for term, value in typed.items() if value != before.get(term)}
             if terms:
@@ -148,14 +145,17 @@ def _seen(text: str) -> Seen:
     """What the form was made of, as it came back. Raises ValueError if that is not what these pages send."""
     wrong = ValueError("The form is not complete. Reload the page, and enter the changes again.")
     try:
-        return {
+        found = {
             (str(project), str(kind)): {
                 str(term): None if value is None else int(value) for term, value in terms.items()
             }
             for project, kind, terms in json.loads(text)
         }
-    except (AttributeError, TypeError, ValueError, RecursionError):
+    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError):
         raise wrong from None
+    if any(terms.keys() != set(usual(kind)) for (_, kind), terms in found.items()):
+        raise wrong
+    return found
 
 
 def _named(line: str, changes: Sequence[Change]) -> str:

@@ -18,11 +18,12 @@ from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT, QUOTA_LOCK
 
 WHOLE = ""
 """In place of a slot type: what is set for a project as a whole."""
-USUAL: Mapping[str, int | None] = {"guarantee": 0, "limit": None}
-"""What a project has of a slot type by default."""
 MAX_PROJECTS = 50
 """In one tenant: each one is a queue of its own in every plan."""
 Term = int | None
+USUAL: Mapping[str, Term] = {"guarantee": 0, "limit": None}
+"""What a project has of a slot type by default."""
+NO_PROJECT: Mapping[str, Term] = {"weight": None}
 State = dict[tuple[str, str], dict[str, Term]]
 """By project and slot type, what is set; by project and WHOLE its weight. A project that has none does not exist."""
 
@@ -69,9 +70,7 @@ def project_changes_apply(
         *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
     )
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            # Quotas and projects change one after the other: guarantees must not exceed what the tenant has.
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
+        _lock()
         before = projects_of(tenant)
         _refuse_outdated(changes, before)
         after = _after(changes, before)
@@ -90,6 +89,7 @@ def project_changes_apply(
     return ChangeSet(change_set, applied, after)
 
 
+@transaction.atomic
 def project_changes_undo(
     *, user: access.Person, tenant: Tenant, change_set: uuid.UUID, reason: str, dry_run: bool = False
 ) -> ChangeSet:
@@ -107,13 +107,40 @@ def project_changes_undo(
         )
         for row in rows
     ]
+    _lock()
     # A project that is to be removed takes its shares with it; what is left to set comes after it exists.
     changes.sort(key=lambda change: change.gpu_type != WHOLE)
     gone = {
         change.project for change in changes if change.gpu_type == WHOLE and change.terms["weight"] is None
     }
+    _refuse_more(gone, changes, projects_of(tenant))
     kept = [change for change in changes if change.gpu_type == WHOLE or change.project not in gone]
     return project_changes_apply(user=user, tenant=tenant, changes=kept, reason=reason, dry_run=dry_run)
+
+
+def _lock() -> None:
+    """Quotas and projects change one after the other: guarantees must not exceed what the tenant has."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
+
+
+def _refuse_more(gone: set[str], changes: Sequence[Change], now: State) -> None:
+    """Raise LimitChanged where a project that an undo removes has shares that the set did not give it."""
+    given = {(change.project, change.gpu_type): change.if_terms for change in changes}
+    wrong = [
+        problem(
+            "change_set", "limit_changed", f"{project} has since been given other shares of {kind}", project
+        )
+        for (project, kind), terms in now.items()
+        if project in gone and kind != WHOLE and terms != {**USUAL, **given.get((project, kind), {})}
+    ]
+    if wrong:
+        raise LimitChanged(errors=wrong)
+
+
+def usual(gpu_type: str) -> Mapping[str, Term]:
+    """What is set of a slot type, or of the project as a whole, where nothing was."""
+    return NO_PROJECT if gpu_type == WHOLE else USUAL
 
 
 def projects_of(tenant: Tenant) -> State:
@@ -152,10 +179,11 @@ def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
 def _refuse_outdated(changes: Sequence[Change], before: State) -> None:
     wrong = []
     for index, change in enumerate(changes):
-        usual = {"weight": None} if change.gpu_type == WHOLE else USUAL
-        now = before.get((change.project, change.gpu_type), usual)
+        now = before.get((change.project, change.gpu_type), usual(change.gpu_type))
         wrong += [
-            problem(f"changes[{index}].{name}", "limit_changed", f"it is {now[name]}", seen, now[name])
+            problem(
+                f"changes[{index}].{name}", "limit_changed", f"it is {now.get(name)}", seen, now.get(name)
+            )
             for name, seen in change.if_terms.items()
             if now.get(name) != seen
         ]
@@ -223,9 +251,9 @@ def _too_many(changes: Sequence[Change], after: State) -> Iterator[dict[str, Any
 
 def _differences(before: State, after: State) -> Iterator[Applied]:
     for key in sorted(before.keys() | after.keys()):
-        usual: Mapping[str, Term] = {"weight": None} if key[1] == WHOLE else USUAL
-        old, new = before.get(key, usual), after.get(key, usual)
-        terms = {name: (old[name], new[name]) for name in usual if old[name] != new[name]}
+        default = usual(key[1])
+        old, new = before.get(key, default), after.get(key, default)
+        terms = {name: (old[name], new[name]) for name in default if old[name] != new[name]}
         if terms:
             yield Applied(*key, terms)
 

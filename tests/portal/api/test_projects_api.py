@@ -134,9 +134,9 @@ def test_a_set_is_undone_as_a_set_and_not_over_later_changes(manager: Api) -> No
     undone = manager.post(f"{CHANGES}/{gone}/undo", {"reason": "Too early"})
     assert (undone.status_code, shown(manager)) == (200, before)
     again = change(manager, share("vision", guarantee=3))["change_set"]
-    assert manager.post(f"{CHANGES}/{first}/undo", {"reason": "r"}).status_code == 200
-    assert shown(manager) == [], "a project that the set made goes with all that it has"
-    assert manager.post(f"{CHANGES}/{again}/undo", {"reason": "r"}).status_code == 409
+    assert manager.post(f"{CHANGES}/{first}/undo", {"reason": "r"}).status_code == 409
+    assert manager.post(f"{CHANGES}/{again}/undo", {"reason": "r"}).status_code == 200
+    assert shown(manager) == before
     for other in ("none", "0f1f7b3e-6a53-4b7a-9a0e-6b8a2b8a2f11"):
         assert manager.post(f"{CHANGES}/{other}/undo", {"reason": "r"}).status_code == 404
 
@@ -149,6 +149,19 @@ def test_only_managers_and_admins_change_and_members_see(people: People, alice: 
     assert alice.get("/tenants/other-lab/projects").status_code == 404
     body = {"changes": [whole("x")], "reason": "r"}
     assert alice.post("/tenants/other-lab/project-changes", body).status_code == 404
+
+
+def test_an_undo_removes_no_project_that_has_been_given_more_since(manager: Api) -> None:
+    made = change(manager, whole("vision"), share("vision", guarantee=1))["change_set"]
+    change(manager, share("vision", limit=3))
+    before = shown(manager)
+    refused = manager.post(f"{CHANGES}/{made}/undo", {"reason": "r"})
+    assert refused.status_code == 409
+    assert "vision has since been given other shares of cpu" in str(refused.json())
+    assert shown(manager) == before
+    change(manager, share("vision", limit=None))
+    assert manager.post(f"{CHANGES}/{made}/undo", {"reason": "r"}).status_code == 200
+    assert shown(manager) == []
 
 
 def test_another_tenants_set_is_not_undone(manager: Api, people: People) -> None:

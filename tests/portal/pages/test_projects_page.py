@@ -71,6 +71,8 @@ def test_what_is_wrong_is_named_and_what_was_typed_stays(manager: Client) -> Non
         {"new": "vision", "reason": ""},
         {"new": "vision", "seen": "{"},
         {"new": "vision", "seen": "[[1]]"},
+        {"new": "vision", "seen": '[["vision", "", {"weight": Infinity}]]'},
+        {"new": "vision", "seen": '[["vision", "", {"color": 1}]]', "remove:vision": "yes"},
         {},
     ):
         assert send(manager, **fields).status_code == 422, fields
