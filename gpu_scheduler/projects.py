@@ -84,13 +84,15 @@ class Projects:
             self.account(gang, slot_type).used += slots
 
     def rank(self, gang: Gang, slot_types: Iterable[str]) -> tuple[bool, float]:
-        """How soon the gang's project has its turn, the lowest first: those whose guarantee covers the gang on one of
-        these types, then those that use the smallest part of what the tenant can have, by their weight."""
+        """How soon the gang's project has its turn, the lowest first: those below their guarantee of one of the types,
+        then those that use the smallest part of what the tenant can have, by their weight.
+
+        Whether the guarantee covers all of the gang does not matter: one that is too large, or never starts, would hide
+        the smaller ones behind it. So the last start can exceed the guarantee.
+        """
         tenant = gang.tenant
-        covered = False
-        for slot_type in slot_types:
-            account = self.account(gang, slot_type)
-            covered = covered or account.used + gang.asked <= account.guarantee
+        accounts = [self.account(gang, slot_type) for slot_type in slot_types]
+        below = any(account.used < account.guarantee for account in accounts)
         weight = self._weights.get((tenant, gang.project), 1)
         share = max(
             (
@@ -99,7 +101,7 @@ class Projects:
             ),
             default=0.0,
         )
-        return not covered, share / weight
+        return not below, share / weight
 
     def of_type(self, slot_type: str) -> Projects:
         """A copy of what concerns this type, to be changed by itself."""

@@ -13,6 +13,7 @@ from hashlib import sha256
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
+from django.db.models import Max, Q
 from django.db.models.functions import Now
 
 from gpu_scheduler import record
@@ -28,6 +29,8 @@ LARGEST = 2 << 20
 """Bytes of a snapshot's text beyond which it is not kept: some 8,000 jobs, waiting and running. Its digest is."""
 KEPT_BYTES = 64 << 20
 """Of the newest snapshots, compressed, that are kept."""
+KEPT_PLANS = 200_000
+"""The most plans that are kept, with or without their snapshots."""
 TASK, EVERY_S = "decisions", 60.0
 
 
@@ -97,7 +100,8 @@ def forget(_: dict[str, object]) -> dict[str, object]:
     """Remove the snapshots beyond KEPT_BYTES, the oldest first, and whole plans when deleted jobs are purged: a
     snapshot names jobs of all tenants."""
     over = Now() - timedelta(days=settings.LUTHIER_RETENTION_DAYS)
-    removed, _rows = DecidedPlan.objects.filter(at__lt=over).delete()
+    newest = DecidedPlan.objects.aggregate(newest=Max("pk"))["newest"] or 0
+    removed, _rows = DecidedPlan.objects.filter(Q(at__lt=over) | Q(pk__lte=newest - KEPT_PLANS)).delete()
     with connection.cursor() as cursor:
         cursor.execute(FORGET, [KEPT_BYTES])
         return {"removed": removed, "snapshots": cursor.rowcount}

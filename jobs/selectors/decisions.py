@@ -92,6 +92,10 @@ def _checked(row: DecidedPlan) -> Checked:
         verdict, differs = _planned_again(row, policy, same_program=same_program)
     except (BadPolicy, record.NotReadable):
         verdict = Verdict.UNREADABLE
+    except Exception:
+        if same_program:
+            raise
+        verdict = Verdict.UNREADABLE  # to this program, the snapshot of another one
     return Checked(row.digest, row.at, row.policy, verdict, same_program, row.decided, differs)
 
 

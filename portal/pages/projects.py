@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import Max
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
@@ -236,8 +237,10 @@ def _row(slug: str, weight: int | str, shares: Any, fields: Mapping[str, str]) -
 
 
 def _sets(tenant: Tenant) -> list[dict[str, Any]]:
-    """The newest sets with their changes."""
-    rows = ProjectChange.objects.filter(tenant=tenant).select_related("actor").order_by("-pk")[:500]
+    """The newest sets with their changes, each one whole."""
+    changes = ProjectChange.objects.filter(tenant=tenant)
+    newest = changes.values("change_set").annotate(last=Max("pk")).order_by("-last")[:SETS_SHOWN]
+    rows = changes.filter(change_set__in=newest.values("change_set")).select_related("actor").order_by("-pk")
     found = []
     for change_set, lines in groupby(rows, key=lambda row: row.change_set):
         each = list(lines)
@@ -250,4 +253,4 @@ def _sets(tenant: Tenant) -> list[dict[str, Any]]:
                 "lines": [_line(row.project, row.gpu_type, row.terms) for row in reversed(each)],
             }
         )
-    return found[:SETS_SHOWN]
+    return found

@@ -214,7 +214,8 @@ def _missing(changes: Sequence[Change], after: State) -> Iterator[dict[str, Any]
                 f"changes[{index}]", "repeated", "this project and type appear twice", change.project
             )
         seen.add(key)
-        if change.gpu_type != WHOLE and (change.project, WHOLE) not in after:
+        sets_weight = change.gpu_type == WHOLE and "weight" in change.terms
+        if not sets_weight and (change.project, WHOLE) not in after:
             text = "the tenant has no such project: set its weight, with an empty gpu_type, to make it"
             yield problem(f"changes[{index}].project", "project_not_found", text, change.project)
         terms = after.get(key, {})

@@ -40,8 +40,24 @@ def test_a_project_below_its_guarantee_comes_first() -> None:
     divided = replace(world, projects=(project("vision", 8), project("speech")))
     assert started(plan(world)) == ["j1"]
     assert started(plan(divided)) == ["j2"]
-    beyond = replace(world, projects=(project("vision", 7), project("speech")))
+    beyond = replace(world, projects=(project("vision", 6), project("speech")))
     assert started(plan(beyond)) == ["j1"]
+
+
+def test_a_job_that_is_too_large_hides_none_behind_it_from_the_guarantee() -> None:
+    world = snapshot(
+        nodes(a1=2),
+        [
+            gang("j1", 1, 4, project="vision"),
+            gang("j2", project="vision"),
+            gang("j3", 1, 2, project="speech"),
+        ],
+        [running("r", "a1", slots=1, project="vision")],
+        limits={"red": 8},
+    )
+    divided = replace(world, projects=(project("vision", 3), project("speech")))
+    assert started(plan(divided)) == ["j2"]
+    assert [wait.code for wait in plan(divided).waits if wait.job == "j1"] == [WaitReason.NO_MATCHING_POOL]
 
 
 def test_beyond_guarantees_the_least_use_by_weight_comes_first_after_every_start() -> None:
