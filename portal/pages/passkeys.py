@@ -12,9 +12,8 @@ from django.views.decorators.http import require_POST
 
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.guard import person, signed_in
-from portal.pages.session_start import prove
 from portal.pages.site import CHALLENGE, given, refused, site_of
-from portal.pages.two_factor import BASE, confirmed, give_codes, problem_of, remove, show
+from portal.pages.two_factor import BASE, confirmed, problem_of, remove, show, turned_on
 from tenants import passkeys, two_factor
 from tenants.errors import NotFound, ServiceError
 
@@ -56,14 +55,10 @@ def add(request: HttpRequest) -> HttpResponse:
     except ServiceError as error:
         return show(request, problems={"passkey": problem_of(error)})
     request.session.pop(CHALLENGE, None)
-    response = HttpResponseRedirect(BASE)
-    if not codes:
-        say(request, ADDED)
-    elif two_factor.codes_current(user, codes):  # what was turned off since takes its codes along
-        prove(request, second=two_factor.PASSKEY)
-        say(request, f"{ADDED} Two-factor authentication is on. All other sessions were signed out.")
-        give_codes(request, response, codes)
-    return response
+    if codes:
+        return turned_on(request, codes, second=two_factor.PASSKEY, said=ADDED)
+    say(request, ADDED)
+    return HttpResponseRedirect(BASE)
 
 
 @require_POST

@@ -79,12 +79,18 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
     except ServiceError as error:
         return show(request, problems={"code": problem_of(error)})
     request.session.pop(BEGUN, None)
+    return turned_on(request, codes, second=two_factor.APP)
+
+
+def turned_on(request: HttpRequest, codes: list[str], *, second: str, said: str = "") -> HttpResponse:
+    """Back to the page, with the recovery codes of a first second factor that counts now; `said` comes before it is
+    said that it does."""
     response = HttpResponseRedirect(BASE)
     if two_factor.codes_current(
-        user, codes
-    ):  # an app that was replaced or removed since takes its codes along
-        prove(request, second=two_factor.APP)
-        say(request, "Two-factor authentication is on. All other sessions were signed out.")
+        person(request), codes
+    ):  # what was replaced or removed since takes its codes along
+        prove(request, second=second)
+        say(request, f"{said} Two-factor authentication is on. All other sessions were signed out.".lstrip())
         give_codes(request, response, codes)
     return response
 
