@@ -15,13 +15,12 @@ from portal.api import paging, permissions
 from portal.api.fields import (
     PagedQuery,
     ShortListQuery,
-    StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
-from portal.api.quotas import AffectedJobSerializer
+from portal.api.quotas import AffectedJobSerializer, ReasonRequest
 from tenants.errors import NotFound
 from tenants.roles import Permission
 from tenants.services.projects import WHOLE, Change, ChangeSet
@@ -85,10 +84,8 @@ class ProjectChangeRequest(StrictSerializer):
         return wrong
 
 
-class ProjectChangesRequest(StrictSerializer):
+class ProjectChangesRequest(ReasonRequest):
     changes = serializers.ListField(child=ProjectChangeRequest(), min_length=1, max_length=500)
-    reason = StrictCharField(max_length=500)
-    dry_run = StrictBooleanField(required=False, default=False)
 
 
 class AppliedSerializer(ReadSerializer):
@@ -157,14 +154,9 @@ def project_changes(call: Call, t: str) -> dict[str, Any]:
     return _shown(call, made, before)
 
 
-class ProjectUndoRequest(StrictSerializer):
-    reason = StrictCharField(max_length=500)
-    dry_run = StrictBooleanField(required=False, default=False)
-
-
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_PROJECTS),
-    In=ProjectUndoRequest,
+    In=ReasonRequest,
     Out=ProjectChangesSerializer,
     request_example={"reason": "The deadline is over"},
     fails=(409,),

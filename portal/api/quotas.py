@@ -229,10 +229,15 @@ class ChangeRequest(TermsRequest, WholeTermsRequest):
         )
 
 
-class ChangeSetRequest(StrictSerializer):
-    changes = serializers.ListField(child=ChangeRequest(), min_length=1, max_length=500)
+class ReasonRequest(StrictSerializer):
+    """Why something is changed that has a history. With dry_run nothing is."""
+
     reason = StrictCharField(max_length=500)
     dry_run = StrictBooleanField(required=False, default=False)
+
+
+class ChangeSetRequest(ReasonRequest):
+    changes = serializers.ListField(child=ChangeRequest(), min_length=1, max_length=500)
 
 
 class AppliedChangeSerializer(ReadSerializer):

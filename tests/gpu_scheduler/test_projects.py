@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -246,7 +247,9 @@ def test_no_plan_exceeds_a_projects_limit_and_every_reason_is_true(world: Snapsh
 
 @settings(max_examples=60, deadline=None)
 @given(divided_worlds(), st.randoms(use_true_random=False))
-def test_the_plan_does_not_depend_on_the_order_of_the_snapshots_parts(world: Snapshot, chance) -> None:  # type: ignore[no-untyped-def]
+def test_the_plan_does_not_depend_on_the_order_of_the_snapshots_parts(
+    world: Snapshot, chance: Random
+) -> None:
     parts = {name: list(getattr(world, name)) for name in ("waiting", "running", "projects")}
     for part in parts.values():
         chance.shuffle(part)

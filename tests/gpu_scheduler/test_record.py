@@ -16,6 +16,8 @@ from gpu_scheduler.model import (
     GradientNoise,
     Node,
     Profile,
+    Project,
+    ProjectShare,
     Range,
     Resize,
     Resources,
@@ -23,15 +25,17 @@ from gpu_scheduler.model import (
     Snapshot,
     StepTimes,
     Stop,
+    TenantState,
     Topology,
 )
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
 from tests.gpu_scheduler.elastic_runs import elastic_worlds
+from tests.gpu_scheduler.test_projects import divided_worlds
 from tests.gpu_scheduler.worlds import NOON, gang, racked_worlds, running, snapshot, worlds
 
 
-@given(st.one_of(worlds(), racked_worlds(), elastic_worlds()))
+@given(st.one_of(worlds(), racked_worlds(), elastic_worlds(), divided_worlds()))
 def test_a_snapshot_that_was_written_down_gives_the_same_plan(seen: Snapshot) -> None:
     text = record.written(seen)
     again = record.read(text, policy_of(seen))
@@ -51,6 +55,7 @@ def full() -> Snapshot:
         elastic=profile,
         learners=Range(2, 4),
         target=3,
+        project="vision",
     )
     node = Node(
         "a1", "a100", Resources(8, 9.5, 10), True, Resources(1, 2.0, 3), "rack", "block", True, NOON,
@@ -64,7 +69,13 @@ def full() -> Snapshot:
         for order in (Stop("r1", "preempted", "j1", 3), Resize("r1", 1, 3, "j1"))
     ]  # fmt: skip
     return snapshot(
-        [node], [job], runs, policy_state={"j1": NOON}, promised={"j1": None, "r1": NOON + timedelta(1)}
+        [node],
+        [job],
+        runs,
+        policy_state={"j1": NOON},
+        promised={"j1": None, "r1": NOON + timedelta(1)},
+        tenants=(TenantState("red"),),
+        projects=(Project("red", "vision", 2, (ProjectShare("a100", 3, 4), ProjectShare("h200"))),),
     )
 
 
@@ -81,20 +92,18 @@ def test_any_change_is_another_text() -> None:
     seen = full()
     texts = {record.written(seen)}
     parts: list[tuple[Any, str]] = [(seen.waiting[0], "waiting"), (seen.running[0], "running")]
-    parts += [(seen.nodes[0], "nodes"), (seen.quotas[0], "quotas")]
+    parts += [(seen.nodes[0], "nodes"), (seen.quotas[0], "quotas"), (seen.tenants[0], "tenants")]
+    parts += [(seen.projects[0], "projects")]
+    others: dict[str, Any] = {"now": NOON + timedelta(1), "policy_state": {}, "promised": {}}
+    assert {name for _, name in parts} | others.keys() | {"policy"} == {each.name for each in fields(seen)}
     changes = 1
     for part, name in parts:
         for each in fields(part):
             if each.init:
                 texts.add(record.written(replace(seen, **{name: (_changed(part, each.name),)})))
                 changes += 1
-    for name, value in (
-        ("now", NOON + timedelta(1)),
-        ("policy_state", {}),
-        ("promised", {}),
-        ("tenants", (1,)),
-    ):
-        texts.add(record.written(replace(seen, **{name: value})))  # type: ignore[arg-type]
+    for name, value in others.items():
+        texts.add(record.written(replace(seen, **{name: value})))
         changes += 1
     assert len(texts) == changes
 
@@ -122,7 +131,7 @@ def _changed(part: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"[1,2]", b'{"Gang":[]}', b'[{"Gun":[]},1,1,1,1,1,1,1]', b"\xff"]
+    "text", [b"", b"[]", b"[1,2]", b'{"Gang":[]}', b'[{"Gun":[]},1,1,1,1,1,1,1,1]', b"\xff"]
 )
 def test_other_text_is_refused(text: bytes) -> None:
     with pytest.raises(record.NotReadable):
