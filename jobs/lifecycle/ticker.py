@@ -54,18 +54,24 @@ class ChangedGangs:
 
 
 class Ticker(threading.Thread):
-    """Ticks every tick_s ± 20 % until it is stopped."""
+    """Ticks every tick_s ± 20 % until it is stopped, and at once when its threads run out of work while more is due."""
 
     def __init__(self, name: str, *, tick_s: float | None = None) -> None:
         super().__init__(name="ticker", daemon=True)
         self.worker_name = name
         self.tick_s = tick_s or settings.LUTHIER_TICK_S
         self._over = threading.Event()
+        self._woken = threading.Event()
         self._worker_id: int | None = None
         self._watch: Watch | None = None
         self._changed_gangs = ChangedGangs()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lifecycle")
         self._busy: set[Future[None]] = set()
+        self._pending = 0
+        """Of this work, what has not ended."""
+        self._pending_lock = threading.Lock()
+        self._left_more = False
+        """The last claim took as many jobs as it might: more may be due."""
         self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
 
     def run(self) -> None:
@@ -79,7 +85,8 @@ class Ticker(threading.Thread):
                 connection.close()
             except Exception:
                 logger.exception("a tick failed")
-            self._over.wait(self.tick_s * random.uniform(0.8, 1.2))
+            self._woken.wait(self.tick_s * random.uniform(0.8, 1.2))
+            self._woken.clear()
         self._deregister()
 
     def tick(self) -> None:
@@ -87,9 +94,11 @@ class Ticker(threading.Thread):
         if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
             self._worker_id = leases.register_worker(self.worker_name)
         self._busy = {work for work in self._busy if not work.done()}
-        room = 2 * BATCH - len(self._busy)
-        if room > 0:
-            for lease in leases.claim_due(leases.owner(), min(BATCH, room)):
+        wanted = min(BATCH, 2 * BATCH - len(self._busy))
+        if wanted > 0:
+            claimed = leases.claim_due(leases.owner(), wanted)
+            self._left_more = len(claimed) == wanted
+            for lease in claimed:
                 self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
@@ -115,6 +124,7 @@ class Ticker(threading.Thread):
         if self._over.is_set():
             return
         self._over.set()
+        self._woken.set()
         if self.is_alive():
             self.join(timeout_s)
         if self._watch is not None:
@@ -147,8 +157,18 @@ class Ticker(threading.Thread):
             finally:
                 if after is not None:
                     after()
+                self._ended()
 
+        with self._pending_lock:
+            self._pending += 1
         self._busy.add(self._pool.submit(safely))
+
+    def _ended(self) -> None:
+        with self._pending_lock:
+            self._pending -= 1
+            idle = self._pending < THREADS
+        if idle and self._left_more:
+            self._woken.set()
 
     def _deregister(self) -> None:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpu_scheduler.clusters.base import ClusterBusy, LearnerPhase
-from gpu_scheduler.clusters.kubernetes.client import Api, Object
+from gpu_scheduler.clusters.kubernetes.client import Api, NoPermission, NotFound, Object
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.peers import Peer
 from gpu_scheduler.clusters.kubernetes.provisioning import Provisioner
@@ -85,7 +85,19 @@ class KubernetesHarness:
         list(everything.installation())
         list(everything.tenant(TenantLimits("red", {CPU_TYPE: 64, "h100": 64})))
         self.api = PlayedApi(str(kubeconfig))
+        wait_for(self._may_launch)
+        self.api.requests.clear()
         self.cluster = KubernetesCluster(self.settings, self.api)
+
+    def _may_launch(self) -> bool:
+        """The API server learns of its own new roles by a watch, so a moment after they are made."""
+        try:
+            self.api.get(f"/api/v1/namespaces/{self.settings.namespace('red')}/services/none")
+        except NotFound:
+            return True
+        except NoPermission:
+            return False
+        raise AssertionError("there is no such service")
 
     def settle(self) -> None:
         time.sleep(0.05)

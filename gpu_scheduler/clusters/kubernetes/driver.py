@@ -36,7 +36,8 @@ from gpu_scheduler.clusters.kubernetes.client import (
     RequestRejected,
 )
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
-from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, View, Watcher
+from gpu_scheduler.clusters.kubernetes.view import View
+from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, Watcher
 from gpu_scheduler.model import Node
 
 SERVICES, POLICIES = "/api/v1/services", "networkpolicies"
@@ -150,13 +151,15 @@ class KubernetesCluster:
         return self._watcher.view() or self._list(None)
 
     def _list(self, gangs: Sequence[str] | None) -> View:
-        """A fresh view. gangs: only their pods, so that a look at one gang is cheap on a large cluster."""
-        query = {}
+        """A fresh view. gangs: only their pods, so that a look at one gang is cheap on a large cluster, whose nodes
+        may be as old as what the cache shows."""
+        query, nodes = {}, None
         if gangs is not None:
             ours = manifests.selector(self._settings)
             query["labelSelector"] = f"{ours},{manifests.GANG} in ({','.join(sorted(gangs))})"
+            nodes = self._watcher.nodes()
         pods = self._watcher.listed(PODS, **query)
-        return View.of(self._watcher.listed(NODES), pods, self._settings)
+        return View.of(self._watcher.listed(NODES) if nodes is None else nodes, pods, self._settings)
 
     def _pods_of(self, gang: str) -> list[Object]:
         """In every namespace: its name does not say whose it is. Never from the cache."""
@@ -178,7 +181,7 @@ class KubernetesCluster:
 
     def _delete(self, pod: Object, *, grace_s: int) -> Object:
         deleted = self._api.delete(_path(pod, "pods"), uid=pod["metadata"]["uid"], grace_s=grace_s)
-        self._watcher.require(deleted)
+        self._watcher.wrote(deleted)
         return deleted
 
     def _remove_pod(self, pod: Object) -> bool:
@@ -322,7 +325,7 @@ class _Launch:
     def _create(self, kind: str, manifest: Object) -> Object:
         created = self.api.create(_collection(self._namespace, kind), manifest)
         if kind == "pods":
-            self.watcher.require(created)
+            self.watcher.wrote(created)
         return created
 
     def _pod(self, rank: int, owner: Object) -> Object:

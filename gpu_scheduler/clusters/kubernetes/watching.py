@@ -12,27 +12,24 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpu_scheduler.clusters.base import (
     STALE_S,
     ClusterBusy,
     ClusterError,
-    GangReport,
     Observation,
     OnChange,
     Watch,
     Watches,
 )
 from gpu_scheduler.clusters.cache import GangCache
-from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, versions
+from gpu_scheduler.clusters.kubernetes import versions
 from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
-from gpu_scheduler.clusters.kubernetes.pools import GpuResources
-from gpu_scheduler.clusters.kubernetes.resources import Amount, Holding
-from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, parse_labels
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.versions import Newest
-from gpu_scheduler.model import Node
+from gpu_scheduler.clusters.kubernetes.view import OwnWrites, View, gang_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,94 +40,6 @@ RECONNECT_S, RECONNECT_MAX_S = 0.5, 8.0
 the API server at the same moment."""
 COMPARED_EVERY = 5
 """Watches (of WATCH_S) after which the version that is followed is compared with that of the API server."""
-
-
-@dataclass(slots=True)
-class View:
-    """Nodes by name; our pods and what every pod holds, by uid. Pods of others are not kept."""
-
-    settings: KubernetesSettings
-    nodes: dict[str, Object] = field(default_factory=dict)
-    pods: dict[str, Object] = field(default_factory=dict)
-    holdings: dict[str, Holding] = field(default_factory=dict)
-    _gpus: GpuResources = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._gpus = self.settings.gpu_resources()
-
-    @classmethod
-    def of(cls, nodes: Iterable[Object], pods: Iterable[Object], settings: KubernetesSettings) -> View:
-        view = cls(settings)
-        for node in nodes:
-            view.put_node(node)
-        for pod in pods:
-            view.put_pod(pod)
-        return view
-
-    def copy(self) -> View:
-        return View(self.settings, dict(self.nodes), dict(self.pods), dict(self.holdings))
-
-    def put_node(self, node: Object) -> None:
-        self.nodes[node["metadata"]["name"]] = node
-
-    def put_pod(self, pod: Object) -> None:
-        uid, ours = pod["metadata"]["uid"], gang_of(pod, self.settings) is not None
-        if ours:
-            pod["metadata"].pop("managedFields", None)  # half of its size
-            self.pods[uid] = pod
-        held = resources.held_by(pod, ours=ours, gpu_resources=self._gpus.names)
-        if held is None:
-            self.holdings.pop(uid, None)
-        else:
-            self.holdings[uid] = held
-
-    def drop_pod(self, uid: str) -> None:
-        self.pods.pop(uid, None)
-        self.holdings.pop(uid, None)
-
-    def readiness(self) -> dict[str, bool]:
-        return {name: resources.is_ready(node) for name, node in self.nodes.items()}
-
-    def gangs(self, names: Iterable[str] | None = None) -> list[GangReport]:
-        """Those of these names that have pods, or all."""
-        wanted = None if names is None else set(names)
-        found: dict[str, list[Object]] = {}
-        for pod in self.pods.values():
-            name = gang_of(pod, self.settings)
-            if name is not None and (wanted is None or name in wanted):
-                found.setdefault(name, []).append(pod)
-        ready = self.readiness()
-        return [reports.gang(name, pods, ready) for name, pods in found.items()]
-
-    def scheduler_nodes(self) -> list[Node]:
-        on = self._by_node()
-        tolerated = self.settings.tolerated()
-        racks, blocks = parse_labels(self.settings.rack_label), parse_labels(self.settings.block_label)
-        return [
-            resources.to_node(
-                node, on.get(name, []), self._gpus, tolerated, rack_labels=racks, block_labels=blocks
-            )
-            for name, node in sorted(self.nodes.items())
-        ]
-
-    def free(self, node: str) -> Amount:
-        found = self.nodes[node]
-        gpu_resource = self._gpus.of(resources.slot_type_of(found, self._gpus))
-        return resources.free_of(found, self._by_node().get(node, []), gpu_resource)
-
-    def _by_node(self) -> dict[str, list[Holding]]:
-        found: dict[str, list[Holding]] = {}
-        for holding in self.holdings.values():
-            found.setdefault(holding.node, []).append(holding)
-        return found
-
-
-def gang_of(pod: Object, settings: KubernetesSettings) -> str | None:
-    """The gang of a pod of this installation; None for any other pod."""
-    labels = pod["metadata"].get("labels", {})
-    if labels.get(manifests.INSTALLATION) != settings.installation or manifests.RANK not in labels:
-        return None
-    return str(labels.get(manifests.GANG))
 
 
 class Watcher:
@@ -148,8 +57,8 @@ class Watcher:
         self._seen_at: dict[str, float] = {}
         """When the nodes and the pods were last known to be complete. Missing: not listed yet."""
         self._revision = 0
-        self._removed: set[str] = set()
-        """Pods that this process has removed and whose deletion the watch has not reported yet."""
+        """Of the pods: everything up to this version has been reported."""
+        self._own = OwnWrites()
         self._newest = {NODES: Newest(clock), PODS: Newest(clock, self._restarted)}
         self._threads: list[_Follower] = []
 
@@ -183,29 +92,36 @@ class Watcher:
                 return None
             return self._view.copy()
 
-    def require(self, changed: Object) -> None:
-        """Show nothing that is older than this object, which this process has changed."""
-        version = changed["metadata"].get("resourceVersion", "")
-        if version.isdigit():
-            self._cache.require(int(version))
-            self._newest[PODS].note(int(version))
+    def nodes(self) -> list[Object] | None:
+        """None if the API server must be asked."""
+        with self._lock:
+            return list(self._view.nodes.values()) if self._is_current() else None
+
+    def wrote(self, pod: Object) -> None:
+        """Show this pod, which this process has made or changed, as the API server returned it, and nothing older."""
+        version = versions.number(pod["metadata"].get("resourceVersion", ""))
+        self._newest[PODS].note(version)
+        with self._lock:
+            if self._threads and version > self._revision and "uid" in pod["metadata"]:
+                self._own.add(pod)
+                self._show(pod)
 
     def listed(self, path: str, **query: str) -> list[Object]:
         """This collection, or a part of it, from the API server. Raises ClusterBusy, also if it is outdated."""
         return versions.listed(self._api, path, self._newest[path], query)[0]
 
     def removed(self, pod: Object) -> None:
-        """Show this pod no more: no version that the API server returns for a removal is that of the deletion."""
+        """Show this pod no more."""
         with self._lock:
             if self._threads:
-                self._removed.add(pod["metadata"]["uid"])
+                self._own.remove(pod)
                 self._drop(pod)
 
     def close(self) -> None:
         with self._lock:
             threads, self._threads = self._threads, []
             self._seen_at.clear()
-            self._removed.clear()
+            self._own.clear()
             self._cache.lose()
         for thread in threads:
             thread.close()
@@ -226,32 +142,25 @@ class Watcher:
 
     def _pods_listed(self, items: list[Object], version: str) -> None:
         with self._lock:
-            before = self._gang_names()
-            self._view.pods.clear()
-            self._view.holdings.clear()
-            self._removed &= {pod["metadata"]["uid"] for pod in items}
-            for pod in items:
-                if pod["metadata"]["uid"] not in self._removed:
-                    self._view.put_pod(pod)
+            before = self._view.gang_names()
             self._revision = versions.number(version)
+            self._view.clear_pods()
+            for pod in self._own.listed(items, self._revision):
+                self._view.put_pod(pod)
             changed = before | self._listed(PODS)
         self._watches.notify(changed)
 
     def _restarted(self) -> None:
-        """Versions count from lower ones on: what was required before is never reached, and what was removed may be
+        """Versions count from lower ones on: what was written before may never be reached, and what was removed may be
         there again."""
         with self._lock:
-            self._removed.clear()
-            self._cache.require_nothing()
+            self._own.clear()
 
     def _listed(self, what: str) -> set[str]:
         self._seen_at[what] = self._clock()
         if len(self._seen_at) == 2:
             self._cache.replace(self._view.gangs(), self._revision)
-        return self._gang_names()
-
-    def _gang_names(self) -> set[str]:
-        return set(filter(None, (gang_of(pod, self._view.settings) for pod in self._view.pods.values())))
+        return self._view.gang_names()
 
     def _confirmed(self, what: str) -> None:
         with self._lock:
@@ -262,31 +171,34 @@ class Watcher:
         name = node["metadata"]["name"]
         changed: list[str] = []
         with self._lock:
-            before = self._view.readiness().get(name)
+            before = self._view.is_ready(name)
             if kind == "DELETED":
                 self._view.nodes.pop(name, None)
             else:
                 self._view.put_node(node)
             self._seen_at[NODES] = self._clock()
-            if self._view.readiness().get(name) != before:
-                on = {gang_of(pod, self._view.settings) for pod in self._pods_on(name)}
-                changed = sorted(filter(None, on))
+            if self._view.is_ready(name) != before:
+                changed = sorted(self._view.gangs_on(name))
                 self._update(changed)
         self._watches.notify(changed)
 
     def _pod_changed(self, kind: str, pod: Object) -> None:
-        uid = pod["metadata"]["uid"]
         with self._lock:
             self._seen_at[PODS] = self._clock()
             self._revision = max(self._revision, versions.number(pod["metadata"]["resourceVersion"]))
             if kind == "DELETED":
-                self._removed.discard(uid)
+                self._own.deleted(pod["metadata"]["uid"])
                 changed = self._drop(pod)
-            else:
-                if uid not in self._removed:
-                    self._view.put_pod(pod)
+            elif (newest := self._own.newest(pod)) is None:
                 changed = self._update_gang_of(pod)
+            else:
+                changed = self._show(newest)
+            self._own.reported(self._revision)
         self._watches.notify(changed)
+
+    def _show(self, pod: Object) -> list[str]:
+        self._view.put_pod(pod)
+        return self._update_gang_of(pod)
 
     def _drop(self, pod: Object) -> list[str]:
         self._view.drop_pod(pod["metadata"]["uid"])
@@ -300,12 +212,9 @@ class Watcher:
         return changed
 
     def _update(self, gangs: Sequence[str]) -> None:
-        found = self._view.gangs(gangs) if gangs else []
+        found = self._view.gangs(gangs)
         gone = set(gangs) - {report.name for report in found}
         self._cache.update(found, gone, self._revision)
-
-    def _pods_on(self, node: str) -> list[Object]:
-        return [pod for pod in self._view.pods.values() if reports.node_of(pod) == node]
 
 
 class _Follower(threading.Thread):

@@ -12,7 +12,7 @@ from gpu_scheduler.clusters.kubernetes.client import NotFound
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.manifests import Manifest
 from gpu_scheduler.clusters.kubernetes.tenancy import TenantLimits
-from gpu_scheduler.clusters.kubernetes.watching import View
+from gpu_scheduler.clusters.kubernetes.view import View
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS
 

@@ -14,6 +14,7 @@ import pytest
 from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.client import Object, Stream
+from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.versions import OUTDATED_S
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, Watcher
@@ -70,6 +71,10 @@ class Scripted:
         wait_for(lambda: all(self.lists[path] >= count for path, count in wanted.items()))
 
 
+def deleted(pod: Object) -> Object:
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
 @pytest.fixture
 def api() -> Scripted:
     return Scripted()
@@ -91,6 +96,12 @@ def ranks(watcher: Watcher) -> list[int]:
     return [learner.rank for gang in found.gangs.values() for learner in gang.learners]
 
 
+def stopping(watcher: Watcher) -> bool:
+    found = watcher.observation(None)
+    assert found is not None
+    return found.gangs["job-x-1"].stopping
+
+
 def test_a_pod_that_this_process_removed_is_not_shown_before_the_watch_reports_it(
     watcher: Watcher, api: Scripted
 ) -> None:
@@ -100,11 +111,74 @@ def test_a_pod_that_this_process_removed_is_not_shown_before_the_watch_reports_i
 
     api.changes.put({"type": "MODIFIED", "object": pod(0, 3)})  # from before its removal
     api.changes.put({"type": "DELETED", "object": pod(0, 4)})
-    api.changes.put({"type": "MODIFIED", "object": pod(1, 5)})
-    watcher.require({"metadata": {"resourceVersion": "5"}})
-    wait_for(lambda: watcher.observation(None))
+    api.changes.put({"type": "DELETED", "object": pod(1, 5)})
+    wait_for(lambda: 1 not in ranks(watcher))
+    assert ranks(watcher) == []
+    assert not watcher._own
+
+
+def test_a_pod_that_this_process_wrote_is_shown_at_once_and_no_list_is_needed(
+    watcher: Watcher, api: Scripted
+) -> None:
+    before = api.lists.copy()
+    watcher.wrote(pod(2, 5))
+    watcher.wrote(deleted(pod(0, 6)))
+    assert ranks(watcher) == [0, 1, 2]
+    assert stopping(watcher)
+    view = watcher.view()
+    assert view is not None
+    assert [len(gang.learners) for gang in view.gangs()] == [3]
+    assert api.lists == before
+
+
+def test_a_change_that_was_reported_late_does_not_undo_what_this_process_wrote_after_it(
+    watcher: Watcher, api: Scripted
+) -> None:
+    watcher.wrote(deleted(pod(0, 6)))
+    api.changes.put({"type": "MODIFIED", "object": pod(0, 4)})
+    api.changes.put({"type": "MODIFIED", "object": pod(3, 5)})
+    wait_for(lambda: 3 in ranks(watcher))
+    assert stopping(watcher)
+
+    api.changes.put({"type": "MODIFIED", "object": pod(0, 7)})
+    wait_for(lambda: not stopping(watcher))
+    assert not watcher._own
+
+
+def test_what_another_removed_before_its_own_change_was_known_here_is_not_shown_again(
+    watcher: Watcher, api: Scripted
+) -> None:
+    """The response to a request may be read after the watch has reported more."""
+    api.changes.put({"type": "DELETED", "object": pod(0, 7)})
+    wait_for(lambda: ranks(watcher) == [1])
+    watcher.wrote(deleted(pod(0, 6)))
     assert ranks(watcher) == [1]
-    assert not watcher._removed
+
+
+def test_a_list_that_was_requested_before_a_change_does_not_undo_it(watcher: Watcher, api: Scripted) -> None:
+    watcher.wrote(pod(2, 5))
+    watcher.wrote(pod(3, 6))
+    watcher.removed(pod(3, 6))
+    watcher.removed(pod(1, 2))
+    watcher._pods_listed([pod(0, 1), pod(1, 2)], "4")
+    assert ranks(watcher) == [0, 2]
+    for kind, change in (("ADDED", pod(2, 5)), ("ADDED", pod(3, 6)), ("DELETED", pod(3, 7))):
+        watcher._pod_changed(kind, change)
+        assert ranks(watcher) == [0, 2]
+    watcher._pods_listed([pod(0, 1), pod(2, 5)], "8")
+    assert ranks(watcher) == [0, 2]
+    assert not watcher._own
+
+
+def test_nodes_of_which_the_cache_is_current_are_not_listed_for_a_look_at_one_gang(
+    watcher: Watcher, api: Scripted
+) -> None:
+    server: Any = api
+    cluster = KubernetesCluster(SETTINGS, server)
+    cluster._watcher = watcher
+    before = api.lists.copy()
+    cluster.observe(["job-unknown-1"])
+    assert api.lists - before == Counter({PODS: 1})
 
 
 def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:
@@ -113,7 +187,7 @@ def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(a
     now = 1000.0
     watcher = Watcher(server, SETTINGS, clock=lambda: now)
     assert len(watcher.listed(PODS)) == 2
-    watcher.require({"metadata": {"resourceVersion": "5"}})
+    watcher.wrote(pod(0, 5))
     now += 10 * OUTDATED_S
     for _ in range(2):
         with pytest.raises(ClusterBusy, match="older than what it showed before"):
@@ -138,7 +212,7 @@ def test_after_a_restore_of_etcd_nothing_is_shown_for_a_minute_and_then_what_the
     with closing(watcher.watch(lambda names: None)):
         wait_for(lambda: watcher.observation(None))
         watcher.removed(pod(1, 1))
-        watcher.require({"metadata": {"resourceVersion": "1001"}})
+        watcher.wrote(pod(0, 1001))
 
         api.pods, api.version = [pod(1, 499)], 500
         api.list_twice_more()

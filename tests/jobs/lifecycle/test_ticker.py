@@ -24,7 +24,8 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters
 from jobs.lifecycle import periodic
-from jobs.lifecycle.ticker import MAX_CHANGED, ChangedGangs, Ticker
+from jobs.lifecycle import ticker as ticker_module
+from jobs.lifecycle.ticker import BATCH, MAX_CHANGED, ChangedGangs, Ticker
 from jobs.models import Job, Learner, PeriodicTask, Worker
 from jobs.states import Phase, State
 from tests import factories
@@ -108,6 +109,23 @@ def test_a_ticker_whose_connection_was_cut_sits_down_again(ticker: Ticker) -> No
     wait_for(lambda: Worker.objects.filter(pk__gt=first).exists())
     job = factories.job()
     wait_for(lambda: state(job) == State.DEPLOYING)
+
+
+def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst of jobs on a platform that is otherwise idle; without it, a worker would do BATCH a tick."""
+    jobs = {factories.job(next_reconcile_at=Now()).pk for _ in range(2 * BATCH + 1)}
+    held: list[str] = []
+    monkeypatch.setattr(ticker_module.reconcile, "hold", lambda lease: held.append(lease.job_id))
+    clusters.use(MemoryCluster([]))
+    running = Ticker("test", tick_s=3600)
+    running.start()
+    try:
+        wait_for(lambda: set(held) == jobs)
+    finally:
+        running.stop()
+        clusters.use(None)
 
 
 def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
