@@ -205,14 +205,44 @@ def test_a_project_that_the_tenant_does_not_have_is_an_error_of_the_field(manage
 
 
 def test_a_preview_says_what_starts_because_of_the_change(manager: Api) -> None:
-    change(manager, whole("vision"), share("vision", limit=1))
+    change(manager, whole("vision"))
     job = submitted(manager, project="vision", resources={"cpus": 2, "memory": "1Gi"}).json()
+    change(manager, share("vision", limit=1))
     would = change(manager, share("vision", limit=4), dry_run=True)
     assert [each["job"] for each in would["effects"]["starts"]] == [job["id"]]
     would = change(manager, whole("vision", 2), dry_run=True)
     assert would["effects"] == {"over": [], "starts": [], "waits": []}
-    checked = manager.post(
-        "/tenants/vision-lab/jobs:validate",
-        {**SPEC, "project": "vision", "resources": {"cpus": 2, "memory": "1Gi"}},
-    ).json()
-    assert "EXCEEDS_PROJECT_LIMIT" in str(checked)
+
+
+def test_a_job_that_its_project_could_never_have_is_refused_with_the_limit_and_the_remedy(
+    manager: Api,
+) -> None:
+    change(manager, whole("vision"), whole("speech"), whole("default"))
+    change(manager, share("vision", limit=3), share("default", limit=1))
+    large = {"resources": {"learners": 2, "cpus": 2, "memory": "1Gi"}}
+    answer = submitted(manager, project="vision", **large)
+    assert answer.status_code == 400
+    (error,) = answer.json()["errors"]
+    assert (error["path"], error["code"], error["got"], error["allowed"]) == (
+        "resources.learners",
+        "exceeds_project_limit",
+        "4",
+        "at most 3",
+    )
+    assert error["message"] == (
+        "requests 4 CPUs in all; project vision of this tenant can have 3 at once. Request fewer, name another project,"
+        " or ask a manager of the tenant to raise the project's limit"
+    )
+    checked = manager.post("/tenants/vision-lab/jobs:validate", {**SPEC, "project": "vision", **large}).json()
+    assert (checked["valid"], wrong(checked)) == (False, [("resources.learners", "exceeds_project_limit")])
+    assert {each["name"]: each["result"] for each in checked["checks"]}["quota"] == "failed"
+    assert wrong(submitted(manager, **large).json()) == [("resources.learners", "exceeds_project_limit")], (
+        "it is in the default project"
+    )
+    accepted = submitted(manager, project="speech", **large)
+    assert accepted.status_code == 201, "that has no limit"
+    path = f"/jobs/{accepted.json()['id']}/clone"
+    change(manager, share("speech", limit=3))
+    assert wrong(manager.post(path, {}).json()) == [("resources.learners", "exceeds_project_limit")]
+    elastic = {"resources": {"learners": {"min": 1, "max": 2}, "cpus": 2, "memory": "1Gi"}}
+    assert submitted(manager, project="vision", **elastic).status_code == 201, "the fewest fit"
