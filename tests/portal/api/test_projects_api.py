@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobs.models import ClusterNode, Job, Runtime
+from jobs import wake
+from jobs.models import ClusterNode, Job, JobEvent, Runtime
+from jobs.states import State
 from portal.api.examples import SPEC
 from tenants.models import AuditEntry, Membership, Project, ProjectChange, Quota
 from tests import factories
@@ -246,3 +248,54 @@ def test_a_job_that_its_project_could_never_have_is_refused_with_the_limit_and_t
     assert wrong(manager.post(path, {}).json()) == [("resources.learners", "exceeds_project_limit")]
     elastic = {"resources": {"learners": {"min": 1, "max": 2}, "cpus": 2, "memory": "1Gi"}}
     assert submitted(manager, project="vision", **elastic).status_code == 201, "the fewest fit"
+
+
+def events_of(job: Job) -> list[tuple[str, dict[str, Any], int]]:
+    found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
+    return [(event.message, event.numbers, event.n) for event in found]
+
+
+def test_a_job_that_waits_in_a_changed_project_gets_an_event(
+    manager: Api, admin: Api, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(wake, "cycle", lambda: asked.append(True))
+    waits = factories.job(owner=people.alice, project="vision")
+    on_gpus = factories.job(owner=people.alice, gpus=1, project="vision")
+    beside = [
+        factories.job(owner=people.alice, project="speech"),
+        factories.job(owner=people.alice),
+        factories.job(owner=people.alice, project="vision", state=State.PROCESSING),
+        factories.job(owner=people.alice, project="vision", state=State.HALTED, intent="HALT"),
+        factories.job(owner=people.bob, project="vision"),
+    ]
+    change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6), dry_run=True)
+    assert (events_of(waits), asked) == ([], [])
+    made = change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6))
+    assert len(asked) == 1, "the next plan explains it"
+    assert events_of(waits) == [
+        (
+            "Project vision: added, by alice: A deadline",
+            {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}},
+            2,
+        ),
+        (
+            "Project vision: guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit to 6,"
+            " by alice: A deadline",
+            {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}},
+            3,
+        ),
+    ]
+    waits.refresh_from_db()
+    assert waits.event_seq == 3
+    assert [n for _, _, n in events_of(on_gpus)] == [2], "its weight concerns all types, its share does not"
+    assert [events_of(job) for job in beside] == [[]] * 5
+    change(manager, whole("vision", 2))
+    assert (len(events_of(waits)), len(asked)) == (2, 1), "nothing changed"
+    admin.post(f"{CHANGES}/{made['change_set']}/undo", {"reason": "Back"})
+    assert [message for message, _, _ in events_of(waits)][2:] == [
+        "Project vision: removed, by admin: Back",
+        "Project vision: guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
+        " by admin: Back",
+    ]
+    assert len(asked) == 2
