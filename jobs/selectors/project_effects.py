@@ -51,7 +51,7 @@ def projects_status(tenant: Tenant) -> list[ProjectStatus]:
 def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> ProjectEffects:
     """The effects of applied changes, or of a dry run. before: the plan with the projects before them."""
     of_others = [project for project in projects() if project.tenant != tenant.slug]
-    after = would_start({}, (*of_others, *_as_planned(tenant.slug, made.after)))
+    after = would_start({}, (*of_others, *as_planned(tenant.slug, made.after)))
     changed = {(one.project, one.gpu_type) for one in made.changes}
     over = tuple(
         (project.slug, share)
@@ -68,7 +68,8 @@ def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> Project
     )
 
 
-def _as_planned(tenant: str, state: State) -> Iterable[Project]:
+def as_planned(tenant: str, state: State) -> Iterable[Project]:
+    """The tenant's projects as plans know them, if this were set."""
     for project in _status(state, Counter()):
         shares = (ProjectShare(share.gpu_type, share.guarantee, share.limit) for share in project.shares)
         yield Project(tenant, project.slug, project.weight, tuple(shares))
