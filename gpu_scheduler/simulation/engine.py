@@ -142,7 +142,14 @@ class _Simulation:
         self._rate, self._known = scenario.rate, scenario.known
         self._round = timedelta(seconds=scenario.round_s)
         self._world = Snapshot(
-            begin, scenario.nodes, (), (), scenario.quotas, scenario.policy, scenario.tenants
+            begin,
+            scenario.nodes,
+            (),
+            (),
+            scenario.quotas,
+            scenario.policy,
+            scenario.tenants,
+            projects=scenario.projects,
         )
         self._numbers = count()
         self._events: list[tuple[datetime, _Kind, int, SimulatedJob | NodeFailure | _Run]] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_scheduler.model import Gang, Node, Profile, QuotaUse, TenantState
+from gpu_scheduler.model import Gang, Node, Profile, Project, QuotaUse, TenantState
 from gpu_scheduler.policies.base import Policy
 
 
@@ -106,6 +106,7 @@ class Scenario:
     begin: datetime | None = None
     until: datetime | None = None
     work: int | None = None
+    projects: tuple[Project, ...] = ()
 
     def __post_init__(self) -> None:
         names = [job.gang.job for job in self.jobs]

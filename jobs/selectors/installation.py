@@ -28,7 +28,10 @@ SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs
               FROM jobs_clusternode GROUP BY 1) sizes),
        (SELECT coalesce(json_agg(json_build_array(gpu_type, "limit", user_limit, gang_limit)), '[]')
         FROM tenants_quota WHERE tenant_id = %s),
-       (SELECT coalesce(json_agg(slug), '[]') FROM tenants_project WHERE tenant_id = %s)
+       (SELECT coalesce(json_object_agg(slug, limits), '{}') FROM (
+          SELECT slug, coalesce(json_object_agg(gpu_type, "limit") FILTER (WHERE "limit" IS NOT NULL), '{}') AS limits
+          FROM tenants_project p LEFT JOIN tenants_projectshare s ON s.project_id = p.id
+          WHERE tenant_id = %s GROUP BY slug) shares)
 """
 """Runtimes, pools, a tenant's limits and its projects in one query: every submit needs them."""
 
@@ -113,7 +116,7 @@ def spec_context(tenant: Tenant, spec: Spec, user: User) -> Context:
         data_paths=found,
         data_folders=_data_folders() if missing else (),
         secrets=secrets.names_for(user, tenant) if spec.secrets else None,
-        projects=frozenset(of_tenant),
+        projects=of_tenant,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import F, Sum
 
@@ -45,17 +46,29 @@ class ProjectEffects:
 
 def projects_status(tenant: Tenant) -> list[ProjectStatus]:
     """All projects of the tenant by name, with each slot type that one has or uses."""
-    return _status(projects_of(tenant), _used(tenant))
+    return _status(projects_of(tenant), _used(tenant=tenant)[tenant.slug])
+
+
+def projects_of_all() -> dict[str, list[ProjectStatus]]:
+    """The same of every tenant that has projects, by its slug, in two queries."""
+    states: defaultdict[str, State] = defaultdict(dict)
+    for project in projects():
+        own = states[project.tenant]
+        own[project.name, WHOLE] = {"weight": project.weight}
+        for share in project.shares:
+            own[project.name, share.slot_type] = {"guarantee": share.guarantee, "limit": share.limit}
+    used = _used() if states else defaultdict(Counter)
+    return {tenant: _status(state, used[tenant]) for tenant, state in states.items()}
 
 
 def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> ProjectEffects:
     """The effects of applied changes, or of a dry run. before: the plan with the projects before them."""
     of_others = [project for project in projects() if project.tenant != tenant.slug]
-    after = would_start({}, (*of_others, *_as_planned(tenant.slug, made.after)))
+    after = would_start({}, (*of_others, *as_planned(tenant.slug, made.after)))
     changed = {(one.project, one.gpu_type) for one in made.changes}
     over = tuple(
         (project.slug, share)
-        for project in _status(made.after, _used(tenant))
+        for project in _status(made.after, _used(tenant=tenant)[tenant.slug])
         for share in project.shares
         if (project.slug, share.gpu_type) in changed and share.limit is not None and share.used > share.limit
     )
@@ -68,7 +81,8 @@ def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> Project
     )
 
 
-def _as_planned(tenant: str, state: State) -> Iterable[Project]:
+def as_planned(tenant: str, state: State) -> Iterable[Project]:
+    """The tenant's projects as plans know them, if this were set."""
     for project in _status(state, Counter()):
         shares = (ProjectShare(share.gpu_type, share.guarantee, share.limit) for share in project.shares)
         yield Project(tenant, project.slug, project.weight, tuple(shares))
@@ -89,8 +103,11 @@ def _status(state: State, used: Counter[tuple[str, str]]) -> list[ProjectStatus]
     return found
 
 
-def _used(tenant: Tenant) -> Counter[tuple[str, str]]:
-    """By project and slot type, the slots that its jobs hold."""
-    held = Attempt.objects.filter(tenant=tenant, held=True).exclude(job__project="").order_by()
-    slots = held.values_list("job__project", "slot_type").annotate(total=Sum(F("slots") * F("learners")))
-    return Counter({(project, kind): total for project, kind, total in slots})
+def _used(**narrowed: Any) -> defaultdict[str, Counter[tuple[str, str]]]:
+    """By tenant, of all or of some: by project and slot type, the slots that its jobs hold."""
+    held = Attempt.objects.filter(held=True, **narrowed).exclude(job__project="").order_by()
+    slots = held.values_list("tenant__slug", "job__project", "slot_type")
+    found: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for tenant, project, kind, total in slots.annotate(total=Sum(F("slots") * F("learners"))):
+        found[tenant][project, kind] = total
+    return found

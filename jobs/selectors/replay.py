@@ -1,10 +1,10 @@
 """The platform's own past, run again under other limits or another policy: who would have waited less, and who more.
 
 What ran is known: when it was submitted or resumed, what it asked for, and how long it held its slots. The simulator
-runs that with production's plan(), up to the end of the time. Nodes and limits are those of now: what they were then is
-not taken into account. Jobs that never started are left out: it is not known how long they would have run. Nor is it of
-those that still ran at the end: wherever the replay starts them, they run on to the end of it and have not ended. An
-elastic job keeps the size with which it started, for as long as it held any.
+runs that with production's plan(), up to the end of the time. Nodes, limits and projects are those of now: what they
+were then is not taken into account. Jobs that never started are left out: it is not known how long they would have run.
+Nor is it of those that still ran at the end: wherever the replay starts them, they run on to the end of it and have not
+ended. An elastic job keeps the size with which it started, for as long as it held any.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 from django.db.models import Q
 
-from gpu_scheduler.model import Gang, Plan, Range, Snapshot
+from gpu_scheduler.model import Gang, Plan, Project, Range, Snapshot
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.simulation import Outcome, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.engine import unexplained
@@ -26,10 +26,10 @@ from jobs.models import Job, JobEvent
 from jobs.selectors.demand import Use, uses_between
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.platform_stops import stops_between
-from jobs.selectors.snapshot import gangs_of, quota_uses, scheduling_policy, tenant_states
+from jobs.selectors.snapshot import gangs_of, projects, quota_uses, scheduling_policy, tenant_states
 from jobs.selectors.what_if import Limits, with_limits
 from jobs.states import FINAL, State
-from tenants.models import QuotaChange
+from tenants.models import ProjectChange, QuotaChange
 
 MOST = 40_000
 """Attempts that are replayed at once."""
@@ -117,16 +117,19 @@ def replay(
     limits: Limits,
     policy: Policy | None = None,
     watch: Watch = lambda done: None,
+    divided: tuple[Project, ...] | None = None,
 ) -> Replay:
-    """Run the time again, once as it is set now and once with these limits and this policy. Changes nothing.
+    """Run the time again, once as it is set now and once with these limits, this policy and, in place of all that there
+    are, these projects (divided). Changes nothing.
 
     Raises TooMuch if there were more than MOST attempts.
     """
     stays = _stays(since, until)
     measured = [stay for stay in stays if stay.asked_at >= since]
-    tried: list[tuple[Limits, Policy]] = [({}, scheduling_policy())]
-    if limits or policy is not None:
-        tried.append((limits, policy or scheduling_policy()))
+    now = projects()
+    tried: list[tuple[Limits, Policy, tuple[Project, ...]]] = [({}, scheduling_policy(), now)]
+    if limits or policy is not None or divided is not None:
+        tried.append((limits, policy or scheduling_policy(), now if divided is None else divided))
     outcomes = [
         simulate(
             _scenario(stays, since, until, *change),
@@ -153,7 +156,10 @@ def replay(
         tuple(_waits(tenant, own, unchanged, changed) for tenant, own in sorted(by_tenant.items())),
         sum(stay.cut for stay in measured),
         Job.objects.filter(created_at__gt=since, created_at__lte=until, attempts=None).count(),
-        QuotaChange.objects.filter(at__gt=since, at__lte=until).count(),
+        sum(
+            changes.objects.filter(at__gt=since, at__lte=until).count()
+            for changes in (QuotaChange, ProjectChange)
+        ),
         len(stops_between(since, until)),
         max(outcome.plans_late_s for outcome in outcomes),
     )
@@ -202,7 +208,12 @@ def _waits(tenant: str, stays: Sequence[Stay], unchanged: Outcome, changed: Outc
 
 
 def _scenario(
-    stays: Iterable[Stay], since: datetime, until: datetime, limits: Limits, policy: Policy
+    stays: Iterable[Stay],
+    since: datetime,
+    until: datetime,
+    limits: Limits,
+    policy: Policy,
+    divided: tuple[Project, ...],
 ) -> Scenario:
     seen = Snapshot(
         since,
@@ -229,6 +240,7 @@ def _scenario(
         begin=since - FIRST,
         until=until,
         work=WORK,
+        projects=divided,
     )
 
 

@@ -22,7 +22,7 @@ UNSEEN = "Not visible from here; the job reports it if it is missing"
 OF_THE_CLUSTER = {"exceeds_cluster", "gpu_type_not_found"}
 """Codes of errors that mean that the gang can never fit."""
 
-OF_THE_TENANT = {"exceeds_gang_limit", "exceeds_user_limit"}
+OF_THE_TENANT = {"exceeds_gang_limit", "exceeds_user_limit", "exceeds_project_limit"}
 """Codes of errors that mean that the tenant allows no such job."""
 
 Check = dict[str, str]

@@ -1,4 +1,5 @@
-"""Change a tenant's projects, and have the next plan made with them."""
+"""Change a tenant's projects, record it in the history of the jobs that wait in them, and have the next plan made with
+them."""
 
 from __future__ import annotations
 
@@ -10,9 +11,18 @@ from django.db import transaction
 
 from jobs import pubsub, wake
 from jobs.retries import retry_on_serialization_failure
+from jobs.services.quotas import record_for_waiting
 from tenants import access
 from tenants.models import Tenant
-from tenants.services.projects import Change, ChangeSet, project_changes_apply, project_changes_undo
+from tenants.services.projects import (
+    WHOLE,
+    Applied,
+    Change,
+    ChangeSet,
+    Term,
+    project_changes_apply,
+    project_changes_undo,
+)
 
 
 @retry_on_serialization_failure
@@ -24,7 +34,7 @@ def projects_change(
         made = project_changes_apply(
             user=user, tenant=tenant, changes=changes, reason=reason, dry_run=dry_run
         )
-        _publish(tenant, made)
+        _publish(user, tenant, made, reason)
     return made
 
 
@@ -37,11 +47,43 @@ def projects_undo(
         made = project_changes_undo(
             user=user, tenant=tenant, change_set=change_set, reason=reason, dry_run=dry_run
         )
-        _publish(tenant, made)
+        _publish(user, tenant, made, reason)
     return made
 
 
-def _publish(tenant: Tenant, made: ChangeSet) -> None:
-    if made.id:
-        wake.cycle()
-        transaction.on_commit(partial(pubsub.quotas_changed, tenant.pk))
+def _publish(user: access.Person, tenant: Tenant, made: ChangeSet, reason: str) -> None:
+    if not made.id:
+        return
+    wake.cycle()
+    transaction.on_commit(partial(pubsub.quotas_changed, tenant.pk))
+    for one in made.changes:
+        record_for_waiting(
+            tenant_id=tenant.pk,
+            gpu_type=one.gpu_type,
+            message=f"Project {one.project}: {_in_words(one)}, by {user.get_username()}: {reason}",
+            numbers={
+                "project": one.project,
+                "gpu_type": one.gpu_type,
+                "terms": {name: list(pair) for name, pair in one.terms.items()},
+            },
+            actor=user,
+            source="user",
+            project=one.project,
+        )
+
+
+def _in_words(one: Applied) -> str:
+    """Such as "guarantee of cpu changed from 2 to 4 and limit of cpu changed from no limit to 8"."""
+    if one.gpu_type == WHOLE:
+        before, after = one.terms["weight"]
+        if before is None:
+            return "added"
+        return "removed" if after is None else f"weight changed from {before} to {after}"
+    return " and ".join(
+        f"{name} of {one.gpu_type} changed from {_shown(before)} to {_shown(after)}"
+        for name, (before, after) in one.terms.items()
+    )
+
+
+def _shown(value: Term) -> str:
+    return "no limit" if value is None else str(value)

@@ -1,9 +1,10 @@
-"""Change limits, and record it in the history of the jobs that wait for them."""
+"""Change limits, and record it in the history of the jobs that wait for them, as changes of projects do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -53,6 +54,7 @@ NUMBER_WAITING = """
 UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id IN (
   SELECT id FROM jobs_job
   WHERE tenant_id = %(tenant)s AND state = 'QUEUED' AND intent = 'RUN' AND deleted_at IS NULL
+    AND project = coalesce(%(project)s, project)
     AND CASE %(type)s WHEN '' THEN true WHEN %(cpu)s THEN gpus = 0 ELSE gpus > 0 AND gpu_type IN (%(type)s, '') END
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING id, event_seq, attempt
@@ -60,10 +62,6 @@ RETURNING id, event_seq, attempt
 
 
 def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person) -> None:
-    """Write the change into the history of every job that waits and counts against this limit."""
-    with connection.cursor() as cursor:
-        cursor.execute(NUMBER_WAITING, {"tenant": tenant_id, "type": one.gpu_type, "cpu": CPU_TYPE})
-        waiting = cursor.fetchall()
     changed = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
     whose = f" of {one.gpu_type}" if one.gpu_type else ""
     parts = [
@@ -71,7 +69,32 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
         for name, (old, new) in {**changed, **one.terms}.items()
     ]
     text = " and ".join(parts)
-    text = f"{text[0].upper()}{text[1:]} by {user.get_username()}"
+    text = f"{text[0].upper()}{text[1:]} by {user.get_username()}: {reason}"
+    numbers = {"gpu_type": one.gpu_type, "from": one.old_limit, "to": one.new_limit, "used": one.used}
+    record_for_waiting(
+        tenant_id=tenant_id, gpu_type=one.gpu_type, message=text, numbers=numbers, actor=user, source="admin"
+    )
+
+
+def record_for_waiting(
+    *,
+    tenant_id: int,
+    gpu_type: str,
+    message: str,
+    numbers: Mapping[str, Any],
+    actor: access.Person,
+    source: str,
+    project: str | None = None,
+) -> None:
+    """Write a change of limits into the history of every job that waits and counts against them.
+
+    gpu_type: that of the limits; "": of all types. project: None: whatever project a job is in.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            NUMBER_WAITING, {"tenant": tenant_id, "type": gpu_type, "cpu": CPU_TYPE, "project": project}
+        )
+        waiting = cursor.fetchall()
     JobEvent.objects.bulk_create(
         JobEvent(
             job_id=job,
@@ -79,15 +102,10 @@ def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.
             n=n,
             code=EventCode.QUOTA_CHANGED,
             attempt=attempt,
-            message=f"{text}: {reason}",
-            numbers={
-                "gpu_type": one.gpu_type,
-                "from": one.old_limit,
-                "to": one.new_limit,
-                "used": one.used,
-            },
-            actor_id=user.pk,
-            source="admin",
+            message=message,
+            numbers=dict(numbers),
+            actor_id=actor.pk,
+            source=source,
         )
         for job, n, attempt in waiting
     )

@@ -65,6 +65,7 @@ INSTALLATION = {
     "exceeds_cluster": "no node, or not even the whole cluster, has that much",
     "exceeds_gang_limit": "a job of this tenant can have fewer GPUs or CPUs over all its learners",
     "exceeds_time_limit": "the tenant's jobs need a time limit, and no longer one than it allows",
+    "exceeds_project_limit": "the job's project can have fewer GPUs or CPUs at once",
     "project_not_found": "the tenant has no project of this name",
     "exceeds_user_limit": "one user of this tenant can have fewer GPUs or CPUs at once",
     "gpu_type_not_found": "this cluster has no devices of that type",

@@ -20,6 +20,10 @@ DEFAULT_MIB = quantities.parse_memory(DEFAULTS["resources"]["memory"])
 """The default memory: a spec that does not set it is not rejected where nodes are smaller."""
 SECRETS_SHOWN = 20
 """The most names of secrets that an error lists."""
+BY_ADMIN = "Request fewer, or ask a platform admin to raise the limit"
+BY_MANAGER = (
+    "Request fewer, name another project, or ask a manager of the tenant to raise the project's limit"
+)
 DATA_SHOWN = 10
 """The most folders of the data root that an error lists."""
 
@@ -52,7 +56,7 @@ class Context:
     domains: level -> the most of the job's learners that one domain of it could hold, of the level that the job
     requires and the larger ones; empty: not to be checked. data_folders: its folders, for the remedy (None: the data
     root cannot be read). secrets: the names that this submitter's jobs may be granted.
-    projects: those of the tenant.
+    projects: those of the tenant, each with its limits by slot type, where it has one.
     """
 
     images: bool = False
@@ -71,7 +75,7 @@ class Context:
     data_paths: frozenset[str] | None = None
     data_folders: tuple[str, ...] | None = ()
     secrets: frozenset[str] | None = None
-    projects: frozenset[str] | None = None
+    projects: Mapping[str, Mapping[str, int]] | None = None
 
     def project_of(self, spec: Spec) -> str:
         """The project that the job is in; "": none."""
@@ -90,13 +94,14 @@ class Findings:
 
 def check(spec: Spec, context: Context) -> Findings:
     """Compare a valid spec with an installation. Never raises. A quota rejects nothing: it warns of a wait.
-    The limits for one user and for one job reject what could not start while they are."""
+    The limits for one user, one job and the job's project reject what could not start while they are."""
     errors = (
         *_runtime_errors(spec, context),
         *_package_errors(spec, context),
         *_capacity_errors(spec, context),
         *_tenant_errors(spec, context),
         *_limit_errors(spec, context),
+        *_time_errors(spec, context),
         *_secret_errors(spec, context),
     )
     return Findings(errors, tuple(_quota_warnings(spec, context)))
@@ -222,41 +227,47 @@ def _project_problem(project: str, known: list[str]) -> Problem:
 
 
 def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:
-    """What the tenant allows no job, or no user at once, on any type that the job takes."""
-    asked = spec.asked
+    """What the tenant allows no job, no user at once, or not the job's project, on any type that the job takes."""
+    asked, project = spec.asked, context.project_of(spec)
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
-    field_name = "gpus" if spec.resources.gpus else "cpus"
-    place = _fewest(spec) if spec.resources.learners.min > 1 else f"resources.{field_name}"
+    of_project = (context.projects or {}).get(project, {})
     limits = (
-        ("exceeds_gang_limit", context.gang_limits, "a job of this tenant"),
-        ("exceeds_user_limit", context.user_limits, "one user of this tenant"),
+        ("exceeds_gang_limit", context.gang_limits, "a job of this tenant", BY_ADMIN),
+        ("exceeds_user_limit", context.user_limits, "one user of this tenant", BY_ADMIN),
+        ("exceeds_project_limit", of_project, f"project {project} of this tenant", BY_MANAGER),
     )
     exceeded = [
-        (most, code, whose)
-        for code, of_kind, whose in limits
+        (most, code, whose, remedy)
+        for code, of_kind, whose, remedy in limits
         if (most := max((of_kind.get(kind, asked) for kind in kinds), default=asked)) < asked
     ]
-    if not exceeded:  # each is wide enough on some type, but no type for both
-        both = [min((of_kind.get(kind, asked), code) for code, of_kind, _ in limits) for kind in kinds]
-        most, code = max(both, default=(asked, ""))
-        if most < asked:
-            exceeded = [(most, code, "one user's job in this tenant")]
-    for most, code, whose in exceeded:
-        message = (
-            f"requests {asked} {unit(spec.slot_type or '', asked)} in all; {whose} can have {most} at once."
-            " Request fewer, or ask a platform admin to raise the limit"
+    if not exceeded:  # each is wide enough on some type, but no type for all
+        whose = (
+            f"one user's job of project {project} in this tenant"
+            if of_project
+            else "one user's job in this tenant"
         )
-        yield Problem(place, code, message, str(asked), f"at most {most}")
-    if (longest := context.max_time_s) is not None and (
-        spec.time_limit_s is None or spec.time_limit_s > longest
-    ):
-        most_time = quantities.print_duration(longest)
-        message = (
-            f"Jobs of this tenant need a time limit of {most_time} or less: set time_limit to {most_time}"
-        )
+        least = [
+            min((of_kind.get(kind, asked), code, whose, by) for code, of_kind, _, by in limits)
+            for kind in kinds
+        ]
+        exceeded = [each for each in [max(least, default=(asked, "", "", ""))] if each[0] < asked]
+    place = f"resources.{'gpus' if spec.resources.gpus else 'cpus'}"
+    for most, code, whose, remedy in exceeded:
+        size = f"{asked} {unit(spec.slot_type or '', asked)}"
+        message = f"requests {size} in all; {whose} can have {most} at once. {remedy}"
+        path = _fewest(spec) if spec.resources.learners.min > 1 else place
+        yield Problem(path, code, message, str(asked), f"at most {most}")
+
+
+def _time_errors(spec: Spec, context: Context) -> Iterator[Problem]:
+    longest = context.max_time_s
+    if longest is not None and (spec.time_limit_s is None or spec.time_limit_s > longest):
+        most = quantities.print_duration(longest)
+        message = f"Jobs of this tenant need a time limit of {most} or less: set time_limit to {most}"
         got = None if spec.time_limit_s is None else quantities.print_duration(spec.time_limit_s)
         place = "time_limit"
-        yield Problem(place, "exceeds_time_limit", message, got, f"at most {most_time}")
+        yield Problem(place, "exceeds_time_limit", message, got, f"at most {most}")
 
 
 def _secret_errors(spec: Spec, context: Context) -> Iterator[Problem]:

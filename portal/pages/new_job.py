@@ -20,6 +20,7 @@ from jobs.models import Checkpoint, Job
 from jobs.selectors import cluster, installation
 from jobs.selectors.jobs import job_get
 from jobs.selectors.usage import CPU_TYPE
+from jobs.selectors.what_if import default_project
 from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
@@ -201,6 +202,8 @@ def _page(
         "pythons": PYTHONS,
         "took": _took(parent) if parent else None,
         "topologies": TOPOLOGIES,
+        "projects": list(tenant.projects.order_by("slug").values_list("slug", flat=True)),
+        "default_project": default_project(tenant),
         "priorities": [level for level in PRIORITIES if level in tenant.priorities],
         "error": error.message if error else "",
         "errors": details.get("errors", []),

@@ -73,13 +73,9 @@ def project_changes_apply(
         _lock()
         before = projects_of(tenant)
         _refuse_outdated(changes, before)
-        after = _after(changes, before)
         quotas = dict(Quota.objects.filter(tenant=tenant).values_list("gpu_type", "limit"))
-        if wrong := [
-            *_missing(changes, after),
-            *_too_much(changes, after, quotas),
-            *_too_many(changes, after),
-        ]:
+        after, wrong = project_changes_tried(changes, before, quotas)
+        if wrong:
             raise FieldsInvalid(errors=wrong)
         applied = tuple(_differences(before, after))
         change_set = None if dry_run or not applied else uuid.uuid4()
@@ -87,6 +83,18 @@ def project_changes_apply(
             _write(tenant, applied, after)
             _record(tenant, applied, reason, user, change_set)
     return ChangeSet(change_set, applied, after)
+
+
+def project_changes_tried(
+    changes: Sequence[Change], before: State, quotas: Mapping[str, int]
+) -> tuple[State, list[dict[str, Any]]]:
+    """What these changes lead to, and what is wrong with them. quotas: the tenant's limits by slot type."""
+    after = _after(changes, before)
+    return after, [
+        *_missing(changes, after),
+        *_too_much(changes, after, quotas),
+        *_too_many(changes, after),
+    ]
 
 
 @transaction.atomic

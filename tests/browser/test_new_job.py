@@ -297,6 +297,37 @@ def test_a_range_of_learners_makes_the_job_elastic(open_as: Open, picture: Calla
     expect(page.locator("[data-changes]")).to_contain_text("No changes")
 
 
+def test_a_project_is_chosen_in_the_form_and_kept_by_a_clone(platform: Platform, open_as: Open) -> None:
+    admin = platform.client("admin")
+
+    def weigh(weight: int | None) -> None:
+        changes = [{"project": "vision", "gpu_type": "", "weight": weight}]
+        admin.post("/tenants/vision-lab/project-changes", {"changes": changes, "reason": "A test"})
+
+    weigh(1)
+    page = open_as("alice", f"{NEW}?template=plain")
+    project = page.get_by_label("Project", exact=True)
+    expect(project).to_have_value("")
+    project.select_option("vision")
+    assert yaml.safe_load(yaml_of(page))["project"] == "vision"
+    project.select_option("none")
+    assert "project" not in yaml.safe_load(yaml_of(page))
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+End")
+    page.keyboard.insert_text("project: visio\n")
+    expect(project).to_have_attribute("aria-invalid", "true", timeout=60_000)
+    expect(project).to_have_accessible_description(re.compile("Did you mean vision?"))
+    assert not violations(page)
+    project.select_option("vision")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"), timeout=60_000)
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    page.get_by_role("link", name="Clone").click()
+    expect(page.get_by_label("Project", exact=True)).to_have_value("vision")
+    expect(page.locator("[data-changes]")).to_contain_text("No changes")
+    weigh(None)
+
+
 def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
     page = open_as("alice", NEW)
     before = yaml_of(page)

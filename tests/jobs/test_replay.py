@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -18,9 +19,10 @@ from gpu_scheduler.simulation import Scenario, SimulatedJob, simulate
 from jobs.models import Attempt, ClusterNode, Job, JobEvent
 from jobs.selectors import replay as replays
 from jobs.selectors.nodes import scheduler_nodes
+from jobs.selectors.snapshot import projects
 from jobs.services.intents import job_halt, job_resume
 from jobs.states import EventCode, Phase, State
-from tenants.models import Quota, Tenant
+from tenants.models import Project, ProjectChange, ProjectShare, Quota, Tenant
 from tests import factories
 from tests.jobs.lifecycle.world import two_nodes
 from tests.jobs.made_history import held, job_of_the_past, waited
@@ -56,24 +58,42 @@ def lines(*arguments: str) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_same_limits_and_policy_give_the_same_starts(tenants: tuple[Tenant, Tenant]) -> None:
+def divide(of: Tenant, **shares: tuple[int, int | None]) -> None:
+    """Projects by name, each with its guarantee and its limit of CPUs."""
+    for name, (guarantee, limit) in shares.items():
+        project = Project.objects.create(tenant=of, slug=name)
+        ProjectShare.objects.create(project=project, gpu_type="cpu", guarantee=guarantee, limit=limit)
+
+
+@pytest.mark.parametrize("divided", [False, True], ids=["whole", "projects"])
+def test_the_same_limits_and_policy_give_the_same_starts(
+    tenants: tuple[Tenant, Tenant], divided: bool
+) -> None:
     """A past that the policy made out of a random workload: each replayed start is at the second of the real one."""
     drawn = random.Random(7)
+    if divided:
+        divide(tenants[0], vision=(2, 2), speech=(0, 3))
+        divide(tenants[1], vision=(1, None))
     asked = {}
     for number in range(40):
         of, slots = drawn.choice(tenants), drawn.randint(1, 4)
         at = BEGIN + timedelta(seconds=drawn.randint(0, 20_000))
         job = job_of_the_past(of, slots, at, priority_rank=drawn.randint(0, 2))
+        if divided:
+            job.project = ("vision", "speech", "")[number % 3 if slots < 3 else 2]
+            job.save()
         # One after the other: jobs of one instant are ordered by their ids, and those of a replay are others.
         gang = Gang(
             job.pk, of.slug, Range.fixed(1), Resources.of_slots("cpu", slots, memory_mib=1024), "cpu",
-            PlacementStrategy.PACK, job.priority_rank, at + timedelta(milliseconds=number),
+            PlacementStrategy.PACK, job.priority_rank, at + timedelta(milliseconds=number), project=job.project,
         )  # fmt: skip
         Job.objects.filter(pk=job.pk).update(created_at=gang.queued_at, queued_at=gang.queued_at)
         asked[job.pk] = SimulatedJob(gang, drawn.randint(60, 3_000))
     quotas = tuple(QuotaUse(of.slug, "cpu", 4, 0) for of in tenants)
     nodes = tuple(scheduler_nodes())
-    past = simulate(Scenario(nodes, tuple(asked.values()), quotas, FairShare(), round_s=0))
+    past = simulate(
+        Scenario(nodes, tuple(asked.values()), quotas, FairShare(), round_s=0, projects=projects())
+    )
     for pk, at in past.first_started.items():
         held(Job.objects.get(pk=pk), at, past.completed[pk])
     seen = answer()
@@ -113,6 +133,35 @@ def test_a_changed_limit_shows_who_gains_and_who_loses(tenants: tuple[Tenant, Te
         ["green", "1", "1", "58", "min", "58", "min", "0", "s", "0,", "0", "58", "min", "sooner"],
         ["red", "2", "2", "0", "s", "0", "s", "29", "min", "0,", "0", "29", "min", "later"],
     ]
+
+
+def test_other_shares_of_projects_are_tried_and_the_unchanged_replay_keeps_to_those_of_now(
+    tenants: tuple[Tenant, Tenant],
+) -> None:
+    red, _ = tenants
+    divide(red, vision=(0, 2))
+    ran(red, 2, 0, 0, 60, project="vision")
+    ran(red, 2, 1, 60, 90, project="vision")
+    ran(red, 2, 2, 2, 10)
+    seen = answer()
+    assert (seen["same_starts"], seen["limit_changes"]) == (1.0, 0)
+    ran(red, 4, 100, 100, 110)  # in no project: as many as the tenant can have
+
+    def changed_wait_s(*arguments: str) -> float:
+        (its,) = answer(*arguments)["tenants"]
+        assert its["replayed_wait_s"] == pytest.approx(59 * 60 / 4)
+        return float(its["changed_wait_s"])
+
+    assert changed_wait_s("--project-limit", "red/vision:cpu=none") == pytest.approx(29 * 60 / 4)
+    assert changed_wait_s("--project-limit", "red/vision:cpu=4", "--guarantee", "red/vision:cpu=1") == (
+        pytest.approx(29 * 60 / 4)
+    )
+    assert ProjectShare.objects.get().limit == 2, "nothing changed"
+    ProjectChange.objects.create(
+        tenant=red, project="vision", gpu_type="cpu", terms={"limit": [4, 2]}, reason="r", change_set=uuid.uuid4(),
+        actor=factories.user("manager"),
+    )  # fmt: skip
+    assert "Not taken into account: 1 change of limits, and nodes that were others then." in lines()
 
 
 def test_another_policy_is_tried(tenants: tuple[Tenant, Tenant]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import ClusterNode
-from tenants.models import Quota
+from tenants.models import Project, ProjectShare, Quota
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -61,3 +62,53 @@ def test_limits_that_cannot_be_set_are_noted_with_the_result(waiting_job: str) -
 def test_a_malformed_limit_gets_an_example(waiting_job: str) -> None:
     with pytest.raises(CommandError, match="TENANT:TYPE=SLOTS"):
         answer("--limit", "vision-lab=4")
+
+
+@pytest.fixture
+def held_back() -> str:
+    """A job of four CPU slots whose project may have two."""
+    ClusterNode.objects.create(name="node-a", slot_type="cpu", slots=8, ready=True)
+    lab = factories.tenant("vision-lab", quotas={"cpu": 6})
+    for name, limit in (("speech", 2), ("vision", None)):
+        project = Project.objects.create(tenant=lab, slug=name)
+        ProjectShare.objects.create(project=project, gpu_type="cpu", guarantee=1, limit=limit)
+    return str(factories.job(of=lab, learners=2, slots=2, project="speech").pk)
+
+
+def test_another_limit_of_a_project_would_start_the_job_and_sets_nothing(held_back: str) -> None:
+    assert [job["job"] for job in answer()["waiting"]] == [held_back]
+    for tried in ("4", "none"):
+        seen = answer("--project-limit", f"vision-lab/speech:cpu={tried}")
+        assert ([job["job"] for job in seen["starting"]], seen["overcommitted"]) == ([held_back], [])
+    assert answer("--project-limit", "vision-lab/vision:cpu=4")["starting"] == []
+    assert ProjectShare.objects.get(project__slug="speech").limit == 2
+
+
+def test_shares_of_projects_that_cannot_be_set_are_noted(held_back: str) -> None:
+    seen = answer("--guarantee", "vision-lab/speech:cpu=6")
+    assert seen["overcommitted"] == [
+        "the guarantee is 6: the limit cannot be less",
+        "the tenant's projects would be guaranteed 7 cpu together; its limit is 6",
+    ]
+    seen = answer("--guarantee", "vision-lab/vision:cpu=6", "--limit", "vision-lab:cpu=8")
+    assert seen["overcommitted"] == [], "with the limit that is tried"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--guarantee", "missing/speech:cpu=1"], "--guarantee: no tenant missing; there are vision-lab"),
+        (
+            ["--project-limit", "vision-lab/spech:cpu=1"],
+            "vision-lab has no project spech; there are speech, vision",
+        ),
+        (["--guarantee", "vision-lab/speech:a100=1"], "no type a100; there are cpu"),
+        (["--guarantee", "vision-lab:cpu=1"], "TENANT/PROJECT:TYPE=SLOTS"),
+        (["--guarantee", "vision-lab/speech:cpu=none"], "TENANT/PROJECT:TYPE=SLOTS"),
+        (["--project-limit", "vision-lab/speech:cpu=-1"], "TENANT/PROJECT:TYPE=SLOTS"),
+        (["--project-limit", "vision-lab/speech:cpu=0"], "a limit is at least 1; none: no limit"),
+    ],
+)
+def test_wrong_shares_of_projects_are_named(held_back: str, arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=re.escape(message)):
+        answer(*arguments)

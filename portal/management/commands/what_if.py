@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from math import ceil
@@ -13,19 +14,23 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from gpu_scheduler.model import Project
 from gpu_scheduler.policies import BadPolicy
 from gpu_scheduler.policies.selection import policy_from
 from jobs.humanize import duration
 from jobs.selectors.demand import TooMuch
 from jobs.selectors.installation import pools
+from jobs.selectors.project_effects import as_planned
 from jobs.selectors.replay import MOST, SAME_S, Replay, TenantWaits, replay
-from jobs.selectors.snapshot import database_now
+from jobs.selectors.snapshot import database_now, projects
 from jobs.selectors.what_if import Affected, would_start
 from tenants.errors import Overcommitted
 from tenants.models import Quota, Tenant
+from tenants.services.projects import WHOLE, Change, project_changes_tried, projects_of
 from tenants.services.quotas import Applied, totals_of
 
 LimitOf = tuple[str, str, int]
+ShareOf = tuple[str, str, str, int | None]
 
 
 def limit_of(text: str) -> LimitOf:
@@ -37,6 +42,28 @@ def limit_of(text: str) -> LimitOf:
             f"{text!r} is not of the form TENANT:TYPE=SLOTS, e.g. vision-lab:a100=8"
         )
     return tenant, slot_type, int(slots)
+
+
+def guarantee_of(text: str) -> ShareOf:
+    """TENANT/PROJECT:TYPE=SLOTS as its four parts."""
+    who, _, slots = text.partition("=")
+    whose, _, slot_type = who.partition(":")
+    tenant, _, project = whose.partition("/")
+    if not (tenant and project and slot_type and slots.isdigit() and slots.isascii()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form TENANT/PROJECT:TYPE=SLOTS, e.g. vision-lab/speech:a100=8"
+        )
+    return tenant, project, slot_type, int(slots)
+
+
+def project_limit_of(text: str) -> ShareOf:
+    """The same; none in place of the slots: no limit."""
+    if text.endswith("=none"):
+        return (*guarantee_of(f"{text.removesuffix('none')}1")[:3], None)
+    found = guarantee_of(text)
+    if not found[3]:
+        raise argparse.ArgumentTypeError(f"{text!r}: a limit is at least 1; none: no limit")
+    return found
 
 
 def days(text: str) -> float:
@@ -129,6 +156,44 @@ def _overcommitted(
     return []
 
 
+def _refuse_unknown(option: str, named: set[str]) -> None:
+    known = set(Tenant.objects.values_list("slug", flat=True))
+    if unknown := sorted(named - known):
+        raise CommandError(f"{option}: no tenant {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
+
+
+def _divided(
+    shares: Mapping[str, list[ShareOf]], limits: Mapping[tuple[str, str], int]
+) -> tuple[tuple[Project, ...] | None, list[str]]:
+    """All projects with these shares, and a sentence for each share that cannot be set; None: nothing is tried.
+
+    limits: those of the tenants, as they are tried.
+    """
+    terms: defaultdict[str, defaultdict[tuple[str, str], dict[str, int | None]]]
+    terms = defaultdict(lambda: defaultdict(dict))
+    for name, listed in shares.items():
+        for tenant, project, slot_type, slots in listed:
+            terms[tenant][project, slot_type][name] = slots
+    if not terms:
+        return None, []
+    divided = [project for project in projects() if project.tenant not in terms]
+    notes = []
+    for of in Tenant.objects.filter(slug__in=terms).order_by("slug"):
+        before = projects_of(of)
+        changes = [Change(project, kind, tried) for (project, kind), tried in terms[of.slug].items()]
+        known = [project for project, kind in before if kind == WHOLE]
+        if unknown := sorted({change.project for change in changes} - set(known)):
+            raise CommandError(
+                f"--guarantee, --project-limit: {of.slug} has no project {', '.join(unknown)}; there are"
+                f" {', '.join(sorted(known)) or 'none'}."
+            )
+        own = {kind: limit for (slug, kind), limit in limits.items() if slug == of.slug}
+        after, wrong = project_changes_tried(changes, before, own)
+        divided += as_planned(of.slug, after)
+        notes += sorted({each["message"] for each in wrong})
+    return tuple(divided), notes
+
+
 class Command(BaseCommand):
     help = (
         "Show what the scheduler would start now, or with --replay how long jobs of the last days would have waited,"
@@ -145,39 +210,59 @@ class Command(BaseCommand):
             help="the limit to try for a tenant and type; can be repeated",
         )
         parser.add_argument(
+            "--guarantee",
+            type=guarantee_of,
+            action="append",
+            default=[],
+            metavar="TENANT/PROJECT:TYPE=SLOTS",
+            help="the guarantee to try for a project and type; can be repeated",
+        )
+        parser.add_argument(
+            "--project-limit",
+            type=project_limit_of,
+            action="append",
+            default=[],
+            metavar="TENANT/PROJECT:TYPE=SLOTS",
+            help="the limit to try for a project and type, or none; can be repeated",
+        )
+        parser.add_argument(
             "--replay",
             type=days,
             metavar="DAYS",
-            help="run the last days again, as the limits are now and as --limit and --policy say",
+            help="run the last days again, as everything is set now and as the other options say",
         )
         parser.add_argument("--policy", metavar="NAME", help="with --replay: the scheduling policy to try")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         limits: list[LimitOf] = options["limit"]
-        known = set(Tenant.objects.values_list("slug", flat=True))
-        unknown = sorted({tenant for tenant, _, _ in limits} - known)
-        if unknown:
-            raise CommandError(
-                f"--limit: no tenant {', '.join(unknown)}; there are {', '.join(sorted(known))}."
-            )
+        shares = {"guarantee": options["guarantee"], "limit": options["project_limit"]}
+        _refuse_unknown("--limit", {tenant for tenant, _, _ in limits})
+        for name, option in (("guarantee", "--guarantee"), ("limit", "--project-limit")):
+            _refuse_unknown(option, {tenant for tenant, _, _, _ in shares[name]})
         capacity = {kind: pool.slots for kind, pool in pools().items()}
         current = {
             (tenant, kind): limit
             for tenant, kind, limit in Quota.objects.values_list("tenant__slug", "gpu_type", "limit")
         }
         types = set(capacity) | {kind for _, kind in current}
-        if foreign := sorted({slot_type for _, slot_type, _ in limits} - types):
-            raise CommandError(
-                f"--limit: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
-            )
-        notes = _overcommitted(limits, current, capacity)
+        of_shares = {slot_type for each in shares.values() for _, _, slot_type, _ in each}
+        for option, named in (
+            ("--limit", {slot_type for _, slot_type, _ in limits}),
+            ("--guarantee, --project-limit", of_shares),
+        ):
+            if foreign := sorted(named - types):
+                raise CommandError(
+                    f"{option}: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
+                )
+        divided, unsettable = _divided(shares, current | _by_type(limits))
+        notes = _overcommitted(limits, current, capacity) + unsettable
         if options["replay"] is not None:
-            self._replay(limits, notes, options)
+            self._replay(limits, divided, notes, options)
             return
         if options["policy"]:
             raise CommandError("--policy: is for --replay DAYS.")
-        outcome = would_start(_by_type(limits))
+        outcome = would_start(_by_type(limits), divided)
         if options["json"]:
             lists = {"starting": outcome.starting, "waiting": outcome.waiting}
             listed = {name: [asdict(job) for job in jobs] for name, jobs in lists.items()}
@@ -190,7 +275,13 @@ class Command(BaseCommand):
         self.stdout.write(f"Would wait: {len(outcome.waiting)}")
         self._table(outcome.waiting)
 
-    def _replay(self, limits: list[LimitOf], notes: list[str], options: dict[str, Any]) -> None:
+    def _replay(
+        self,
+        limits: list[LimitOf],
+        divided: tuple[Project, ...] | None,
+        notes: list[str],
+        options: dict[str, Any],
+    ) -> None:
         try:
             policy = policy_from(options["policy"]) if options["policy"] else None
         except BadPolicy as error:
@@ -203,6 +294,7 @@ class Command(BaseCommand):
                 _by_type(limits),
                 policy,
                 self._progress,
+                divided,
             )
         except TooMuch as error:
             raise CommandError(f"--replay: more than {MOST:,} attempts; try fewer days.") from error

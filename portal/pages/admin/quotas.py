@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from jobs import storage
 from jobs.selectors import usage, what_if
+from jobs.selectors.project_effects import projects_of_all
 from jobs.selectors.quota_effects import QuotaEffects, quota_effects
 from jobs.services.quotas import quotas_change
 from portal.pages import meters
@@ -118,7 +119,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def _page(
     request: HttpRequest, drawn: Matrix, review: Review, reason: str, *, applies: bool = False
 ) -> HttpResponse:
-    loans = usage.all_loans()
+    loans, divided = usage.all_loans(), projects_of_all()
     context = frame(request, "quotas") | {
         "matrix": drawn,
         "review": review,
@@ -128,6 +129,9 @@ def _page(
         "stored": _stored(drawn),
         "loans": loans,
         "lent": _lent(loans),
+        "divided": [
+            (row.tenant, divided[row.tenant.slug]) for row in drawn.rows if row.tenant.slug in divided
+        ],
     }
     return render(request, "console/quotas.html", context, status=422 if review.refused else 200)
 

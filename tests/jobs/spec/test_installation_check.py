@@ -191,3 +191,11 @@ def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> 
     assert "requests 4 GPUs in all; one user's job in this tenant can have 3 at once" in problem.message
     assert check(parse(spec_with(resources={"gpus": 3})), both).errors == ()
     assert check(parse(spec_with(resources={"gpus": 4})), replace(both, gang_limits={})).errors == ()
+    divided = replace(both, user_limits={}, projects={"vision": {"h100": 3}})
+    (problem,) = check(parse(spec_with(resources={"gpus": 4}, project="vision")), divided).errors
+    assert (problem.code, problem.allowed) == ("exceeds_project_limit", "at most 3")
+    assert (
+        "one user's job of project vision in this tenant can have 3 at once. Request fewer, name"
+        in problem.message
+    )
+    assert check(parse(spec_with(resources={"gpus": 3}, project="vision")), divided).errors == ()

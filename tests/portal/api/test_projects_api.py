@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobs.models import ClusterNode, Job, Runtime
+from jobs import wake
+from jobs.models import ClusterNode, Job, JobEvent, Runtime
+from jobs.states import State
 from portal.api.examples import SPEC
 from tenants.models import AuditEntry, Membership, Project, ProjectChange, Quota
 from tests import factories
@@ -205,14 +207,95 @@ def test_a_project_that_the_tenant_does_not_have_is_an_error_of_the_field(manage
 
 
 def test_a_preview_says_what_starts_because_of_the_change(manager: Api) -> None:
-    change(manager, whole("vision"), share("vision", limit=1))
+    change(manager, whole("vision"))
     job = submitted(manager, project="vision", resources={"cpus": 2, "memory": "1Gi"}).json()
+    change(manager, share("vision", limit=1))
     would = change(manager, share("vision", limit=4), dry_run=True)
     assert [each["job"] for each in would["effects"]["starts"]] == [job["id"]]
     would = change(manager, whole("vision", 2), dry_run=True)
     assert would["effects"] == {"over": [], "starts": [], "waits": []}
-    checked = manager.post(
-        "/tenants/vision-lab/jobs:validate",
-        {**SPEC, "project": "vision", "resources": {"cpus": 2, "memory": "1Gi"}},
-    ).json()
-    assert "EXCEEDS_PROJECT_LIMIT" in str(checked)
+
+
+def test_a_job_that_its_project_could_never_have_is_refused_with_the_limit_and_the_remedy(
+    manager: Api,
+) -> None:
+    change(manager, whole("vision"), whole("speech"), whole("default"))
+    change(manager, share("vision", limit=3), share("default", limit=1))
+    large = {"resources": {"learners": 2, "cpus": 2, "memory": "1Gi"}}
+    answer = submitted(manager, project="vision", **large)
+    assert answer.status_code == 400
+    (error,) = answer.json()["errors"]
+    assert (error["path"], error["code"], error["got"], error["allowed"]) == (
+        "resources.learners",
+        "exceeds_project_limit",
+        "4",
+        "at most 3",
+    )
+    assert error["message"] == (
+        "requests 4 CPUs in all; project vision of this tenant can have 3 at once. Request fewer, name another project,"
+        " or ask a manager of the tenant to raise the project's limit"
+    )
+    checked = manager.post("/tenants/vision-lab/jobs:validate", {**SPEC, "project": "vision", **large}).json()
+    assert (checked["valid"], wrong(checked)) == (False, [("resources.learners", "exceeds_project_limit")])
+    assert {each["name"]: each["result"] for each in checked["checks"]}["quota"] == "failed"
+    assert wrong(submitted(manager, **large).json()) == [("resources.learners", "exceeds_project_limit")], (
+        "it is in the default project"
+    )
+    accepted = submitted(manager, project="speech", **large)
+    assert accepted.status_code == 201, "that has no limit"
+    path = f"/jobs/{accepted.json()['id']}/clone"
+    change(manager, share("speech", limit=3))
+    assert wrong(manager.post(path, {}).json()) == [("resources.learners", "exceeds_project_limit")]
+    elastic = {"resources": {"learners": {"min": 1, "max": 2}, "cpus": 2, "memory": "1Gi"}}
+    assert submitted(manager, project="vision", **elastic).status_code == 201, "the fewest fit"
+
+
+def events_of(job: Job) -> list[tuple[str, dict[str, Any], int]]:
+    found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
+    return [(event.message, event.numbers, event.n) for event in found]
+
+
+def test_a_job_that_waits_in_a_changed_project_gets_an_event(
+    manager: Api, admin: Api, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(wake, "cycle", lambda: asked.append(True))
+    waits = factories.job(owner=people.alice, project="vision")
+    on_gpus = factories.job(owner=people.alice, gpus=1, project="vision")
+    beside = [
+        factories.job(owner=people.alice, project="speech"),
+        factories.job(owner=people.alice),
+        factories.job(owner=people.alice, project="vision", state=State.PROCESSING),
+        factories.job(owner=people.alice, project="vision", state=State.HALTED, intent="HALT"),
+        factories.job(owner=people.bob, project="vision"),
+    ]
+    change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6), dry_run=True)
+    assert (events_of(waits), asked) == ([], [])
+    made = change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6))
+    assert len(asked) == 1, "the next plan explains it"
+    assert events_of(waits) == [
+        (
+            "Project vision: added, by alice: A deadline",
+            {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}},
+            2,
+        ),
+        (
+            "Project vision: guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit to 6,"
+            " by alice: A deadline",
+            {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}},
+            3,
+        ),
+    ]
+    waits.refresh_from_db()
+    assert waits.event_seq == 3
+    assert [n for _, _, n in events_of(on_gpus)] == [2], "its weight concerns all types, its share does not"
+    assert [events_of(job) for job in beside] == [[]] * 5
+    change(manager, whole("vision", 2))
+    assert (len(events_of(waits)), len(asked)) == (2, 1), "nothing changed"
+    admin.post(f"{CHANGES}/{made['change_set']}/undo", {"reason": "Back"})
+    assert [message for message, _, _ in events_of(waits)][2:] == [
+        "Project vision: removed, by admin: Back",
+        "Project vision: guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
+        " by admin: Back",
+    ]
+    assert len(asked) == 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.test import Client
 
 from jobs.models import Attempt, ClusterNode, Job, Progress, Runtime
 from jobs.spec import to_yaml
 from jobs.states import State
-from tenants.models import Tenant, User
+from tenants.models import Project, Tenant, User
 from tests import factories
 from tests.markup import markup
 
@@ -151,3 +153,32 @@ def test_a_type_shows_what_is_free_and_a_clone_what_its_source_took(
     assert [(each["name"], each["free"], each["slots"]) for each in types] == [
         ("any GPU", 6, 8), ("l4", 6, 8), ("cpu", 4, 4),
     ]  # fmt: skip
+
+
+def choices(browser: Client, address: str = "") -> list[str]:
+    page = markup(browser.get(f"/t/vision-lab/jobs/new{address}"))
+    if 'id="f-project"' not in page:
+        return []
+    control = page.partition('id="f-project"')[2].partition("</select>")[0]
+    return [" ".join(each.split()) for each in re.findall(r"<option([^<]*)</option>", control)]
+
+
+def test_the_form_offers_the_tenants_projects_and_marks_the_default(browser: Client, lab: Tenant) -> None:
+    Project.objects.create(tenant=factories.tenant("other"), slug="theirs", weight=1)
+    assert choices(browser) == [], "no field in a tenant without projects"
+    for slug in ("vision", "audio"):
+        Project.objects.create(tenant=lab, slug=slug, weight=1)
+    assert choices(browser) == ['value="">none', ">audio", ">vision"]
+    Project.objects.create(tenant=lab, slug="default", weight=1)
+    assert choices(browser) == [">audio", "selected>default", ">vision"]
+
+
+def test_a_clone_keeps_its_project(browser: Client, lab: Tenant) -> None:
+    Project.objects.create(tenant=lab, slug="vision", weight=1)
+    browser.post("/t/vision-lab/jobs/new", {"spec": SPEC + "project: vision\n"})
+    first = Job.objects.get()
+    path = f"/t/vision-lab/jobs/new?from={first.pk}"
+    text = browser.get(path).context["text"]
+    assert "project: vision\n" in text
+    assert browser.post(path, {"spec": text}).status_code == 302
+    assert Job.objects.get(cloned_from=first).project == "vision"

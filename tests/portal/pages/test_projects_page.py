@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from django.test import Client
 
 from jobs.models import ClusterNode, Job
+from jobs.states import State
 from tenants.models import Project, ProjectChange, ProjectShare, Quota, Tenant, User
 from tests import factories
 from tests.portal.pages.conftest import SignIn
@@ -107,3 +109,38 @@ def test_the_list_of_jobs_shows_and_filters_by_project(manager: Client, lab: Ten
     assert f'id="job-{other.pk}"' not in text
     assert '<option value="vision" selected>' in text
     assert "?project=vision" in manager.get(f"/t/vision-lab/jobs/{named.pk}").content.decode()
+
+
+def rows_of(page: str, part: str) -> list[list[str]]:
+    """The text of each row of the table of a section."""
+    section = page.partition(f'aria-labelledby="{part}"')[2].partition("</section>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", section.partition("<tbody>")[2], re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]*>", "", cell).split()) for cell in row] for row in cells]
+
+
+def test_the_consoles_quotas_show_the_projects_of_each_tenant_with_a_link(
+    manager: Client, lab: Tenant, admin: User, signed_in: SignIn
+) -> None:
+    client = signed_in(admin)
+    page = client.get("/admin-console/quotas")
+    assert "No tenant has projects" in page.content.decode()
+    other = factories.tenant("speech-lab", name="Speech Lab", quotas={"cpu": 4})
+    for of, name, shares in (
+        (lab, "vision", [("cpu", 2, 6)]),
+        (lab, "idle", []),
+        (other, "vision", [("cpu", 0, None)]),
+    ):
+        project = Project.objects.create(tenant=of, slug=name, weight=2 if of == lab else 1)
+        for kind, guarantee, limit in shares:
+            ProjectShare.objects.create(project=project, gpu_type=kind, guarantee=guarantee, limit=limit)
+    factories.job(of=lab, project="vision", slots=3, state=State.PROCESSING)
+    factories.job(of=other, project="vision", slots=1, state=State.PROCESSING)
+    factories.job(of=other, slots=1, state=State.PROCESSING)
+    text = client.get("/admin-console/quotas").content.decode()
+    assert rows_of(text, "projects") == [
+        [other.name, "vision", "1", "cpu", "0", "none", "1"],
+        [lab.name, "idle", "2", "any", "0", "none", "0"],
+        [lab.name, "vision", "2", "cpu", "2", "6", "3"],
+    ]
+    assert '<a href="/t/vision-lab/projects">' in text
