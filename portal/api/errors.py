@@ -105,6 +105,16 @@ class NotFoundError(ApiError):
         super().__init__(str(tenants.NotFound()), code="not_found")
 
 
+class VersionRequired(ApiError):
+    """A list that several people edit is replaced as a whole, and the request does not say which state it replaces."""
+
+    status = HTTPStatus.PRECONDITION_REQUIRED
+
+    def __init__(self) -> None:
+        text = "Send the etag that you read as If-Match, or * to replace whatever is there."
+        super().__init__(text, code="version_required")
+
+
 class NoSuchLearner(ApiError):
     """The job exists, but not this attempt or learner."""
 

@@ -69,6 +69,7 @@ class Row:
     things: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def payload(self) -> bytes:
         if self.body is None:
@@ -137,7 +138,7 @@ API: dict[str, Row] = {
         INSTALLATION_ADMIN, {"username": "owner"}
     ),
     "GET group-mapping": Row(INSTALLATION_ADMIN),
-    "PUT group-mapping": Row(INSTALLATION_ADMIN, body=MAPPING),
+    "PUT group-mapping": Row(INSTALLATION_ADMIN, body=MAPPING, headers={"If-Match": "*"}),
     "POST group-mapping:preview": Row(INSTALLATION_ADMIN, body=MAPPING),
     "GET tenants": Row(ANY_USER),
     "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),

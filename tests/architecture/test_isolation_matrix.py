@@ -136,7 +136,7 @@ def _missing(row: Row, variables: list[str]) -> dict[str, Any]:
 
 def _knock(world: World, who: Who, method: str, address: str, row: Row, reason: str = "") -> HttpResponse:
     """One request of this person; what it changes is undone."""
-    headers = {"X-Access-Reason": reason} if reason else {}
+    headers = {**row.headers} | ({"X-Access-Reason": reason} if reason else {})
     with transaction.atomic():
         if who in LEARNERS:
             headers["Authorization"] = f"Bearer {world.secrets[who]}"
