@@ -61,6 +61,9 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.UserDisabled: HTTPStatus.CONFLICT,
     tenants.SingleSignOnOff: HTTPStatus.CONFLICT,
     tenants.TooManyPasswords: HTTPStatus.TOO_MANY_REQUESTS,
+    tenants.TooManyCodes: HTTPStatus.TOO_MANY_REQUESTS,
+    tenants.PasswordsOff: HTTPStatus.CONFLICT,
+    tenants.TwoFactorRequired: HTTPStatus.CONFLICT,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
@@ -215,7 +218,7 @@ def _service_error_response(error: tenants.ServiceError) -> HttpResponse:
         response["ETag"] = error.details["etag"]
     if isinstance(error, jobs.IdempotencyInProgress):
         response["Retry-After"] = "1"
-    if isinstance(error, tenants.TooManyPasswords):
+    if isinstance(error, tenants.TooManyPasswords | tenants.TooManyCodes):
         response["Retry-After"] = str(budgets.WINDOW_S)
     return response
 
