@@ -8,7 +8,8 @@ import pytest
 
 from jobs.models import ClusterNode, Job, Runtime
 from portal.api.examples import SPEC
-from tenants.models import AuditEntry, Membership, Project, ProjectChange, Quota
+from tenants.models import AuditEntry, Membership, Project, ProjectChange, ProjectShare, Quota
+from tenants.services import projects
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -216,3 +217,29 @@ def test_a_preview_says_what_starts_because_of_the_change(manager: Api) -> None:
         {**SPEC, "project": "vision", "resources": {"cpus": 2, "memory": "1Gi"}},
     ).json()
     assert "EXCEEDS_PROJECT_LIMIT" in str(checked)
+
+
+def test_a_manager_makes_shares_only_of_types_that_the_tenant_was_given(manager: Api) -> None:
+    """Every plan of the installation reads all shares: of names that one makes up there would be any number."""
+    change(manager, whole("vision"))
+    made_up = [{"project": "vision", "gpu_type": f"x{n}", "limit": 1} for n in range(3)]
+    answer = change(manager, *made_up, status=400)
+    assert wrong(answer) == [(f"changes[{n}].gpu_type", "type_not_found") for n in range(3)]
+    assert answer["errors"][0]["allowed"] == ["cpu"]
+    assert not ProjectShare.objects.exists()
+    change(manager, share("vision", limit=3))
+    Quota.objects.filter(tenant__slug="vision-lab").delete()
+    change(manager, share("vision", limit=2))
+
+
+def test_a_set_that_had_more_effects_than_a_set_can_have_changes_is_undone(
+    manager: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(manager, whole("vision", 2), share("vision", limit=3))
+    before = shown(manager)
+    monkeypatch.setattr(projects, "MAX_CHANGES", 1)
+    assert wrong(change(manager, whole("a"), whole("b"), status=400)) == [("changes", "too_many")]
+    removed = change(manager, whole("vision", None))
+    assert len(removed["changes"]) == 2
+    undone = manager.post(f"{CHANGES}/{removed['change_set']}/undo", {"reason": "Too early"})
+    assert (undone.status_code, shown(manager)) == (200, before)

@@ -107,3 +107,11 @@ def test_the_list_of_jobs_shows_and_filters_by_project(manager: Client, lab: Ten
     assert f'id="job-{other.pk}"' not in text
     assert '<option value="vision" selected>' in text
     assert "?project=vision" in manager.get(f"/t/vision-lab/jobs/{named.pk}").content.decode()
+
+
+def test_a_form_that_claims_to_have_seen_any_number_of_projects_is_refused_as_one(manager: Client) -> None:
+    """While it is checked, quotas and projects of all tenants wait."""
+    made_up = json.dumps([[f"p{n}", "", {"weight": 2}] for n in range(501)])
+    answer = send(manager, seen=made_up)
+    assert answer.status_code == 422
+    assert answer.context["draft"].problems == ["Changes: must be at most 500 in one set."]
