@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from portal import budgets
-from tenants import audit
+from tenants import audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords, problem
 from tenants.models import Session, User
 
@@ -59,8 +59,15 @@ def check(user: User, password: str, *, field: str = "password") -> None:
 
 
 @transaction.atomic
-def change(request: HttpRequest, user: User, password: str) -> int:
-    """Set it, for who has shown the present one; how many other sessions ended, which are all."""
+def change(request: HttpRequest, user: User, password: str, *, field: str = "password") -> int:
+    """Set it, for who has shown the present one; how many other sessions ended, which are all.
+
+    Raises FieldsInvalid (path: field) if another request has changed it since it was shown: of a user who puts out who
+    knows the earlier one, theirs counts.
+    """
+    two_factor.locked(user)
+    if User.objects.values_list("password", flat=True).get(pk=user.pk) != user.password:
+        raise FieldsInvalid(errors=[problem(field, "wrong_password", "was changed a moment ago")])
     user.set_password(password)
     user.save(update_fields=["password"])
     keep = ""

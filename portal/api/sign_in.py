@@ -172,7 +172,10 @@ def password_change(call: Call) -> dict[str, Any]:
 
     With a token that is limited to a tenant or a role: 403. Wrong passwords and codes have budgets: 429.
     """
-    return {"sessions": passwords.change(call.request._request, call.user, call.data["new_password"])}
+    ended = passwords.change(
+        call.request._request, call.user, call.data["new_password"], field="current_password"
+    )
+    return {"sessions": ended}
 
 
 @operation(authorize=_to_own, Out=TwoFactorSerializer, response_example=STATE_EXAMPLE, fails=(403,))

@@ -86,7 +86,11 @@ def password(request: HttpRequest) -> HttpResponse:
     form = ChangePassword(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
-    passwords.change(request, person(request), form.cleaned_data["new_password1"])
+    try:
+        passwords.change(request, person(request), form.cleaned_data["new_password1"])
+    except FieldsInvalid:
+        form.add_error("old_password", "Your password was changed a moment ago.")
+        return _page(request, form, status=422)
     messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 
