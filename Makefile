@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 
-.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench bench-peers docs sbom pictures lock runtimes data clean
+.PHONY: help env python front-end up test test-fast test-long test-cluster check fmt bench bench-peers docs sbom audit pictures lock runtimes data clean
 
 help:             ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ fmt: env          ## Format, and fix what can be fixed automatically
 
 sbom: env         ## Print a bill of materials (CycloneDX) from the locks
 	@$(PY) tools/sbom.py
+
+audit: env        ## Look for known vulnerabilities of all that is locked; ADVISORIES names downloaded databases
+	@$(PY) tools/audit.py $(ADVISORIES)
 
 pictures: front-end ## Take the README's picture again, from the browser test
 	@folder=$$(mktemp -d) && LUTHIER_PICTURES=$$folder $(BIN)/pytest -q -n 0 -m browser -k digits tests/browser/test_journey.py \

@@ -1,7 +1,7 @@
 """The password again: before a token is made or the password is changed, so that an open session alone is not enough.
 
-Wrong ones have a budget per user (docs/adr/0054-budgets.md). Only a session of the user spends from it, so that it
-cannot be used to lock the user out.
+Wrong ones have a budget per user (docs/adr/0054-budgets.md). Only sessions of the user spend from it, and tokens from
+another, so that neither can be used to lock the user out.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
+from django.contrib.auth import update_session_auth_hash
+from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
 from portal import budgets
-from tenants import audit
+from tenants import audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords, problem
 from tenants.models import Session, User
 
@@ -22,18 +24,18 @@ FRESH = timedelta(minutes=10)
 """How long ago a user without a password may have signed in, by other means, to be taken for present."""
 
 
-def confirm(request: HttpRequest, user: User, password: str) -> None:
+def confirm(request: HttpRequest, user: User, password: str, *, field: str = "password") -> None:
     """Raise unless the user of this session gave their password; of one who has none, unless the session is fresh.
 
-    Raises FieldsInvalid (path: password) or TooManyPasswords.
+    Raises FieldsInvalid (path: field) or TooManyPasswords.
     """
     if asked_of(user):
-        check(user, password)
+        check(user, password, field=field)
         return
     key, since = request.session.session_key, timezone.now() - FRESH
     if not Session.objects.filter(pk=key, started_at__gt=since).exists():
         text = f"is not set here: sign in again, then do this within {FRESH.seconds // 60} minutes"
-        raise FieldsInvalid(errors=[problem("password", "sign_in_again", text)])
+        raise FieldsInvalid(errors=[problem(field, "sign_in_again", text)])
 
 
 def asked_of(user: User) -> bool:
@@ -41,15 +43,37 @@ def asked_of(user: User) -> bool:
     return bool(settings.LUTHIER_PASSWORD_SIGN_IN) and user.has_usable_password()
 
 
-def check(user: User, password: str) -> None:
-    """Raise FieldsInvalid (path: password) for a wrong one, or TooManyPasswords, whatever this one is.
+def check(user: User, password: str, *, field: str = "password") -> None:
+    """Raise FieldsInvalid (path: field) for a wrong one, or TooManyPasswords, whatever this one is.
 
-    Counted before it is checked, and given back if it was right: of many at once only the budget's are checked.
+    Counted before it is checked, and given back if it was right: of many at once only the budget's are checked. Tokens
+    of a user spend from a budget of their own, so that who has found one cannot keep the user's sessions from it.
     """
-    key = f"password:{user.pk}"
+    key = f"password:{user.pk}" if user.token is None else f"password-by-token:{user.pk}"
     if not budgets.within(key, WRONG_A_MINUTE):
         raise TooManyPasswords
     if not user.check_password(password):
         audit.record(actor=user, action="password.failure", target=user.get_username())
-        raise FieldsInvalid(errors=[problem("password", "wrong_password", "is not your password")])
+        raise FieldsInvalid(errors=[problem(field, "wrong_password", "is not your password")])
     budgets.give_back(key)
+
+
+@transaction.atomic
+def change(request: HttpRequest, user: User, password: str, *, field: str = "password") -> int:
+    """Set it, for who has shown the present one; how many other sessions ended, which are all.
+
+    Raises FieldsInvalid (path: field) if another request has changed it since it was shown: of a user who puts out who
+    knows the earlier one, theirs counts.
+    """
+    two_factor.locked(user)
+    if User.objects.values_list("password", flat=True).get(pk=user.pk) != user.password:
+        raise FieldsInvalid(errors=[problem(field, "wrong_password", "was changed a moment ago")])
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    keep = ""
+    if user.token is None:
+        update_session_auth_hash(request, user)  # gives this session a new key
+        keep = request.session.session_key or ""
+    ended: int = user.sessions.exclude(pk=keep).delete()[0]
+    audit.record(actor=user, action="password.change", target=user.get_username())
+    return ended

@@ -115,6 +115,18 @@ class TooManyPasswords(TenantError):
     code = "too_many_requests"
 
 
+class TooManyCodes(TenantError):
+    """Too many wrong codes. Try again later, or enter a recovery code."""
+
+    code = "too_many_requests"
+
+
+class PasswordsOff(TenantError):
+    """This installation has no passwords: everyone signs in by the identity provider."""
+
+    code = "passwords_off"
+
+
 class TwoFactorRequired(TenantError):
     """This installation requires two-factor authentication. Add another authenticator app or passkey first."""
 

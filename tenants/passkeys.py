@@ -142,6 +142,7 @@ def add(
     _record(user, "passkey.add", name)
     if was_on:
         return []
+    two_factor.drop_begun(user)
     details = {"by": two_factor.PASSKEY}
     audit.record(actor=user, action="two_factor.enable", target=user.get_username(), details=details)
     return two_factor.new_codes(user)
@@ -192,7 +193,7 @@ def check(user: User, challenge_id: int | None, site: Site, answer: str) -> None
 def rename(user: User, passkey_id: int, name: str) -> None:
     """Raises NotFound or FieldsInvalid (path: name)."""
     two_factor.locked(user)
-    passkey, name = _get(user, passkey_id), _name(name)
+    passkey, name = get(user, passkey_id), _name(name)
     if not name:
         raise FieldsInvalid(errors=[problem("name", "required", "is required")])
     if name != passkey.name:
@@ -204,7 +205,7 @@ def rename(user: User, passkey_id: int, name: str) -> None:
 def remove(user: User, passkey_id: int) -> None:
     """With the last second factor recovery codes go, too. Raises NotFound, or TwoFactorRequired if one is needed."""
     two_factor.locked(user)
-    passkey = _get(user, passkey_id)
+    passkey = get(user, passkey_id)
     _record(user, "passkey.remove", passkey.name)
     passkey.delete()
     two_factor.turn_off_if_last(user)
@@ -317,7 +318,8 @@ def _of(user: User, site: Site) -> list[Passkey]:
     return list(user.passkeys.filter(host=site.host).order_by("pk"))
 
 
-def _get(user: User, passkey_id: int) -> Passkey:
+def get(user: User, passkey_id: int) -> Passkey:
+    """Raises NotFound."""
     passkey = user.passkeys.filter(pk=passkey_id).first()
     if passkey is None:
         raise NotFound("There is no such passkey.")

@@ -64,6 +64,12 @@ class SessionStore(DatabaseStore):
         return row
 
 
+def prove(request: HttpRequest, *, second: str, by: str | None = None) -> None:
+    """Note in the session what its user has shown. by: None leaves it."""
+    before: dict[str, Any] = request.session.get(PROVED, {})
+    request.session[PROVED] = {"by": before.get("by", PASSWORD) if by is None else by, "second": second}
+
+
 def second_factor_due(by: str) -> bool:
     """Whether who has one shows it, after a first factor of this kind."""
     return by != SINGLE_SIGN_ON or bool(settings.LUTHIER_TWO_FACTOR_AFTER_SSO)

@@ -86,11 +86,16 @@ def is_on(user: User) -> bool:
 def app_begin(user: User) -> int:
     """A new secret for an app, which counts once app_confirm has seen a code; its id. Raises SecretsUnavailable."""
     locked(user)
-    user.authenticator_apps.filter(confirmed_at=None).delete()
+    drop_begun(user)
     app = AuthenticatorApp(user=user, created_at=timezone.now())
     sealed_rows.seal(app, base64.b32encode(os.urandom(SECRET_BYTES)).decode())
     app.save()
     return app.pk
+
+
+def drop_begun(user: User) -> None:
+    """An app that was begun before there was a second factor, and so without showing it, can no longer be confirmed."""
+    user.authenticator_apps.filter(confirmed_at=None).delete()
 
 
 def app_begun(user: User, app_id: int | None) -> Begun | None:

@@ -61,6 +61,9 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.UserDisabled: HTTPStatus.CONFLICT,
     tenants.SingleSignOnOff: HTTPStatus.CONFLICT,
     tenants.TooManyPasswords: HTTPStatus.TOO_MANY_REQUESTS,
+    tenants.TooManyCodes: HTTPStatus.TOO_MANY_REQUESTS,
+    tenants.PasswordsOff: HTTPStatus.CONFLICT,
+    tenants.TwoFactorRequired: HTTPStatus.CONFLICT,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,
@@ -103,6 +106,16 @@ class NotFoundError(ApiError):
 
     def __init__(self) -> None:
         super().__init__(str(tenants.NotFound()), code="not_found")
+
+
+class VersionRequired(ApiError):
+    """A list that several people edit is replaced as a whole, and the request does not say which state it replaces."""
+
+    status = HTTPStatus.PRECONDITION_REQUIRED
+
+    def __init__(self) -> None:
+        text = "Send the etag that you read as If-Match, or * to replace whatever is there."
+        super().__init__(text, code="version_required")
 
 
 class NoSuchLearner(ApiError):
@@ -205,7 +218,7 @@ def _service_error_response(error: tenants.ServiceError) -> HttpResponse:
         response["ETag"] = error.details["etag"]
     if isinstance(error, jobs.IdempotencyInProgress):
         response["Retry-After"] = "1"
-    if isinstance(error, tenants.TooManyPasswords):
+    if isinstance(error, tenants.TooManyPasswords | tenants.TooManyCodes):
         response["Retry-After"] = str(budgets.WINDOW_S)
     return response
 

@@ -75,13 +75,15 @@ def group_mapping_get(call: Call) -> dict[str, Any]:
     request_example={"rules": RULES_EXAMPLE},
     response_example=MAPPING_EXAMPLE,
     fails=(409,),
+    needs_version=True,
 )
 def group_mapping_set(call: Call) -> dict[str, Any]:
     """Replace the whole mapping; platform admins only. Preview it first: memberships, and the tokens limited to them,
     end with their group.
 
-    It counts at the next sign-in of each person. Of several roles in a tenant the highest counts. Memberships that were
-    made or changed by hand stay as they are. 409 `single_sign_on_off` without a provider.
+    `If-Match` is required, so that no admin overwrites unseen what another has changed; `*` replaces whatever is there.
+    The mapping counts at the next sign-in of each person. Of several roles in a tenant the highest counts. Memberships
+    that were made or changed by hand stay as they are. 409 `single_sign_on_off` without a provider.
     """
     wanted = groups.rules_of(call.data["rules"])
     return _shown(groups.rules_set(user=call.user, wanted=wanted, if_match=call.if_match))

@@ -50,10 +50,16 @@ MEMBER_EXAMPLE = {
 }
 
 
-@operation(Out=MemberSerializer, Query=PagedQuery, many=True, response_example=MEMBER_EXAMPLE)
+class MembersQuery(PagedQuery):
+    search = serializers.CharField(
+        required=False, max_length=120, help_text="part of a username or a name, or a role"
+    )
+
+
+@operation(Out=MemberSerializer, Query=MembersQuery, many=True, response_example=MEMBER_EXAMPLE)
 def member_list(call: Call, t: str) -> dict[str, Any]:
-    """All members of the tenant, by name."""
-    rows = permissions.tenant(call, t).memberships.select_related("user")
+    """Members of the tenant, by name: all, or those that are searched for. Addresses are not searched."""
+    rows = members.members_of(permissions.tenant(call, t), call.query.get("search", ""))
     return paging.page(call, rows, MemberSerializer.render, keys=("user__username",))
 
 

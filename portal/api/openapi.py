@@ -30,6 +30,7 @@ MEANING = {
     415: "The body has an unsupported media type.",
     416: "The range starts after the end.",
     422: "This Idempotency-Key was used for another request.",
+    428: "If-Match is required.",
     429: "Too many requests; see Retry-After.",
     503: "The database is not responding; see Retry-After.",
 }
@@ -109,7 +110,17 @@ def _headers(each: Operation, method: str) -> list[OpenApiParameter]:
         ]
     if method in ("patch", "put") or 412 in each.fails:
         text = "the ETag that was read; 412 if it is stale"
-        return [OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)]
+        if each.needs_version:
+            text += ", 428 without the header; * replaces whatever is there"
+        return [
+            OpenApiParameter(
+                "If-Match",
+                OpenApiTypes.STR,
+                OpenApiParameter.HEADER,
+                description=text,
+                required=each.needs_version,
+            )
+        ]
     return []
 
 
@@ -131,6 +142,8 @@ def _responses(each: Operation, method: str) -> dict[Any, Any]:
         fails |= {409, 422, 429}
     if method in ("patch", "put"):
         fails.add(412)
+    if each.needs_version:
+        fails.add(428)
     found: dict[Any, Any] = {
         (code, problem_details.CONTENT_TYPE): OpenApiResponse(ProblemSerializer, description=MEANING[code])
         for code in sorted(fails)

@@ -108,6 +108,9 @@ class Operation:
     request_example: Example | str | None
     response_example: Example | None
     fails: tuple[int, ...]
+    needs_version: (
+        bool  # a request without If-Match is refused: it would replace what its caller may not have seen
+    )
     also: tuple[str, ...]  # further media types of the response, chosen by Accept; of a file, its own
     hidden: bool  # left out of the OpenAPI document
 
@@ -121,6 +124,8 @@ class Operation:
         assert isinstance(request.user, User)
         call = Call(request, request.user, query)
         found = self.authorize(call, **path) if self.authorize else None
+        if self.needs_version and request.headers.get("If-Match") is None:
+            raise errors.VersionRequired
         body, data = self._checked_body(request)
         call = replace(call, data=data, body=body, found=found)
         key = request.headers.get("Idempotency-Key")
@@ -196,6 +201,7 @@ def operation(
     request_example: Example | str | None = None,
     response_example: Example | None = None,
     fails: tuple[int, ...] = (),
+    needs_version: bool = False,
     also: tuple[str, ...] = (),
     hidden: bool = False,
 ) -> Callable[[Run], Operation]:
@@ -218,6 +224,7 @@ def operation(
             request_example,
             response_example,
             fails,
+            needs_version,
             also,
             hidden,
         )

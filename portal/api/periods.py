@@ -15,8 +15,8 @@ from tenants.errors import problem
 def period(query: Mapping[str, Any], *, usual: timedelta, most: timedelta) -> tuple[datetime, datetime]:
     """From and to; without a time zone they are UTC. By default up to now, from the begin of the day (UTC) that is
     `usual` before. Raises MalformedRequest if that is no period, or longer than `most`."""
-    end = _aware(query.get("to")) or timezone.now()
-    start = _aware(query.get("from")) or _before(end, usual)
+    end = aware(query.get("to")) or timezone.now()
+    start = aware(query.get("from")) or _before(end, usual)
     if not timedelta(0) < end - start <= most:
         text = f"must be before `to`, by at most {most.days} days"
         wrong = problem("from", "out_of_range", text, start.isoformat())
@@ -32,5 +32,6 @@ def _before(end: datetime, span: timedelta) -> datetime:
     return (end - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _aware(at: datetime | None) -> datetime | None:
+def aware(at: datetime | None) -> datetime | None:
+    """The time of a query, which is UTC without a zone."""
     return at.replace(tzinfo=UTC) if at and at.tzinfo is None else at

@@ -23,7 +23,7 @@ from portal.api.operations import Call, operation
 from portal.api.quotas import AffectedJobSerializer, ReasonRequest
 from tenants.errors import NotFound
 from tenants.roles import Permission
-from tenants.services.projects import WHOLE, Change, ChangeSet
+from tenants.services.projects import MAX_CHANGES, WHOLE, Change, ChangeSet
 from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT
 
 
@@ -85,7 +85,7 @@ class ProjectChangeRequest(StrictSerializer):
 
 
 class ProjectChangesRequest(ReasonRequest):
-    changes = serializers.ListField(child=ProjectChangeRequest(), min_length=1, max_length=500)
+    changes = serializers.ListField(child=ProjectChangeRequest(), min_length=1, max_length=MAX_CHANGES)
 
 
 class AppliedSerializer(ReadSerializer):

@@ -94,18 +94,18 @@ def user_session_end(call: Call, username: str, session_id: str) -> None:
 
 
 def _listed(call: Call, owner: User) -> dict[str, Any]:
-    found = sessions.sessions_of(user=call.user, owner=owner, current=_current(call))
+    found = sessions.sessions_of(user=call.user, owner=owner, current=current(call))
     return paging.whole(call, [SessionSerializer.render(each) for each in found], keys=("id",))
 
 
 def _ended(call: Call, owner: User) -> dict[str, Any]:
     return asdict(
         sessions.sessions_end(
-            user=call.user, owner=owner, keep=_current(call), tokens=bool(call.query["tokens"])
+            user=call.user, owner=owner, keep=current(call), tokens=bool(call.query["tokens"])
         )
     )
 
 
-def _current(call: Call) -> str | None:
+def current(call: Call) -> str | None:
     """The key of the session that this request came with; None with a token."""
     return None if call.user.token else call.request._request.session.session_key

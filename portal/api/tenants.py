@@ -18,8 +18,7 @@ from portal.api.fields import (
 from portal.api.operations import Call, operation
 from portal.api.quotas import WholeTermsRequest
 from tenants import access
-from tenants.models import AuditEntry, Tenant
-from tenants.roles import Permission
+from tenants.models import Tenant
 from tenants.services import tenants as services
 
 
@@ -155,42 +154,3 @@ def tenant_change(call: Call, t: str) -> dict[str, Any]:
         user=call.user, slug=t, changes=changes, reason=reason, if_match=call.if_match
     )
     return TenantSerializer.render(changed, call)
-
-
-class AuditEntrySerializer(ReadSerializer):
-    id = serializers.IntegerField(source="pk")
-    at = TimestampField()
-    actor = serializers.CharField(allow_null=True, source="actor.username")
-    action = serializers.CharField()
-    target = serializers.CharField(allow_blank=True)
-    reason = serializers.CharField(allow_blank=True)
-    details = serializers.DictField()
-    request_id = serializers.CharField(allow_blank=True)
-
-
-class InstallationAuditSerializer(AuditEntrySerializer):
-    tenant = serializers.CharField(
-        allow_null=True, source="tenant.slug", help_text="null: of the installation"
-    )
-    address = serializers.CharField(allow_null=True, help_text="of the client")
-
-
-@operation(
-    authorize=permissions.for_admins,
-    Out=InstallationAuditSerializer,
-    Query=PagedQuery,
-    many=True,
-    fails=(403,),
-)
-def audit_of_all(call: Call) -> dict[str, Any]:
-    """Who did what from where, in all tenants and in none; platform admins only, newest first."""
-    rows = AuditEntry.objects.select_related("actor", "tenant")
-    return paging.page(call, rows, InstallationAuditSerializer.render, keys=("-pk",))
-
-
-@operation(Out=AuditEntrySerializer, Query=PagedQuery, many=True, fails=(403,))
-def audit_list(call: Call, t: str) -> dict[str, Any]:
-    """Who changed what in this tenant, and what platform admins viewed in it; for its managers, newest first."""
-    tenant = permissions.tenant(call, t, Permission.MANAGE_MEMBERS)
-    rows = tenant.audit.select_related("actor")
-    return paging.page(call, rows, AuditEntrySerializer.render, keys=("-pk",))

@@ -1,8 +1,7 @@
 """The second factor at the sign-in: a passkey, a code, or setting one up where the installation requires it.
 
 A wrong code or passkey counts as a wrong password does: per address over all names, and towards the delay of answers
-about the name. Codes of an app are few, so these have a budget per user as well. Who spends it knows the password;
-passkeys and recovery codes do not depend on it (docs/adr/0073-two-factor-authentication.md).
+about the name. Codes of an app have a budget per user as well (portal.code_budget).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
-from portal import budgets
+from portal import budgets, code_budget
 from portal.pages import two_factor as pages
 from portal.pages.auth import delay_of, locked_out
 from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, finish
@@ -33,9 +32,7 @@ from tenants.errors import (
 )
 from tenants.models import User
 
-WRONG_A_MINUTE, WRONG_AN_HOUR = 5, 20
 CHALLENGES_A_MINUTE = 20
-HOUR_S = 3600
 TOO_LATE = "This sign-in took too long or no longer counts. Start again."
 TOO_MANY = "Too many wrong codes. Try again later, or enter a recovery code."
 TOO_OFTEN = "Too many requests for a passkey. Wait a minute, then try again."
@@ -156,10 +153,7 @@ def _answer_passkey(request: HttpRequest, known: Awaited, answer: str) -> HttpRe
 def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
     """Spent before the code is checked, given back if it was right: of many at once only the budget's are checked."""
     user, limited = known.user, two_factor.is_app_code(given)
-    minute, hour = f"code:{user.pk}", f"code-hour:{user.pk}"
-    if limited and not (
-        budgets.within(minute, WRONG_A_MINUTE) and budgets.within(hour, WRONG_AN_HOUR, window_s=HOUR_S)
-    ):
+    if limited and not code_budget.spend(user):
         return _ask(request, user, TOO_MANY)
     try:
         response = finish(request, known, lambda: two_factor.check(user, given) or "")
@@ -171,9 +165,8 @@ def _answer(request: HttpRequest, known: Awaited, given: str) -> HttpResponse:
         _count_failure(request, user)
         return _ask(request, user, WRONG)
     if limited:
-        budgets.give_back(minute)
-        budgets.give_back(hour)
-    if not limited:
+        code_budget.give_back(user)
+    else:
         left = two_factor.factors_of(user).codes_left
         text = f"You used a recovery code. {left} left: make new ones on your profile before they run out."
         messages.warning(request, text)

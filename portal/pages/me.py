@@ -6,10 +6,8 @@ from dataclasses import asdict
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
@@ -21,7 +19,7 @@ from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access, audit, two_factor
+from tenants import access, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token, User
 from tenants.services.members import member_accept
@@ -88,11 +86,11 @@ def password(request: HttpRequest) -> HttpResponse:
     form = ChangePassword(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
-    with transaction.atomic():
-        user = form.save()
-        update_session_auth_hash(request, user)  # gives this session a new key
-        user.sessions.exclude(pk=request.session.session_key).delete()
-        audit.record(actor=user, action="password.change", target=user.get_username())
+    try:
+        passwords.change(request, person(request), form.cleaned_data["new_password1"])
+    except FieldsInvalid:
+        form.add_error("old_password", "Your password was changed a moment ago.")
+        return _page(request, form, status=422)
     messages.success(request, "Password changed. All other sessions were signed out.")
     return HttpResponseRedirect("/me")
 

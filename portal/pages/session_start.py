@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
@@ -23,7 +22,7 @@ from tenants.errors import SecretsUnavailable
 from tenants.models import User
 from tenants.services.identities import identity_of
 from tenants.services.users import RESET_NOTED
-from tenants.sessions import PASSWORD, PROVED, SINGLE_SIGN_ON, second_factor_due
+from tenants.sessions import PASSWORD, SINGLE_SIGN_ON, prove, second_factor_due
 
 PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
 AWAITED = "awaits_code"
@@ -108,12 +107,6 @@ def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "
     audit.record(actor=user, action="login.success", target=user.get_username(), details=details)
     _show_reset(request, user)
     return HttpResponseRedirect(to)
-
-
-def prove(request: HttpRequest, *, second: str, by: str | None = None) -> None:
-    """Note in the session what its user has shown. by: None leaves it."""
-    before: dict[str, Any] = request.session.get(PROVED, {})
-    request.session[PROVED] = {"by": before.get("by", PASSWORD) if by is None else by, "second": second}
 
 
 def _set_up(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:

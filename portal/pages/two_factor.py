@@ -22,13 +22,13 @@ from portal.pages import shown_once
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import person, signed_in
-from portal.pages.session_start import prove
 from portal.pages.shell import frame, last_tenant
 from portal.pages.site import site_of
 from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import User
 from tenants.services.sessions import sessions_end
+from tenants.sessions import prove
 
 BASE = "/me/two-factor"
 CODES = "recovery-codes"

@@ -20,6 +20,8 @@ WHOLE = ""
 """In place of a slot type: what is set for a project as a whole."""
 MAX_PROJECTS = 50
 """In one tenant: each one is a queue of its own in every plan."""
+MAX_CHANGES = 500
+"""In one set: quotas and projects of all tenants wait until it is checked."""
 Term = int | None
 USUAL: Mapping[str, Term] = {"guarantee": 0, "limit": None}
 """What a project has of a slot type by default."""
@@ -65,24 +67,10 @@ def project_changes_apply(
     Raises NotFound, NotAllowed, FieldsInvalid, LimitChanged; each of the last two names every wrong change.
     """
     access.require(user, Permission.MANAGE_PROJECTS, tenant)
-    checks.refuse(
-        checks.text("reason", reason, 500),
-        *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
-    )
-    with transaction.atomic():
-        _lock()
-        before = projects_of(tenant)
-        _refuse_outdated(changes, before)
-        quotas = dict(Quota.objects.filter(tenant=tenant).values_list("gpu_type", "limit"))
-        after, wrong = project_changes_tried(changes, before, quotas)
-        if wrong:
-            raise FieldsInvalid(errors=wrong)
-        applied = tuple(_differences(before, after))
-        change_set = None if dry_run or not applied else uuid.uuid4()
-        if change_set:
-            _write(tenant, applied, after)
-            _record(tenant, applied, reason, user, change_set)
-    return ChangeSet(change_set, applied, after)
+    if len(changes) > MAX_CHANGES:
+        text = f"must be at most {MAX_CHANGES} in one set"
+        checks.refuse(problem("changes", "too_many", text, len(changes), MAX_CHANGES))
+    return _apply(user, tenant, changes, reason, dry_run)
 
 
 def project_changes_tried(
@@ -92,6 +80,7 @@ def project_changes_tried(
     after = _after(changes, before)
     return after, [
         *_missing(changes, after),
+        *_unknown_types(changes, before, quotas),
         *_too_much(changes, after, quotas),
         *_too_many(changes, after),
     ]
@@ -123,7 +112,31 @@ def project_changes_undo(
     }
     _refuse_more(gone, changes, projects_of(tenant))
     kept = [change for change in changes if change.gpu_type == WHOLE or change.project not in gone]
-    return project_changes_apply(user=user, tenant=tenant, changes=kept, reason=reason, dry_run=dry_run)
+    return _apply(user, tenant, kept, reason, dry_run)
+
+
+def _apply(
+    user: access.Person, tenant: Tenant, changes: Sequence[Change], reason: str, dry_run: bool
+) -> ChangeSet:
+    """As project_changes_apply, for who may; of any number: an undo has as many as its set had effects."""
+    checks.refuse(
+        checks.text("reason", reason, 500),
+        *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
+    )
+    with transaction.atomic():
+        _lock()
+        before = projects_of(tenant)
+        _refuse_outdated(changes, before)
+        quotas = dict(Quota.objects.filter(tenant=tenant).values_list("gpu_type", "limit"))
+        after, wrong = project_changes_tried(changes, before, quotas)
+        if wrong:
+            raise FieldsInvalid(errors=wrong)
+        applied = tuple(_differences(before, after))
+        change_set = None if dry_run or not applied else uuid.uuid4()
+        if change_set:
+            _write(tenant, applied, after)
+            _record(tenant, applied, reason, user, change_set)
+    return ChangeSet(change_set, applied, after)
 
 
 def _lock() -> None:
@@ -231,6 +244,18 @@ def _missing(changes: Sequence[Change], after: State) -> Iterator[dict[str, Any]
         if limit is not None and guarantee is not None and limit < guarantee:
             text = f"the guarantee is {guarantee}: the limit cannot be less"
             yield problem(f"changes[{index}].limit", "below_guarantee", text, limit, f"at least {guarantee}")
+
+
+def _unknown_types(
+    changes: Sequence[Change], before: State, quotas: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Every plan reads all shares of all tenants, so a tenant makes no more than there are types that it was given."""
+    known = {WHOLE, *quotas, *(gpu_type for _, gpu_type in before)}
+    for index, change in enumerate(changes):
+        if change.gpu_type not in known:
+            allowed = sorted(quotas)
+            text = f"the tenant has no quota of such a type; it has {', '.join(allowed) or 'none'}"
+            yield problem(f"changes[{index}].gpu_type", "type_not_found", text, change.gpu_type, allowed)
 
 
 def _too_much(changes: Sequence[Change], after: State, quotas: Mapping[str, int]) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 from portal.live.protocol import Topic
 from tenants.services.groups import version
 from tests.architecture.world import LEARNERS, TABS, Who
+from tests.factories import PASSWORD
 
 IN = 0
 """The operation's own status: let in."""
@@ -58,6 +59,8 @@ JOB_OPERATE = rule(stranger=404, guest=403, viewer=403, colleague=403)
 JOB_CLONE = rule(stranger=404, guest=403, operator=403, viewer=403, admin=403)
 JOB_DECIDE = rule(stranger=404, guest=403, operator=403, viewer=403, colleague=403)
 OWN_THING = rule(outside=404, viewer=404, colleague=404, manager=404, admin=404)
+TAKES_A_CODE = rule(owner=400)  # who has a passkey
+WRONG_CODE = rule(outside=400, people=400, admin=400)
 NEVER = rule(outside=404, people=404, admin=404)
 
 
@@ -69,6 +72,7 @@ class Row:
     things: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def payload(self) -> bytes:
         if self.body is None:
@@ -84,6 +88,7 @@ SPEC = {
     "command": "python train.py",
 }
 REASON = {"reason": "matrix"}
+PROOF = {"password": PASSWORD}
 MAPPING = {"rules": [{"tenant": "vision-lab", "role": "viewer", "group": "everyone"}]}
 HALTED, DONE = {"job_id": "halted"}, {"job_id": "done"}
 
@@ -120,6 +125,19 @@ API: dict[str, Row] = {
     "GET me/sessions": Row(ANY_USER),
     "DELETE me/sessions": Row(ANY_USER),
     "DELETE me/sessions/<str:session_id>": Row(OWN_THING),
+    "POST me/password": Row(
+        TAKES_A_CODE, body={"current_password": PASSWORD, "new_password": "tuba horn bass 47"}
+    ),
+    "GET me/two-factor": Row(ANY_USER),
+    "POST me/two-factor/remove": Row(TAKES_A_CODE, body=PROOF),
+    "POST me/two-factor/app": Row(TAKES_A_CODE, body=PROOF),
+    "POST me/two-factor/app/confirm": Row(WRONG_CODE, body={"app": "1", "app_code": "000000", **PROOF}),
+    "POST me/two-factor/app/remove": Row(TAKES_A_CODE, body=PROOF),
+    "POST me/two-factor/codes": Row(TAKES_A_CODE, body=PROOF),
+    "PATCH me/two-factor/passkeys/<int:passkey_id>": Row(OWN_THING, body={"name": "laptop"}),
+    "POST me/two-factor/passkeys/<int:passkey_id>/remove": Row(
+        rule(outside=404, viewer=404, colleague=404, owner=400, manager=404, admin=404), body=PROOF
+    ),
     "GET users": Row(INSTALLATION_ADMIN),
     "POST users": Row(INSTALLATION_ADMIN, body={"username": "erin2"}),
     "GET users/<str:username>": Row(INSTALLATION_ADMIN),
@@ -137,7 +155,7 @@ API: dict[str, Row] = {
         INSTALLATION_ADMIN, {"username": "owner"}
     ),
     "GET group-mapping": Row(INSTALLATION_ADMIN),
-    "PUT group-mapping": Row(INSTALLATION_ADMIN, body=MAPPING),
+    "PUT group-mapping": Row(INSTALLATION_ADMIN, body=MAPPING, headers={"If-Match": "*"}),
     "POST group-mapping:preview": Row(INSTALLATION_ADMIN, body=MAPPING),
     "GET tenants": Row(ANY_USER),
     "POST tenants": Row(INSTALLATION_ADMIN, body={"slug": "speech", "name": "Speech", **REASON}),

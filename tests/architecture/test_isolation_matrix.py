@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.hashers import make_password
 from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import Client, override_settings
 
-from tenants.models import AuditEntry, Token
+from tenants.models import AuditEntry, Token, User
 from tests.architecture import rows
 from tests.architecture.routes import api_routes
 from tests.architecture.rows import Row
 from tests.architecture.world import ISSUER, LEARNERS, MISSING, Who, World, build
+from tests.factories import PASSWORD
 
 PREFIX = "api/v1/"
 OPERATIONS = {
@@ -34,7 +36,10 @@ def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
     """One world for all cells: every knock undoes what it changed."""
     single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=ISSUER)
     with django_db_blocker.unblock(), transaction.atomic(), single_sign_on:
-        yield build()
+        made = build()
+        people = User.objects.filter(is_service_account=False)
+        people.update(password=make_password(PASSWORD))  # what a token does to a sign-in takes it
+        yield made
         transaction.set_rollback(True)
 
 
@@ -136,7 +141,7 @@ def _missing(row: Row, variables: list[str]) -> dict[str, Any]:
 
 def _knock(world: World, who: Who, method: str, address: str, row: Row, reason: str = "") -> HttpResponse:
     """One request of this person; what it changes is undone."""
-    headers = {"X-Access-Reason": reason} if reason else {}
+    headers = {**row.headers} | ({"X-Access-Reason": reason} if reason else {})
     with transaction.atomic():
         if who in LEARNERS:
             headers["Authorization"] = f"Bearer {world.secrets[who]}"

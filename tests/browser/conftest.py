@@ -151,3 +151,22 @@ def spec(name: str, program: str, **changes: Any) -> dict[str, Any]:
         "command": "python -u main.py",
         "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "512Mi"},
     } | changes
+
+
+@pytest.fixture
+def fresh(browser: Browser, platform: Platform) -> Iterator[Callable[..., Page]]:
+    """A page of a browser that has never been here."""
+    made: list[BrowserContext] = []
+
+    def make(*, width: int = 1440, theme: str = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+        )
+        made.append(context)
+        return context.new_page()
+
+    yield make
+    for context in made:
+        context.close()

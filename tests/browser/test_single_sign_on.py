@@ -7,18 +7,17 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_users import Picture, fresh, invite, shown  # noqa: F401  # fresh is a fixture
+from tests.browser.people import Open, Picture, invite, shown
 from tests.identity_provider.process import ERIN, IdentityProvider
 from tests.platform import Platform
 
 pytestmark = pytest.mark.browser
-Open = Callable[..., Page]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_a_person_is_linked_by_an_admin_and_signs_in(
     open_as: Open,
-    fresh: Callable[..., Page],  # noqa: F811
+    fresh: Callable[..., Page],
     platform: Platform,
     identity_provider: IdentityProvider,
     picture: Picture,

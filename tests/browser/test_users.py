@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.axe import violations
+from tests.browser.people import Open, Picture, accept, arrived, invite, set_password, shown, sign_in
 from tests.platform import Platform
 
 pytestmark = pytest.mark.browser
-Open = Callable[..., Page]
-Picture = Callable[..., None]
-NEW = "a brand new passphrase"
 _numbers = count(1)
-
-
-@pytest.fixture
-def fresh(browser: Browser, platform: Platform) -> Iterator[Callable[..., Page]]:
-    """A page of a browser that has never been here."""
-    made: list[BrowserContext] = []
-
-    def make(*, width: int = 1440, theme: str = "light") -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if theme == "dark" else "light",
-            reduced_motion="reduce",
-        )
-        made.append(context)
-        return context.new_page()
-
-    yield make
-    for context in made:
-        context.close()
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
@@ -60,12 +38,9 @@ def test_an_invited_user_opens_the_link_sets_a_password_and_signs_in(
     page.get_by_role("button", name="Set password").click()
     expect(page.get_by_role("alert").first).to_contain_text("not set")
     shown(page, picture, f"welcome-password-{width}-{theme}")
-    page.get_by_label("New password", exact=True).fill(NEW)
-    page.get_by_label("Confirm new password").fill(NEW)
-    page.get_by_role("button", name="Set password").click()
-    page.wait_for_url("**/login")
+    set_password(page)
     expect(page.get_by_text("Password set. Sign in with it.")).to_be_visible()
-    sign_in(page, name, NEW)
+    sign_in(page, name)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
 
     again = fresh()
@@ -81,16 +56,11 @@ def test_sessions_of_a_user_end_in_the_other_browser(
     console = open_as("admin", "/admin-console/new-user")
     link = invite(console, name, picture)
     laptop, phone = fresh(), fresh(width=390)
-    laptop.goto(link)
-    laptop.get_by_role("button", name="Continue").click()
-    laptop.get_by_label("New password", exact=True).fill(NEW)
-    laptop.get_by_label("Confirm new password").fill(NEW)
-    laptop.get_by_role("button", name="Set password").click()
-    laptop.wait_for_url("**/login")
+    accept(laptop, link)
     for page in (laptop, phone):
         page.goto(f"{platform.url}/login")
-        sign_in(page, name, NEW)
-        page.wait_for_url(lambda url: "/login" not in url)
+        sign_in(page, name)
+        arrived(page)
         page.goto(f"{platform.url}/me")
 
     laptop.goto(f"{platform.url}/me")
@@ -112,30 +82,5 @@ def test_sessions_of_a_user_end_in_the_other_browser(
     expect(console.get_by_text("is disabled: sessions ended")).to_be_visible()
     laptop.reload()
     laptop.wait_for_url("**/login?next=/me")
-    sign_in(laptop, name, NEW)
+    sign_in(laptop, name)
     expect(laptop.get_by_role("alert")).to_contain_text("Incorrect username or password.")
-
-
-def invite(page: Page, name: str, picture: Picture) -> str:
-    """Create the user in the console; the link that the next page shows."""
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("E-mail address").fill(f"{name}@example.org")
-    shown(page, picture, f"admin-user-new-{page.viewport_size['width']}")  # type: ignore[index]
-    page.get_by_role("button", name="Create user").click()
-    expect(page.get_by_text("Shown once.")).to_be_visible()
-    shown(page, picture, f"admin-user-invited-{page.viewport_size['width']}", full_page=True)  # type: ignore[index]
-    return page.get_by_label("the link", exact=True).inner_text()
-
-
-def sign_in(page: Page, name: str, password: str) -> None:
-    """Send the form of the login page. Callers await the answer that they expect."""
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password", exact=True).fill(password)
-    page.get_by_role("button", name="Sign in").click()
-
-
-def shown(page: Page, picture: Picture, name: str, **more: object) -> None:
-    """Keep a picture, and find no fault of accessibility or width."""
-    picture(page, name, **more)
-    assert not violations(page)
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

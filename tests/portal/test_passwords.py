@@ -129,3 +129,32 @@ def test_what_is_stored_of_a_repeatable_request_does_not_serve_to_guess_a_passwo
     kept = IdempotentResponse.objects.get(key="a").request_sha256
     sent = f"POST /api/v1/me/tokens\n{json.dumps(body)}".encode()
     assert kept != hashlib.sha256(sent).hexdigest()
+
+
+@pytest.mark.parametrize("by", ["page", "session", "token"])
+def test_who_knows_the_earlier_password_does_not_undo_a_change_that_was_faster(
+    browser: Client, alice: User, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The change of the user comes after the other request has shown the earlier password."""
+    check = passwords.check
+
+    def meanwhile(user: User, password: str, **more: Any) -> None:
+        check(user, password, **more)
+        mine = User.objects.get(pk=alice.pk)
+        mine.set_password("of the user themselves")
+        mine.save()
+
+    monkeypatch.setattr(passwords, "check", meanwhile)
+    if by == "page":
+        form = {"old_password": factories.PASSWORD, "new_password1": NEW, "new_password2": NEW}
+        answer = browser.post("/me/password", form)
+        assert (answer.status_code, list(answer.context["form"].errors)) == (422, ["old_password"])
+    else:
+        body = {"current_password": factories.PASSWORD, "new_password": NEW}
+        if by == "token":
+            answer = Api(alice).post("/me/password", body)
+        else:
+            answer = browser.post("/api/v1/me/password", body, "application/json")
+        assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "current_password")
+    alice.refresh_from_db()
+    assert alice.check_password("of the user themselves")

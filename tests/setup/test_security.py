@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,26 @@ def test_the_bill_of_materials_has_every_locked_package_with_its_digests() -> No
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
     named = {component["purl"] for component in made["components"]}
     assert len(named) == len(made["components"])
-    lock = (ROOT / "requirements" / "runtime.txt").read_text()
-    python = re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==([^ ;\\]+)", lock, re.MULTILINE)
+    locks = [*(ROOT / "requirements").glob("*.txt"), *(ROOT / "examples" / "runtimes").glob("*.txt")]
+    python = re.findall(
+        r"^([\w.-]+)(?:\[[^]]*\])?==([^ ;\\]+)", "\n".join(each.read_text() for each in locks), re.MULTILINE
+    )
+    pypi = {f"pkg:pypi/{name.lower().replace('_', '-')}@{version}" for name, version in python}
     front_end = [name for name in json.loads((ROOT / "package-lock.json").read_text())["packages"] if name]
-    assert {f"pkg:pypi/{name.lower().replace('_', '-')}@{version}" for name, version in python} <= named
-    assert len(named) == len(set(python)) + len(front_end)
-    assert all(component["hashes"] for component in made["components"])
+    kinds = Counter(purl.partition("/")[0] for purl in named)
+    assert {purl for purl in named if purl.startswith("pkg:pypi/")} == pypi
+    assert kinds["pkg:npm"] == len(front_end)
+    for each in made["components"]:
+        if each["purl"].startswith("pkg:golang/"):
+            assert each["purl"].startswith("pkg:golang/stdlib@") or len(each["properties"]) > 1, each
+        else:
+            assert each["hashes"], each
+    runtime = (ROOT / "requirements" / "runtime.txt").read_text()
+    needed = {each["name"] for each in made["components"] if each["scope"] == "required"}
+    assert {name for name in needed if re.search(f"(?m)^{re.escape(name)}(\\[.*\\])?==", runtime)} >= {
+        "django",
+        "packaging",
+    }
 
 
 def test_the_contact_is_published_and_nothing_without_one(settings: LazySettings) -> None:

@@ -44,6 +44,11 @@ def rule(tenant: str, role: str, group: str) -> dict[str, str]:
     return {"tenant": tenant, "role": role, "group": group}
 
 
+def put(api: Api, body: Any) -> Any:
+    """Replaces whatever is there."""
+    return api.put(PATH, body, If_Match="*")
+
+
 def wrong(answer: Any) -> list[tuple[str, str]]:
     assert answer.status_code == 400
     return [(each["path"], each["code"]) for each in answer.json()["errors"]]
@@ -59,8 +64,8 @@ def test_it_is_read_and_replaced_as_a_whole_and_audited(admin: Api, people: Peop
     assert admin.get(PATH)["ETag"] == done["ETag"]
     stale = admin.put(PATH, {"rules": []}, If_Match=empty["ETag"])
     assert (stale.status_code, stale.json()["etag"]) == (412, done["ETag"])
-    assert admin.put(PATH, {"rules": rules}).status_code == 200
-    assert admin.put(PATH, {"rules": rules[:1]}).json()["rules"] == rules[:1]
+    assert put(admin, {"rules": rules}).status_code == 200
+    assert put(admin, {"rules": rules[:1]}).json()["rules"] == rules[:1]
     entries = AuditEntry.objects.filter(action="groups.change").order_by("pk")
     assert [(each.actor, each.address, each.details) for each in entries] == [
         (
@@ -70,6 +75,15 @@ def test_it_is_read_and_replaced_as_a_whole_and_audited(admin: Api, people: Peop
         ),
         (people.admin, "127.0.0.1", {"added": [], "removed": ["nlp-research manager /nlp/leads"]}),
     ], "what changed nothing left no entry"
+
+
+def test_without_the_version_that_was_read_it_is_not_replaced(admin: Api, people: People) -> None:
+    put(admin, {"rules": [rule("vision-lab", "viewer", "ml")]})
+    answer = admin.put(PATH, {"rules": []})
+    assert (answer.status_code, answer.json()["code"]) == (428, "version_required")
+    assert admin.put(PATH, {"rules": []}, If_Match='"stale"').status_code == 412
+    assert admin.put(PATH, {"rules": []}, If_Match="").status_code == 412
+    assert GroupMapping.objects.count() == 1
 
 
 def test_all_that_is_wrong_is_named_at_once_and_nothing_is_changed(admin: Api, people: People) -> None:
@@ -91,7 +105,7 @@ def test_all_that_is_wrong_is_named_at_once_and_nothing_is_changed(admin: Api, p
         ("rules[7].tenant", "tenant_not_found"),
         ("rules[7].role", "invalid_choice"),
     ]
-    for answer in (admin.put(PATH, {"rules": rules}), admin.post(PREVIEW, {"rules": rules})):
+    for answer in (put(admin, {"rules": rules}), admin.post(PREVIEW, {"rules": rules})):
         assert wrong(answer) == expected
     assert answer.json()["errors"][1]["allowed"] == ["viewer", "researcher", "manager"]
     assert not GroupMapping.objects.exists()
@@ -99,23 +113,23 @@ def test_all_that_is_wrong_is_named_at_once_and_nothing_is_changed(admin: Api, p
 
 def test_wrong_types_missing_parts_and_too_many_rules_are_refused(admin: Api, people: People) -> None:
     good = rule("vision-lab", "viewer", "ml")
-    assert wrong(admin.put(PATH, {})) == [("rules", "required")]
-    assert wrong(admin.put(PATH, {"rules": [{"tenant": 7, "rol": "viewer"}]})) == [
+    assert wrong(put(admin, {})) == [("rules", "required")]
+    assert wrong(put(admin, {"rules": [{"tenant": 7, "rol": "viewer"}]})) == [
         ("rules[0].rol", "unknown_field"),
         ("rules[0].tenant", "invalid"),
         ("rules[0].role", "required"),
         ("rules[0].group", "required"),
     ]
     many = [good | {"group": f"g{n}"} for n in range(LINES_MAX + 1)]
-    assert wrong(admin.put(PATH, {"rules": many})) == [("rules", "too_many")]
-    assert admin.put(PATH, {"rules": many[:-1]}).status_code == 200
+    assert wrong(put(admin, {"rules": many})) == [("rules", "too_many")]
+    assert put(admin, {"rules": many[:-1]}).status_code == 200
     assert GroupMapping.objects.count() == LINES_MAX
 
 
 def test_the_preview_is_what_the_page_shows_and_the_next_sign_in_does(
     admin: Api, people: People, erin: User
 ) -> None:
-    admin.put(PATH, {"rules": [rule("vision-lab", "researcher", "ml")]})
+    put(admin, {"rules": [rule("vision-lab", "researcher", "ml")]})
     arrives("ml", "staff")
     rules = [rule("vision-lab", "viewer", "staff"), rule("nlp-research", "manager", "ml")]
     etag = admin.get(PATH)["ETag"]
@@ -162,7 +176,7 @@ def test_a_preview_asks_the_database_as_often_for_many_people_as_for_one(
 
 def test_only_a_platform_admin_reads_previews_or_replaces_it(dave: Api, people: People) -> None:
     body = {"rules": [rule("vision-lab", "manager", "ml")]}
-    for answer in (dave.get(PATH), dave.post(PREVIEW, body), dave.put(PATH, body)):
+    for answer in (dave.get(PATH), dave.post(PREVIEW, body), put(dave, body), dave.put(PATH, body)):
         assert answer.status_code == 403
     assert not GroupMapping.objects.exists()
 
@@ -170,9 +184,9 @@ def test_only_a_platform_admin_reads_previews_or_replaces_it(dave: Api, people: 
 def test_without_a_provider_it_is_read_but_neither_previewed_nor_replaced(
     admin: Api, sso: LazySettings
 ) -> None:
-    admin.put(PATH, {"rules": [rule("vision-lab", "viewer", "ml")]})
+    put(admin, {"rules": [rule("vision-lab", "viewer", "ml")]})
     sso.LUTHIER_OIDC_ISSUER = None
     assert len(admin.get(PATH).json()["rules"]) == 1
-    for answer in (admin.put(PATH, {"rules": []}), admin.post(PREVIEW, {"rules": []})):
+    for answer in (put(admin, {"rules": []}), admin.post(PREVIEW, {"rules": []})):
         assert (answer.status_code, answer.json()["code"]) == (409, "single_sign_on_off")
     assert GroupMapping.objects.count() == 1

@@ -10,7 +10,8 @@ from jobs import wake
 from jobs.models import ClusterNode, Job, JobEvent, Runtime
 from jobs.states import State
 from portal.api.examples import SPEC
-from tenants.models import AuditEntry, Membership, Project, ProjectChange, Quota
+from tenants.models import AuditEntry, Membership, Project, ProjectChange, ProjectShare, Quota
+from tenants.services import projects
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -299,3 +300,29 @@ def test_a_job_that_waits_in_a_changed_project_gets_an_event(
         " by admin: Back",
     ]
     assert len(asked) == 2
+
+
+def test_a_manager_makes_shares_only_of_types_that_the_tenant_was_given(manager: Api) -> None:
+    """Every plan of the installation reads all shares: of names that one makes up there would be any number."""
+    change(manager, whole("vision"))
+    made_up = [{"project": "vision", "gpu_type": f"x{n}", "limit": 1} for n in range(3)]
+    answer = change(manager, *made_up, status=400)
+    assert wrong(answer) == [(f"changes[{n}].gpu_type", "type_not_found") for n in range(3)]
+    assert answer["errors"][0]["allowed"] == ["cpu"]
+    assert not ProjectShare.objects.exists()
+    change(manager, share("vision", limit=3))
+    Quota.objects.filter(tenant__slug="vision-lab").delete()
+    change(manager, share("vision", limit=2))
+
+
+def test_a_set_that_had_more_effects_than_a_set_can_have_changes_is_undone(
+    manager: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(manager, whole("vision", 2), share("vision", limit=3))
+    before = shown(manager)
+    monkeypatch.setattr(projects, "MAX_CHANGES", 1)
+    assert wrong(change(manager, whole("a"), whole("b"), status=400)) == [("changes", "too_many")]
+    removed = change(manager, whole("vision", None))
+    assert len(removed["changes"]) == 2
+    undone = manager.post(f"{CHANGES}/{removed['change_set']}/undo", {"reason": "Too early"})
+    assert (undone.status_code, shown(manager)) == (200, before)

@@ -238,3 +238,22 @@ def test_the_page_previews_and_saves(
     assert stale.status_code == 422
     entry = AuditEntry.objects.get(action="groups.change")
     assert (entry.actor, entry.details) == (admin, {"added": ["vision-lab viewer ml"], "removed": []})
+
+
+@pytest.mark.parametrize("sent", [{}, {"save": "yes"}])
+def test_a_form_that_another_admin_was_faster_than_keeps_its_lines_and_shows_theirs(
+    lab: Tenant, admin: User, erin: User, signed_in: Callable[[User], Client], sent: dict[str, str]
+) -> None:
+    client, page = signed_in(admin), "/admin-console/groups"
+    typed = {"text": "vision-lab viewer mine", "etag": client.get(page).context["etag"], **sent}
+    mapping(admin, "vision-lab manager theirs")
+    answer = client.post(page, typed)
+    assert answer.status_code == 422
+    assert answer.context["text"] == typed["text"]
+    assert "vision-lab manager theirs" in markup(answer)
+    assert not answer.context["previewed"], "no save before the admin has seen it"
+    assert client.post(page, typed | {"etag": ""}).status_code == 422, "a form without a version"
+    assert [rule.line for rule in groups.rules(user=admin)] == ["vision-lab manager theirs"]
+    seen = {"text": typed["text"], "etag": answer.context["etag"], "save": "yes"}
+    assert client.post(page, seen).status_code == 302
+    assert [rule.line for rule in groups.rules(user=admin)] == ["vision-lab viewer mine"]

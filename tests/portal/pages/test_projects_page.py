@@ -144,3 +144,11 @@ def test_the_consoles_quotas_show_the_projects_of_each_tenant_with_a_link(
         [lab.name, "vision", "2", "cpu", "2", "6", "3"],
     ]
     assert '<a href="/t/vision-lab/projects">' in text
+
+
+def test_a_form_that_claims_to_have_seen_any_number_of_projects_is_refused_as_one(manager: Client) -> None:
+    """While it is checked, quotas and projects of all tenants wait."""
+    made_up = json.dumps([[f"p{n}", "", {"weight": 2}] for n in range(501)])
+    answer = send(manager, seen=made_up)
+    assert answer.status_code == 422
+    assert answer.context["draft"].problems == ["Changes: must be at most 500 in one set."]

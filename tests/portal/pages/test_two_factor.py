@@ -14,9 +14,8 @@ from django.core.cache import cache
 from django.db import OperationalError, connection, transaction
 from django.test import Client
 
-from portal import single_sign_on
+from portal import code_budget, single_sign_on
 from portal.live.identity import Credentials, who
-from portal.pages import login_code
 from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants import two_factor
 from tenants.models import AuditEntry, Session, User
@@ -120,7 +119,7 @@ def test_codes_of_an_app_are_not_guessed_from_many_addresses(alice: User) -> Non
     secret, codes = factories.authenticator_app(alice)
     client = Client()
     give_password(client)
-    for n in range(login_code.WRONG_A_MINUTE):
+    for n in range(code_budget.WRONG_A_MINUTE):
         assert client.post("/login/code", {"code": f"00000{n}"}, REMOTE_ADDR=f"10.0.0.{n}").status_code == 422
     held = client.post("/login/code", {"code": factories.app_code(secret)}, REMOTE_ADDR="10.0.1.1")
     assert (held.status_code, "Too many wrong codes" in markup(held)) == (422, True)
@@ -128,8 +127,8 @@ def test_codes_of_an_app_are_not_guessed_from_many_addresses(alice: User) -> Non
 
 
 def test_right_codes_spend_nothing(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_code, "WRONG_A_MINUTE", 1)
-    monkeypatch.setattr(login_code, "WRONG_AN_HOUR", 1)
+    monkeypatch.setattr(code_budget, "WRONG_A_MINUTE", 1)
+    monkeypatch.setattr(code_budget, "WRONG_AN_HOUR", 1)
     secret, _ = factories.authenticator_app(alice)
     for _ in range(2):
         alice.authenticator_apps.update(last_step=0)
