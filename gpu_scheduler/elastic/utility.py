@@ -49,13 +49,21 @@ def speed(gang: Gang, learners: int, nodes: int) -> float:
 
 
 def proportional(
-    gang: Gang, choices: Mapping[int, int], *, now: int, kept: float, weight: float
+    gang: Gang, choices: Mapping[int, int], *, now: int, kept: float, weight: float, power: float = 0.0
 ) -> tuple[Option, ...]:
-    """Options of proportional fairness: the logarithm of the speed, so that in proportion no gang gains less than
-    others lose. choices: on how many nodes each number of learners would be. now: the size that it has; kept: the part
-    of its speed that a change to another one leaves it, for the time that it takes."""
+    """Options of fairness with this power p, at most 0, of the useful speed.
+
+    p = 0 is proportional fairness: the logarithm of the speed, so that in proportion no gang gains less than others
+    lose. Below, weight * -(speed / slowest)**p, as in Pollux (p = -1) and Sia (p = -0.5): the lower p, the more counts
+    what brings a gang beyond its slowest size, and the less what comes after that. choices: on how many nodes each
+    number of learners would be. now: the size that it has; kept: the part of its speed that a change to another one
+    leaves it, for the time that it takes.
+    """
+    speeds = {learners: max(speed(gang, learners, nodes), 1e-12) for learners, nodes in choices.items()}
+    slowest = min(speeds.values(), default=1.0)
     found = []
-    for learners, nodes in choices.items():
-        value = speed(gang, learners, nodes) * (1.0 if learners == now else kept)
-        found.append(Option(learners * gang.slots, weight * math.log(max(value, 1e-12))))
+    for learners, value in speeds.items():
+        value = max(value * (1.0 if learners == now else kept), 1e-12)
+        worth = math.log(value) if power == 0 else -((value / slowest) ** power)
+        found.append(Option(learners * gang.slots, weight * worth))
     return tuple(found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from gpu_scheduler.checks import Check, Scope
 from gpu_scheduler.draft import Draft, Supply
-from gpu_scheduler.model import Resize, Running, WaitReason
+from gpu_scheduler.ledger import Ledger
+from gpu_scheduler.model import Gang, Resize, Running, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
@@ -21,8 +23,7 @@ class Ahead:
 
     def __init__(self, draft: Draft, pool: Pool, shrunk: Iterable[tuple[Running, int]] = ()) -> None:
         self._pool, self._now, self._slot_type = pool, draft.snapshot.now, pool.slot_type
-        checks = policy_of(draft.snapshot).checks_for(pool.slot_type)
-        self._limits = [check for check in checks if _is_limit(check)]
+        self._limits = limits_of(draft, pool.slot_type)
         self._ledger = draft.ledger.of_type(pool.slot_type)
         self._nodes = self._without(shrunk)
         self._unfilled = deque(sorted(self._nodes.of))
@@ -79,11 +80,8 @@ class Ahead:
         return self._pool.fitting_beside(run, self._nodes)
 
     def _allowed(self, run: Running, learners: int) -> bool:
-        gang, ledger = run.gang.resized(learners=learners), self._ledger
-        account, jobs = ledger.account(gang.tenant, self._slot_type), ledger.jobs(gang.tenant)
-        users = ledger.users(gang.tenant, self._slot_type)
-        supply = Supply(self._slot_type, None, account, jobs, users, ledger.projects, self._now)
-        return all(not check.applies(supply) or check.test(gang, supply) is None for check in self._limits)
+        gang = run.gang.resized(learners=learners)
+        return allowed(self._limits, self._ledger, gang, self._slot_type, self._now)
 
     def _count(self, run: Running, learners: int, sign: int) -> None:
         count = self._ledger.take if sign > 0 else self._ledger.release
@@ -105,6 +103,15 @@ class Ahead:
         return self._pool.unreserved.copy() if of is None else Rooms(of)
 
 
-def _is_limit(check: Check) -> bool:
-    """Whether it looks at quotas and other limits, or at what is reserved of these, and not at nodes."""
-    return check.scope is Scope.TENANT or check.code is WaitReason.FAIR_SHARE
+def limits_of(draft: Draft, slot_type: str) -> list[Check]:
+    """The checks of a start that look at quotas and other limits, or at what is reserved of these, not at nodes."""
+    checks = policy_of(draft.snapshot).checks_for(slot_type)
+    return [each for each in checks if each.scope is Scope.TENANT or each.code is WaitReason.FAIR_SHARE]
+
+
+def allowed(limits: Iterable[Check], ledger: Ledger, gang: Gang, slot_type: str, now: datetime) -> bool:
+    """Whether a gang passes these with what the ledger counts."""
+    account, jobs = ledger.account(gang.tenant, slot_type), ledger.jobs(gang.tenant)
+    users = ledger.users(gang.tenant, slot_type)
+    supply = Supply(slot_type, None, account, jobs, users, ledger.projects, now)
+    return all(not check.applies(supply) or check.test(gang, supply) is None for check in limits)

@@ -27,6 +27,7 @@ from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTS, RECLAIMED, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.resizing import Resizing
+from gpu_scheduler.policies.returning import Returning
 from gpu_scheduler.policies.shrinking import Shrinking
 from gpu_scheduler.policies.sizes import Resizes, Sizes
 
@@ -263,10 +264,21 @@ class FairShareRound(Round):
         self._queues_with_head.add(queue)
 
     def size(self, gang: Gang) -> int:
-        """Its fewest learners while one that was resized has still to be placed: nothing may take its place."""
+        """Its fewest learners while one that was resized has still to be placed: nothing may take its place. One that
+        was resized leaves room for what came to wait meanwhile and has a right to it."""
+        is_back = gang.job in self._returning
         self._returning.discard(gang.job)
         size = self._resizing.first_size(gang)
-        return size if gang.target is not None or not self._returning else gang.learners.min
+        if gang.target is None:
+            return gang.learners.min if self._returning else size
+        if not is_back or gang.slot_type is None or size <= gang.learners.min:
+            return size
+        waiting = (each for each in self._draft.waiting if self._resizing.waits(each))
+        others = [each for each in self._draft.waiting if each.job in self._returning]
+        return Returning(self._draft, gang, gang.slot_type).size(size, waiting, self._first, others)
+
+    def _first(self, gang: Gang) -> tuple[Any, ...]:
+        return -self._level(gang), self._since.get(gang.job, self._now), gang.queued_at, gang.job
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
         self._resizing.orders(waits)

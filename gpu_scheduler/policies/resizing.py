@@ -49,6 +49,10 @@ class Resizing:
         self._started.add(gang.job)
         return size
 
+    def waits(self, gang: Gang) -> bool:
+        """Whether it has not started in this plan, and is not one that a resize brought here."""
+        return gang.target is None and gang.job not in self._started
+
     def _first_size(self, gang: Gang) -> int:
         if gang.target is not None:
             return gang.target

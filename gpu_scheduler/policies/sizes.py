@@ -25,7 +25,8 @@ class Resizes:
     must gain more work within this time than it costs. cost_s: what a halt and a start cost where that was never
     measured. settle: a run is left alone for so many times what a halt and a start cost: else one that restarts slowly
     would do nothing but that. at_once, at_least: the part of a type's elastic runs that are divided at the same time,
-    and how many may be in any case: so many checkpoints are stored at once.
+    and how many may be in any case: so many checkpoints are stored at once. power: of fairness between gangs, at most
+    0: `goodput_pf` is 0, and `goodput_p` anything below (gpu_scheduler.elastic.utility).
     """
 
     every_s: float = 60
@@ -34,6 +35,11 @@ class Resizes:
     settle: float = 2
     at_once: float = 0.1
     at_least: int = 8
+    power: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.power <= 0:
+            raise ValueError(f"power must be at most 0, not {self.power}")
 
     def next_at(self, snapshot: Snapshot, lease_s: float) -> datetime | None:
         """When elastic runs are looked at next: all at once, at full multiples of every_s; while jobs wait, also when
@@ -135,14 +141,16 @@ class Sizes:
         age = (self._now - run.started_at).total_seconds()
         kept = max(age, 1.0) / (max(age, 1.0) + self._rules.cost_of(run, self._now))
         weight = self.weight(gang, run.slot_type)
-        return Candidate(run.job, proportional(gang, choices, now=now, kept=kept, weight=weight), gang.tenant)
+        options = proportional(gang, choices, now=now, kept=kept, weight=weight, power=self._rules.power)
+        return Candidate(run.job, options, gang.tenant)
 
     def new_candidate(self, pool: Pool, gang: Gang, most: int, starting: int) -> Candidate:
         """The options of one that is to start, as one of so many of its tenant."""
         per_node = pool.per_node(gang)
         choices = {n: -(-n // per_node) for n in sizes(gang.learners.min, most, per_node)}
         weight = self.weight(gang, pool.slot_type, starting)
-        return Candidate(gang.job, proportional(gang, choices, now=0, kept=1.0, weight=weight), gang.tenant)
+        options = proportional(gang, choices, now=0, kept=1.0, weight=weight, power=self._rules.power)
+        return Candidate(gang.job, options, gang.tenant)
 
     def weight(self, gang: Gang, slot_type: str, starting: int = 0) -> float:
         """That of its tenant, doubled by each class, and shared by the tenant's elastic gangs: a tenant gets no more by

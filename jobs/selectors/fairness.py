@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from django.db.models import Max, Sum
 
@@ -17,6 +18,7 @@ from gpu_scheduler.fairness import Figures as Figures
 from gpu_scheduler.fairness import Key, Terms, figures, jain
 from jobs.models import FairnessHour, FairnessShare
 from jobs.selectors.demand import TooMuch, held_spans, owed_spans, terms_between
+from jobs.selectors.fairness_history import History, Part, history
 from jobs.selectors.usage import gpus_first
 from tenants.models import Tenant
 
@@ -51,6 +53,8 @@ class Report:
     lines: tuple[Line, ...]
     jain: Mapping[str, float | None]
     unknown: tuple[tuple[datetime, datetime], ...]
+    history: History | None = None
+    """The same by interval, where that was asked for."""
 
     @property
     def slot_types(self) -> list[str]:
@@ -62,7 +66,9 @@ def hour_of(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def fairness(start: datetime, end: datetime, now: datetime, tenant: Tenant | None = None) -> Report:
+def fairness(
+    start: datetime, end: datetime, now: datetime, tenant: Tenant | None = None, *, by_interval: bool = False
+) -> Report:
     """The hours that have a part of this time, up to now; of all tenants or of one."""
     start, end = _hours(start, end, now)
     stored = FairnessHour.objects.filter(at__gte=start, at__lt=end)
@@ -74,15 +80,16 @@ def fairness(start: datetime, end: datetime, now: datetime, tenant: Tenant | Non
     summed = rows.order_by().values_list("tenant__slug", "slot_type").annotate(*map(Sum, COLUMNS))
     for slug, slot_type, *values in summed:
         sums[slug, slot_type] = Figures(*values)
-    if fresh := _fresh(start, end, now):
-        try:
-            newest = recomputed(*fresh, tenant=None if tenant is None else tenant.slug)
-        except TooMuch:
-            fresh, newest = None, {}
-        for key, found in newest.items():
-            if tenant is None or key[0] == tenant.slug:
-                sums[key] = sums[key].plus(found)
-    return _report(start, end, sums, _unknown(start, end, known, fresh), whole=tenant is None)
+    fresh, newest = _newest(start, end, now, tenant)
+    for _, part in newest:
+        for key, found in part.items():
+            sums[key] = sums[key].plus(found)
+    unknown = _unknown(start, end, known, fresh)
+    report = _report(start, end, sums, unknown, whole=tenant is None)
+    if not by_interval:
+        return report
+    found_by_interval = history(start, end, sums=sums, newest=newest, unknown=unknown, tenant=tenant)
+    return replace(report, history=found_by_interval)
 
 
 def recompute(start: datetime, end: datetime, now: datetime) -> Report:
@@ -100,6 +107,12 @@ def recompute(start: datetime, end: datetime, now: datetime) -> Report:
 
 def recomputed(start: datetime, end: datetime, tenant: str | None = None) -> dict[Key, Figures]:
     """By key. With a tenant, its figures are whole, and only those that lend to it or borrow from it are read."""
+    return recomputed_between([start, end], tenant)[0]
+
+
+def recomputed_between(edges: Sequence[datetime], tenant: str | None = None) -> list[dict[Key, Figures]]:
+    """The same from each of these times to the next, all read once."""
+    start, end = edges[0], edges[-1]
     terms, tenants = terms_between(start, end), None
     if tenant is not None:
         tenants = sorted({tenant}.union(*(_cohort_of(tenant, each) for each in terms)))
@@ -107,7 +120,17 @@ def recomputed(start: datetime, end: datetime, tenant: str | None = None) -> dic
             replace(each, quotas=tuple(quota for quota in each.quotas if quota.tenant in tenants))
             for each in terms
         ]
-    return figures(held_spans(start, end, tenants), owed_spans(start, end, tenants), terms)
+    held, owed = held_spans(start, end, tenants), owed_spans(start, end, tenants)
+    return [figures(held, owed, _cut(terms, since, until)) for since, until in pairwise(edges)]
+
+
+def _cut(terms: Sequence[Terms], start: datetime, end: datetime) -> list[Terms]:
+    """Those of this time alone."""
+    return [
+        replace(each, since=max(each.since, start), until=min(each.until, end))
+        for each in terms
+        if each.since < end and start < each.until
+    ]
 
 
 def _cohort_of(tenant: str, terms: Terms) -> set[str]:
@@ -122,6 +145,26 @@ def _hours(start: datetime, end: datetime, now: datetime) -> tuple[datetime, dat
     end = max(EARLIEST, min(end, now))
     start = hour_of(min(max(EARLIEST, start), end))
     return start, max(start, min(now, hour_of(end - timedelta(microseconds=1)) + HOUR))
+
+
+def _newest(
+    start: datetime, end: datetime, now: datetime, tenant: Tenant | None
+) -> tuple[tuple[datetime, datetime] | None, list[Part]]:
+    """What is not stored yet, hour by hour, and of which time that is; None if it could not be read."""
+    fresh = _fresh(start, end, now)
+    if fresh is None:
+        return None, []
+    begin, end = fresh
+    edges = [begin]
+    while edges[-1] < end:
+        edges.append(min(edges[-1] + HOUR, end))
+    slug = None if tenant is None else tenant.slug
+    try:
+        found = recomputed_between(edges, slug)
+    except TooMuch:
+        return None, []
+    mine = [{key: part[key] for key in part if slug in (None, key[0])} for part in found]
+    return fresh, list(zip(edges, mine, strict=False))
 
 
 def _fresh(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime] | None:

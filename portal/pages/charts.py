@@ -90,13 +90,13 @@ def stacked_days(
     shown = [first + timedelta(days=n) for n in range(days)]
     rows = tuple(_row(day, names, values) for day in shown)
     highest = max([row.total for row in rows], default=0.0)
-    top = _round_up(possible if highest < possible <= HEADROOM * highest else highest)
+    top = round_up(possible if highest < possible <= HEADROOM * highest else highest)
     width = 100 / days
     ended = (today - first).days + 1
     return Bars(
         blocks=tuple(block for n, row in enumerate(rows) for block in _stack(row, n * width, width, top)),
         keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
-        ticks=tuple(_axis(top * step / 4) for step in (4, 3, 2, 1, 0)),
+        ticks=tuple(axis_text(top * step / 4) for step in (4, 3, 2, 1, 0)),
         days=tuple(
             (
                 f"{(n + 0.5) * width:.2f}",
@@ -138,15 +138,15 @@ def _stack(row: DayRow, x: float, width: float, top: float) -> list[Block]:
     return blocks
 
 
-def _round_up(value: float) -> float:
-    """The next number of the shape 1, 2, 4 or 8 times a power of ten: quarters of it read well."""
+def round_up(value: float, ends: Sequence[int] = (1, 2, 4, 8, 10)) -> float:
+    """The next number that is one of these times a power of ten; of the usual ones, quarters read well."""
     if value <= 0:
         return 1.0
     power = 10 ** math.floor(math.log10(value))
-    return float(next(step * power for step in (1, 2, 4, 8, 10) if step * power >= value))
+    return float(next(step * power for step in ends if step * power >= value))
 
 
-def _axis(value: float) -> str:
+def axis_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.3g}"
 
 

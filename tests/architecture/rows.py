@@ -203,7 +203,9 @@ API: dict[str, Row] = {
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
     f"GET {T}/usage": Row(TENANT_READ),
     f"GET {T}/fairness": Row(TENANT_READ),
+    f"GET {T}/fairness/history": Row(TENANT_READ),
     "GET fairness": Row(INSTALLATION_ADMIN),
+    "GET fairness/history": Row(INSTALLATION_ADMIN),
     f"POST {T}/uploads": Row(
         TENANT_SUBMIT, body=UPLOAD, content_type=f"multipart/form-data; boundary={BOUNDARY}"
     ),

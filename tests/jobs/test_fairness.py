@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from io import StringIO
@@ -171,15 +172,14 @@ def test_an_hour_that_cannot_be_read_in_time_stays_unknown_and_the_next_ones_are
 ) -> None:
     store()
     FairnessHour.objects.filter(at__gte=past.at(1)).delete()
-    compute = selected.recomputed
+    compute = selected.recomputed_between
 
-    def too_much(start: datetime, end: datetime, tenant: str | None = None) -> dict[Key, Figures]:
-        if start <= past.at(1) < end:
+    def too_much(edges: Sequence[datetime], tenant: str | None = None) -> list[dict[Key, Figures]]:
+        if edges[0] <= past.at(1) < edges[-1]:
             raise TooMuch
-        return compute(start, end, tenant)
+        return compute(edges, tenant)
 
-    monkeypatch.setattr(fairness_hours, "recomputed", too_much)
-    monkeypatch.setattr(selected, "recomputed", too_much)
+    monkeypatch.setattr(selected, "recomputed_between", too_much)
     assert past.report().unknown == ((past.at(1), past.at(3)),)
     result: dict[str, Any] = {}
     for failures in range(1, fairness_hours.TRIES):

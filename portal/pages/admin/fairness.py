@@ -15,6 +15,7 @@ from jobs import humanize
 from jobs.selectors.fairness import HOUR, Report, fairness
 from jobs.selectors.snapshot import database_now
 from portal.pages.admin.shell import frame
+from portal.pages.courses import charts_of
 from portal.pages.entitlements import FIGURES, rows_of
 from portal.pages.guard import admins_only
 
@@ -59,13 +60,17 @@ class Period:
 def page(request: HttpRequest) -> HttpResponse:
     now = database_now()
     period = Period.read(request.GET, now)
-    report = fairness(period.start, period.end, now)
+    report = fairness(period.start, period.end, now, by_interval=True)
+    assert report.history is not None
+    charts = {chart.slot_type: chart for chart in charts_of(report.history)}
     context = frame(request, "fairness") | {
         "period": period,
         "periods": PERIODS,
         "asked": {name: request.GET.get(name, "") for name in ("from", "to")},
         "report": report,
-        "pools": [_pool(report, slot_type) for slot_type in report.slot_types],
+        "pools": [
+            _pool(report, slot_type) | {"chart": charts.get(slot_type)} for slot_type in report.slot_types
+        ],
         "nothing_known": report.unknown == ((report.start, report.end),),
     }
     return render(request, "console/fairness.html", context, status=422 if period.problem else 200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from jobs.models import FairnessHour
 from jobs.selectors.fairness import HOUR
 from portal.pages.entitlements import FIGURES
 from tenants.models import User
@@ -74,6 +76,10 @@ def test_a_tenant_reads_its_own_lines_and_nothing_of_others(past: Past) -> None:
     assert [row["tenant"] for row in answer["items"]] == ["vision-lab"]
     assert "jain" not in answer
     assert Api(member).get("/fairness").status_code == 403
+    by_interval = Api(member).get("/tenants/vision-lab/fairness/history").json()
+    assert {row["tenant"] for row in by_interval["items"]} == {"vision-lab"}
+    assert Api(member).get("/tenants/nlp-research/fairness/history").status_code == 404
+    assert Api(member).get("/fairness/history").status_code == 403
     browser = Client()
     browser.force_login(member)
     assert browser.get(PAGE).status_code == 404
@@ -81,6 +87,36 @@ def test_a_tenant_reads_its_own_lines_and_nothing_of_others(past: Past) -> None:
     assert "Entitled and received" in page
     assert "nlp-research" not in page
     assert "Jain" not in page
+
+
+def test_the_chart_its_table_and_rest_say_the_same_of_each_interval(
+    past: Past, console: Client, admin: User
+) -> None:
+    store()
+    FairnessHour.objects.filter(at=past.at(2)).delete()
+    FairnessHour.objects.create(at=past.at(3))  # so that the hour before stays without a record
+    page = console.get(PAGE, {"days": "1"})
+    chart = page.context["pools"][0]["chart"]
+    assert [plot.tenant for plot in chart.plots] == ["audio", "nlp-research", "vision-lab"][
+        -len(chart.plots) :
+    ]
+    column = [plot.tenant for plot in chart.plots].index("vision-lab")
+    shown = {row["since"]: row["cells"][column] for row in chart.rows}
+    assert [shown[past.at(n)] for n in range(3)] == [(0, 0), (2, 4), None]
+    html = markup(page)
+    assert "vision-lab, cpu: received 2.0 of 4.0 device-hours, 2.0 short; 1 of 2" in html
+    assert html.count('class="part-unrecorded" x=') == len(chart.plots) * len(chart.unknown) > 0
+    assert ">unknown</td>" in re.sub(r"\s+(?=[<u])|(?<=[n>])\s+", "", html)
+    span = f"from={past.at(0):%Y-%m-%dT%H:%M:%SZ}&to={past.at(3):%Y-%m-%dT%H:%M:%SZ}"
+    answer = Api(admin).get(f"/fairness/history?{span}").json()
+    rows = [row for row in answer["items"] if row["tenant"] == "vision-lab"]
+    assert [row["received"] for row in rows] == [0, 7200, None]
+    assert [row["entitled"] for row in rows] == [0, 14400, None]
+    assert [row["unknown_s"] for row in rows] == [0, 0, 3600]
+    assert answer["interval_s"] == 3600
+    first = Api(admin).get(f"/fairness/history?{span}&page_size=2").json()
+    rest = Api(admin).get(f"/fairness/history?{span}&page_size=200&cursor={first['next']}").json()
+    assert first["items"] + rest["items"] == answer["items"]
 
 
 def test_without_facts_it_says_so(past: Past, console: Client) -> None:
