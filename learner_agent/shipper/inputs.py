@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import hashlib
 import json
@@ -9,7 +11,8 @@ import os
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +23,9 @@ from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
 MAX_CODE_BYTES = 1024**3
 MAX_CODE_FILES = 20_000
 MAX_TARGET_BYTES = 4096
+BLOCK = 1024 * 1024
+AT_ONCE = 3
+"""Pieces of one file that a store is asked for at the same time."""
 NODE_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 )
@@ -67,33 +73,66 @@ async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[st
 async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
     """Fetch a file of size bytes in pieces, continuing an earlier try.
 
-    Raises CorruptDownload, Interrupted, Refused or OSError.
+    Hashes and writes each piece in a thread while later ones are under way: the heartbeats of a learner that fetches
+    gigabytes do not wait for them. Raises CorruptDownload, Interrupted, Refused or OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    have = part.stat().st_size if part.exists() else 0
-    with part.open("ab") as sink:
-        while have < size:
+    with part.open("ab+") as sink:
+        digest, have = await asyncio.to_thread(_hashed, sink)
+        async with contextlib.aclosing(_pieces(client, path, have, size)) as pieces:
             try:
-                piece = await client.piece(path, have, min(PIECE_BYTES, size - have))
+                async for piece in pieces:
+                    await asyncio.to_thread(_keep, piece, sink, digest)
+                    have += len(piece)
             except Refused as refusal:
                 if refusal.code == "blob_gone":
                     raise CorruptDownload(str(refusal)) from refusal
                 raise
             except Unreachable as error:
                 raise Interrupted(str(error), path, (str(target), have)) from error
-            sink.write(piece)
-            have += len(piece)
-    if sha256_of(part) != sha256:
+    if digest.hexdigest() != sha256:
         part.unlink()
         raise CorruptDownload(f"{target.name}: the {size} bytes received do not match the declared SHA-256")
     os.replace(part, target)
 
 
+async def _pieces(client: Client, path: str, start: int, size: int) -> AsyncGenerator[bytes, None]:
+    """The bytes from start on, in order. A store of its own gives AT_ONCE pieces at a time, the server only one: its
+    web processes hold each in memory."""
+    under_way: deque[asyncio.Task[bytes]] = deque()
+    try:
+        while start < size or under_way:
+            most = AT_ONCE if client.link_of(path) else 1
+            while start < size and len(under_way) < most:
+                length = min(PIECE_BYTES, size - start)
+                under_way.append(asyncio.create_task(client.piece(path, start, length)))
+                start += length
+            yield await under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _hashed(file: IO[bytes]) -> tuple[Any, int]:
+    """The SHA-256 of what an earlier try has left, to be continued, and its size."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest, file.tell()
+
+
+def _keep(piece: bytes, sink: IO[bytes], digest: Any) -> None:
+    digest.update(piece)
+    sink.write(piece)
+
+
 def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as source:
-        while block := source.read(1024 * 1024):
+        while block := source.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
 

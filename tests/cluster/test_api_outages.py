@@ -145,3 +145,33 @@ def test_jobs_train_on_while_the_api_server_is_stopped(
     alice.post(f"/jobs/{ended}/cancel")
     alice.wait_state(ended, "CANCELED", within_s=60)
     assert all_run_on(alice, jobs[:-1])
+
+
+def test_a_job_starts_halts_and_resumes_in_containers_while_the_api_server_is_slow_forgets_and_repeats(
+    alice: Client, platform: Platform, real_cluster: Cluster, api_proxy: ApiProxy
+) -> None:
+    """Each attempt has one pod, and nothing of the first one is left when the second one trains."""
+    pods: set[tuple[str, str]] = set()
+
+    def reaches(wanted: int) -> bool:
+        found = real_cluster.admin.get("/api/v1/pods", labelSelector=f"luthier.dev/job={job}")["items"]
+        pods.update((each["metadata"]["name"], each["metadata"]["uid"]) for each in found)
+        return step(alice, job) >= wanted
+
+    with api_proxy.behaving(delay_s=0.5, forgets=True):
+        job = str(alice.submit(spec("outage", TRAINER, command="python3 main.py 100000 0.02"))["id"])
+        wait_for(lambda: reaches(20), within_s=120, what="step 20")
+        alice.post(f"/jobs/{job}/halt")
+        halted = alice.wait_state(job, "HALTED", within_s=120)
+    assert halted["last_halt"]["steps_lost"] == 0
+    with api_proxy.behaving(forgets=True, replays=True):
+        alice.post(f"/jobs/{job}/resume")
+        wait_for(lambda: api_proxy.seen["replayed"] >= 8, within_s=60, what="8 lists of an earlier time")
+    wait_for(lambda: reaches(halted["last_halt"]["step"] + 20), within_s=120, what="20 further steps")
+    assert alice.job(job)["attempt"] == 2
+    assert sorted(name for name, _ in pods) == [f"job-{job}-1-0", f"job-{job}-2-0"]
+    alice.post(f"/jobs/{job}/cancel")
+    alice.wait_state(job, "CANCELED", within_s=120)
+    wait_for(platform.is_ready, within_s=60, what="readiness")
+    left = real_cluster.admin.get("/api/v1/services", labelSelector=f"luthier.dev/job={job}")["items"]
+    assert left == []
