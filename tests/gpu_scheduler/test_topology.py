@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_scheduler import domains, world
 from gpu_scheduler.cycle import plan
@@ -319,3 +323,62 @@ def test_a_reservation_stays_where_its_end_is_certain_although_a_short_job_runs_
     assert made.starts == (), "what is free of the first rack is still kept"
     third = next_snapshot(second, made, after_s=1200, ended=["short", "known"])
     assert set(placed(plan(third), "j1")) == {"a1x", "a1y", "a1z"}
+
+
+@st.composite
+def gangs_in_racks(draw: st.DrawFn) -> Snapshot:
+    """Racks that are partly in use, and gangs that require, prefer or do not care for one, some alike."""
+    machines = racks(**{name: draw(st.sampled_from([4, 8])) for name in ("a1x", "a1y", "a2x", "a2y", "a3x")})
+    free = {node.name: node.slots for node in machines}
+    busy = []
+    for number in range(draw(st.integers(0, 6))):
+        name, slots = draw(st.sampled_from(sorted(free))), draw(st.integers(1, 4))
+        if slots <= free[name]:
+            free[name] -= slots
+            busy.append(
+                replace(
+                    running(f"r{number}", name, slots=slots, tenant=draw(st.sampled_from(["red", "green"]))),
+                    ends_by=draw(st.sampled_from([None, NOON + timedelta(hours=1)])),
+                )
+            )
+    waiting = [
+        close(
+            f"j{number}",
+            draw(st.integers(1, 4)),
+            draw(st.sampled_from([1, 2, 4, 8])),
+            draw(st.sampled_from([RACK, RACK, NODE, BLOCK, PREFER_RACK, None])),
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 3)),
+            strategy=draw(st.sampled_from(PlacementStrategy)),
+            queued_at=NOON - timedelta(hours=1),
+        )
+        for number in range(draw(st.integers(1, 6)))
+    ]
+    waited = {each.job: NOON - timedelta(hours=1) for each in waiting[: draw(st.integers(0, 2))]}
+    return replace(snapshot(machines, waiting, busy), policy_state=waited)
+
+
+@settings(max_examples=100, deadline=None)
+@given(gangs_in_racks(), st.randoms(use_true_random=False))
+def test_in_whatever_order_nodes_runs_and_gangs_are_listed_the_plan_is_the_same(
+    made: Snapshot, dice: Random
+) -> None:
+    """All of them were queued at one time, so only names are left to say which comes first."""
+
+    def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dice.sample(items, len(items)))
+
+    decided = plan(made)
+    other = plan(
+        replace(
+            made,
+            nodes=shuffled(made.nodes),
+            running=shuffled(made.running),
+            waiting=shuffled(made.waiting),
+            quotas=shuffled(made.quotas),
+        )
+    )
+    assert other.starts == decided.starts
+    assert (set(other.stops), set(other.resizes)) == (set(decided.stops), set(decided.resizes))
+    assert other.reserved == decided.reserved
+    assert {each.job: each.code for each in other.waits} == {each.job: each.code for each in decided.waits}
