@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from jobs.selectors import monitoring
 from portal.settings.env import Environment
 from tools.kube import binaries
 from tools.kube.binaries import ROOT
@@ -112,3 +113,16 @@ def test_budgets_and_policies_select_pods_that_exist(rendered: list[dict[str, An
     assert len(selectors) == 3
     for selector in selectors:
         assert any(selector.items() <= each.items() for each in labels), selector
+
+
+def test_the_metric_that_workers_follow_is_served_once_whatever_the_number_of_web_processes(
+    rendered: list[dict[str, Any]],
+) -> None:
+    """The autoscaler adds up the series of an external metric, and every web process has the same one."""
+    (scaled,) = [found["spec"]["metrics"] for found in rendered if found["kind"] == "HorizontalPodAutoscaler"]
+    [wanted] = [each["external"]["metric"]["name"] for each in scaled]
+    rules = yaml.safe_load((ROOT / "deploy" / "monitoring" / "adapter.yml").read_text())["externalRules"]
+    [rule] = [each for each in rules if each["name"]["as"] == wanted]
+    assert rule["metricsQuery"].startswith("max(")
+    [fact] = [each for each in monitoring.FACTS if each.name == rule["seriesQuery"]]
+    assert fact.labels == ()
