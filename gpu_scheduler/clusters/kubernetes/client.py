@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 CONNECT_S, READ_S = 3.0, 10.0
-CONNECTIONS = 16
+CONNECTIONS = 24
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets this variable in every container. The library's own search prints to standard output in a pod."""
 MERGE_PATCH = "application/merge-patch+json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -50,6 +51,9 @@ CAPABILITIES = Capabilities(
     required_settings=settings.REQUIRED,
     remedy="Check KUBECONFIG, and `kubectl get --raw /readyz`. Forbidden: `manage.py tenant_provision --all`.",
 )
+AT_ONCE = 16
+"""Objects that a process creates at the same time. In a namespace with a ResourceQuota the API server decides on all
+that wait at once, and then on those that came meanwhile: one after the other each would wait for its own decision."""
 NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
 """In the message of a rejected request: it may be accepted later."""
 
@@ -64,6 +68,7 @@ class KubernetesCluster:
         self._settings = settings
         self._api = api or Api(settings.kubeconfig)
         self._watcher = Watcher(self._api, settings)
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create")
         self._gone: dict[str, float] = {}
         """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
         self._gone_lock = threading.Lock()
@@ -75,6 +80,7 @@ class KubernetesCluster:
     def close(self) -> None:
         """End its threads and connections."""
         self._watcher.close()
+        self._threads.shutdown()
         self._api.close()
 
     # The contract
@@ -83,7 +89,7 @@ class KubernetesCluster:
         return self._view().scheduler_nodes()
 
     def launch(self, spec: GangSpec) -> None:
-        launch = _Launch(self._api, self._settings, self._watcher, spec)
+        launch = _Launch(self._api, self._settings, self._watcher, self._threads, spec)
         if (service := launch.existing()) is None:
             service = self._begin(launch)
         self._forget_gone(spec.name)
@@ -232,6 +238,7 @@ class _Launch:
     api: Api
     settings: KubernetesSettings
     watcher: Watcher
+    threads: Executor
     spec: GangSpec
 
     @property
@@ -308,15 +315,25 @@ class _Launch:
             raise ClusterBusy(f"Gang {self.spec.name} is being removed.")
         owner = manifests.owner(service)
         try:
-            self._create_once("secrets", manifests.secret(self.spec, self.settings, owner))
-            if len(self.spec.learners) > 1:
-                self._create_once(POLICIES, manifests.policy(self.spec, self.settings, owner))
-            for learner in self.spec.learners:
-                self._create_once("pods", self._pod(learner.rank, owner))
+            pods = [("pods", self._pod(learner.rank, owner)) for learner in self.spec.learners]
+            needed = [("secrets", manifests.secret(self.spec, self.settings, owner))]
+            if len(pods) > 1:
+                needed.append((POLICIES, manifests.policy(self.spec, self.settings, owner)))
+            self._create_all(needed)  # first: without its Secret a kubelet lets a pod wait
+            self._create_all(pods)
         except RequestRejected as error:
             with suppress(NoPermission):
                 KubernetesCluster(self.settings, self.api).remove(self.spec.name)
             raise self._refused(error) from error
+
+    def _create_all(self, objects: Sequence[tuple[str, Object]]) -> None:
+        """At the same time; raises the first one's error once all have ended, so that what follows meets them all."""
+        if len(objects) == 1:
+            return self._create_once(*objects[0])
+        under_way = [self.threads.submit(self._create_once, *each) for each in objects]
+        wait(under_way)
+        for each in under_way:
+            each.result()
 
     def _create_once(self, kind: str, manifest: Object) -> None:
         with suppress(Conflict):
