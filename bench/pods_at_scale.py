@@ -4,7 +4,8 @@ kube-scheduler.
 Both sides get a control plane of their own, real but for KWOK's nodes, on which no container runs. The platform's pods
 are read from its cluster and created again on the other one, without the node that the platform chose. A pod counts
 from the first request on, a job's submission or a pod's creation, until it is Running; one that did not run by the end
-keeps its gang partial, and its GPUs idle. Requests are those that the API server recorded of the platform.
+keeps its gang partial, and its GPUs idle. Requests are those that the API server recorded of the platform. No agent
+runs in a pod, so their heartbeats are written to the database: without them the platform would stop gangs as silent.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
+import psycopg2
 
 from bench.record import percentile, record
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes import manifests
 from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from portal.settings.embedded import layout
 from tests.cluster.folders import new_folder
 from tests.cluster.kubernetes_harness import provisioner
 from tests.cluster.pods import GPU_TYPE, provision, spec
@@ -43,6 +46,7 @@ GPUS, MOST = 8, 8
 SIZES, SHARES = (1, 2, 4, 8), (30, 20, 20, 30)
 """GPUs of each of a gang's learners, and how often: they need 3.9 on average."""
 CONNECTIONS = 8
+HEARTBEAT_S = 10.0
 STUCK_S = 30.0
 """Seconds without another pod that runs after which no other is expected."""
 Gang = tuple[int, int]
@@ -172,6 +176,27 @@ def platform_on(cluster: Cluster, folder: Path, gpus: int) -> Iterator[Platform]
         yield platform
 
 
+@contextmanager
+def heartbeats(platform: Platform) -> Iterator[None]:
+    """Every learner counts as heard from, until the end of the block."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with closing(psycopg2.connect(layout(platform.data).database_url)) as connection:
+            connection.autocommit = True
+            while not over.wait(HEARTBEAT_S):
+                with connection.cursor() as cursor:
+                    cursor.execute("UPDATE jobs_learner SET last_seen_at = clock_timestamp()")
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def submit_all(client: Client, wanted: Sequence[Gang]) -> None:
     def submit(numbered: tuple[int, Gang]) -> None:
         number, (learners, gpus) = numbered
@@ -196,7 +221,11 @@ def through_the_platform(
     nodes: int, wanted: Sequence[Gang], folder: Path
 ) -> tuple[dict[str, float], list[Object]]:
     pods = sum(learners for learners, _ in wanted)
-    with fake_cluster(nodes) as (cluster, api), platform_on(cluster, folder, nodes * GPUS) as platform:
+    with (
+        fake_cluster(nodes) as (cluster, api),
+        platform_on(cluster, folder, nodes * GPUS) as platform,
+        heartbeats(platform),
+    ):
         before, memory = len(cluster.audited()), memory_mib(platform)["worker"]
         with closing(Progress(api)) as progress:
             progress.begin()
