@@ -178,7 +178,7 @@ def platform_on(cluster: Cluster, folder: Path, gpus: int) -> Iterator[Platform]
 
 @contextmanager
 def heartbeats(platform: Platform) -> Iterator[None]:
-    """Every learner counts as heard from, until the end of the block."""
+    """Every learner has just sent a heartbeat, until the end of the block."""
     over = threading.Event()
 
     def beat() -> None:

@@ -20,6 +20,8 @@ from tenants.errors import FieldsInvalid, TooManyPasswords, problem
 from tenants.models import Session, User
 
 WRONG_A_MINUTE = 5
+WRONG_AN_HOUR, HOUR_S = 20, 3600
+"""With a token, which anyone may have found: at the sign-in it is the address that is slowed down."""
 FRESH = timedelta(minutes=10)
 """How long ago a user without a password may have signed in, by other means, to be taken for present."""
 
@@ -50,12 +52,17 @@ def check(user: User, password: str, *, field: str = "password") -> None:
     of a user spend from a budget of their own, so that who has found one cannot keep the user's sessions from it.
     """
     key = f"password:{user.pk}" if user.token is None else f"password-by-token:{user.pk}"
-    if not budgets.within(key, WRONG_A_MINUTE):
+    hour = f"{key}:hour"
+    if not budgets.within(key, WRONG_A_MINUTE) or (
+        user.token is not None and not budgets.within(hour, WRONG_AN_HOUR, window_s=HOUR_S)
+    ):
         raise TooManyPasswords
     if not user.check_password(password):
         audit.record(actor=user, action="password.failure", target=user.get_username())
         raise FieldsInvalid(errors=[problem(field, "wrong_password", "is not your password")])
     budgets.give_back(key)
+    if user.token is not None:
+        budgets.give_back(hour)
 
 
 @transaction.atomic
@@ -66,13 +73,16 @@ def change(request: HttpRequest, user: User, password: str, *, field: str = "pas
     knows the earlier one, theirs counts.
     """
     two_factor.locked(user)
-    if User.objects.values_list("password", flat=True).get(pk=user.pk) != user.password:
+    row = User.objects.get(
+        pk=user.pk
+    )  # not the caller's, which has what was shown, also if all of this is repeated
+    if row.password != user.password:
         raise FieldsInvalid(errors=[problem(field, "wrong_password", "was changed a moment ago")])
-    user.set_password(password)
-    user.save(update_fields=["password"])
+    row.set_password(password)
+    row.save(update_fields=["password"])
     keep = ""
     if user.token is None:
-        update_session_auth_hash(request, user)  # gives this session a new key
+        update_session_auth_hash(request, row)  # gives this session a new key
         keep = request.session.session_key or ""
     ended: int = user.sessions.exclude(pk=keep).delete()[0]
     audit.record(actor=user, action="password.change", target=user.get_username())

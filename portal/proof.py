@@ -13,17 +13,29 @@ from tenants import access, audit, two_factor
 from tenants.errors import FieldsInvalid, NotAllowed, TooManyCodes, problem
 from tenants.models import User
 
+CODE_REQUIRED = "is required: of your authenticator app, or a recovery code"
 
-def confirm(request: HttpRequest, user: User, *, password: str, code: str, field: str = "password") -> None:
-    """Raise unless the request shows that its user is there. field: the path of the password in errors.
+
+def confirm(request: HttpRequest, user: User, *, password: str, code: str, field: str = "password") -> bool:
+    """Raise unless the request shows that its user is there; whether that was with all their factors, or a session's.
+    field: the path of the password in errors.
 
     Raises NotAllowed, FieldsInvalid, TooManyPasswords, TooManyCodes or SecretsUnavailable.
     """
     confirm_password(request, user, password, field=field)
-    if user.token is not None and two_factor.is_on(user):
-        _check_code(
-            user, code
-        )  # after the password, so that only who knows it spends from the budget of codes
+    if user.token is None:
+        return True
+    if not two_factor.is_on(user):
+        return False
+    _check_code(user, code)  # after the password, so that only who knows it spends from the budget of codes
+    return True
+
+
+def require_still(user: User, *, shown: bool) -> None:
+    """Within the transaction of the change: raise if the user has a second factor by now that was not shown."""
+    two_factor.locked(user)
+    if not shown and two_factor.is_on(user):
+        raise FieldsInvalid(errors=[problem("code", "required", CODE_REQUIRED)])
 
 
 def confirm_password(request: HttpRequest, user: User, password: str, *, field: str = "password") -> None:
@@ -48,8 +60,7 @@ def require_whole(user: User) -> None:
 
 def _check_code(user: User, code: str) -> None:
     if not code:
-        text = "is required: of your authenticator app, or a recovery code"
-        raise FieldsInvalid(errors=[problem("code", "required", text)])
+        raise FieldsInvalid(errors=[problem("code", "required", CODE_REQUIRED)])
     limited = two_factor.is_app_code(code)
     if limited and not code_budget.spend(user):
         raise TooManyCodes

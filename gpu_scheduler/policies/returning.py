@@ -13,7 +13,8 @@ from gpu_scheduler.policies.ahead import allowed, limits_of
 from gpu_scheduler.rooms import minus
 
 LOOKED_AT = 16
-"""Waiting jobs, the first ones, that a run makes room for: each takes several trials."""
+"""Waiting jobs, the first ones, that a run makes room for: each takes several trials. And other runs that come back in
+the same plan, with more of which none makes room."""
 
 
 class Returning:
@@ -41,6 +42,8 @@ class Returning:
         least, need = self._gang.learners.min, self._pool.need(self._gang)
         size = min(most, self._pool.capacity(self._pool.unreserved, self._gang, need))
         beside = [gang for gang in others if gang.slot_type == self._slot_type]
+        if len(beside) > LOOKED_AT:  # each trial places all of these
+            return max(least, size)
         for gang in heapq.nsmallest(LOOKED_AT, filter(self._may_start, waiting), key=order):
             with_it = [*beside, gang]
             if self._fits(size, with_it):
@@ -57,8 +60,11 @@ class Returning:
             on_type
             and gang.job != self._gang.job
             and gang.asked + self._gang.asked <= self._pool.unreserved.total
-            and not self._ledger.account(gang.tenant, self._slot_type).borrows(gang.asked)
+            and not self._borrows(gang)
         )
+
+    def _borrows(self, gang: Gang) -> bool:
+        return self._ledger.account(gang.tenant, self._slot_type).borrows(gang.asked)
 
     def _largest(self, low: int, high: int, beside: Sequence[Gang]) -> int:
         """low fits beside these, high does not."""
@@ -80,6 +86,8 @@ class Returning:
                 if self._pool.capacity(rooms, gang, need) < gang.learners.min:
                     return False
                 if not allowed(self._limits, self._ledger, gang, self._slot_type, self._draft.snapshot.now):
+                    return False
+                if gang.target is None and self._borrows(gang):  # with what those before it have taken
                     return False
                 self._ledger.take(gang, self._slot_type, gang.asked)
                 taken.append(gang)

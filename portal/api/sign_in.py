@@ -17,7 +17,7 @@ from portal.api.fields import StrictCharField, StrictSerializer
 from portal.api.operations import Call, operation
 from portal.api.sessions import current
 from tenants import passkeys, two_factor
-from tenants.errors import FieldsInvalid, PasswordsOff, problem
+from tenants.errors import FieldsInvalid, PasswordsOff, TwoFactorRequired, problem
 from tenants.models import Passkey, User
 from tenants.services.sessions import sessions_end
 from tenants.sessions import prove
@@ -128,9 +128,9 @@ def _to_passkey(call: Call, passkey_id: int) -> Passkey:
     return passkeys.get(call.user, passkey_id)
 
 
-def _shown(call: Call, field: str = "password", **path: object) -> None:
-    """Before anything is done: that the user is there."""
-    proof.confirm(
+def _shown(call: Call, field: str = "password", **path: object) -> bool:
+    """Before anything is done: that the user is there; whether with all their factors."""
+    return proof.confirm(
         call.request._request,
         call.user,
         password=call.data[field],
@@ -139,7 +139,21 @@ def _shown(call: Call, field: str = "password", **path: object) -> None:
     )
 
 
-def _shown_to_change(call: Call) -> None:
+def _shown_to_remove(call: Call, **path: object) -> bool:
+    """As _shown, unless no factor may be removed anyway: a recovery code that was shown is used up."""
+    found = two_factor.factors_of(call.user)
+    if settings.LUTHIER_TWO_FACTOR_REQUIRED and bool(found.app_since) + len(found.passkeys) == 1:
+        raise TwoFactorRequired
+    return _shown(call)
+
+
+def _shown_to_turn_off(call: Call) -> bool:
+    if settings.LUTHIER_TWO_FACTOR_REQUIRED:
+        raise TwoFactorRequired
+    return _shown(call)
+
+
+def _shown_to_change(call: Call) -> bool:
     if not settings.LUTHIER_PASSWORD_SIGN_IN:
         raise PasswordsOff
     try:
@@ -150,7 +164,7 @@ def _shown_to_change(call: Call) -> None:
     if not passwords.asked_of(call.user):
         text = "is not set here: sign in by other means, or ask a platform admin"
         raise FieldsInvalid(errors=[problem("current_password", "no_password", text)])
-    _shown(call, "current_password")
+    return _shown(call, "current_password")
 
 
 def _shown_to_confirm(call: Call) -> None:
@@ -172,9 +186,11 @@ def password_change(call: Call) -> dict[str, Any]:
 
     With a token that is limited to a tenant or a role: 403. Wrong passwords and codes have budgets: 429.
     """
-    ended = passwords.change(
-        call.request._request, call.user, call.data["new_password"], field="current_password"
-    )
+    with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
+        ended = passwords.change(
+            call.request._request, call.user, call.data["new_password"], field="current_password"
+        )
     return {"sessions": ended}
 
 
@@ -186,7 +202,7 @@ def two_factor_get(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown,
+    prepare=_shown_to_turn_off,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,
@@ -217,7 +233,9 @@ def two_factor_remove(call: Call) -> dict[str, Any]:
 def app_begin(call: Call) -> dict[str, Any]:
     """Begin to set up an authenticator app, in place of an earlier one. It counts once you confirm it, within 30
     minutes."""
-    app = two_factor.app_begin(call.user)
+    with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
+        app = two_factor.app_begin(call.user)
     begun = two_factor.app_begun(call.user, app)
     assert begun is not None  # made just now
     return {"app": str(app), "secret": begun.secret, "uri": begun.uri}
@@ -253,7 +271,7 @@ def app_confirm(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown,
+    prepare=_shown_to_remove,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,
@@ -277,7 +295,9 @@ def app_remove(call: Call) -> dict[str, Any]:
 )
 def codes_renew(call: Call) -> dict[str, Any]:
     """New recovery codes in place of the earlier ones; none without a second factor."""
-    return {"recovery_codes": two_factor.codes_renew(call.user)}
+    with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
+        return {"recovery_codes": two_factor.codes_renew(call.user)}
 
 
 @operation(
@@ -295,7 +315,7 @@ def passkey_change(call: Call, passkey_id: int) -> dict[str, Any]:
 
 @operation(
     authorize=_to_passkey,
-    prepare=_shown,
+    prepare=_shown_to_remove,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,
@@ -310,6 +330,7 @@ def passkey_remove(call: Call, passkey_id: int) -> dict[str, Any]:
 def _removed(call: Call, act: Callable[[User], None]) -> dict[str, Any]:
     """As the page does it: who holds what is removed may have begun one of the other sessions with it."""
     with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
         act(call.user)
         sessions_end(user=call.user, owner=call.user, keep=current(call))
     if call.user.token is None and not two_factor.is_on(call.user):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Priority, QuotaUse, Resize, Snapshot
+from gpu_scheduler.policies import returning
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Costs, Rate, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.elastic_runs import PERFECT, elastic, elastic_worlds, run
@@ -73,6 +74,23 @@ def test_nothing_is_left_to_what_would_borrow() -> None:
     made = growing(gang("j1", 6, tenant="green"), limits={"red": 2, "green": 6})
     cohort = tuple(replace(quota, cohort="lab") for quota in made.quotas)
     assert back(replace(made, quotas=cohort)) == {"j1": 6, "e1": 2}  # it takes back what it lends
+
+
+def test_nothing_is_left_to_what_would_borrow_beside_those_before_it() -> None:
+    held = replace(run("e1", *on("a1", 4)), order=Resize("e1", 8), stopping=True)
+    waiting = [gang("j1", 3, tenant="green"), gang("j2", 3, tenant="green")]
+    made = snapshot(nodes(a1=10), waiting, [held], limits={"red": 8, "green": 4, "blue": 4})
+    cohort = tuple(replace(quota, cohort="lab") for quota in made.quotas)
+    assert back(replace(made, quotas=cohort)) == {"j1": 3, "e1": 7}
+
+
+def test_where_many_come_back_at_once_none_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial places all of them."""
+    monkeypatch.setattr(returning, "LOOKED_AT", 0)
+    first, second = run("e1", *on("a1", 4)), run("e2", *on("a1", 4), tenant="green")
+    held = [replace(each, order=Resize(each.gang.job, 8), stopping=True) for each in (first, second)]
+    made = snapshot(nodes(a1=16), [gang("j1", 10, tenant="green")], held, limits=LIMITS)
+    assert sizes(plan(next_snapshot(made, plan(made), after_s=5, ended=["e1", "e2"]))) == {"e1": 8, "e2": 8}
 
 
 def test_an_urgent_job_starts_whatever_the_run_has_left() -> None:

@@ -64,10 +64,12 @@ class KubernetesCluster:
     name = "kubernetes"
     capabilities = CAPABILITIES
 
-    def __init__(self, settings: KubernetesSettings, api: Api | None = None) -> None:
+    def __init__(
+        self, settings: KubernetesSettings, api: Api | None = None, watcher: Watcher | None = None
+    ) -> None:
         self._settings = settings
         self._api = api or Api(settings.kubeconfig)
-        self._watcher = Watcher(self._api, settings)
+        self._watcher = watcher or Watcher(self._api, settings)
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create")
         self._gone: dict[str, float] = {}
         """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
@@ -200,8 +202,14 @@ class KubernetesCluster:
             self._delete(pod, grace_s=0)
             change = {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": None}}
             self._api.patch(_path(pod, "pods"), change)
-        except (NotFound, Conflict):
+        except NotFound:
             pass  # another process has removed it
+        except Conflict:  # as above, or someone changes it at this moment
+            uids = {
+                each["metadata"]["uid"] for each in self._pods_of(pod["metadata"]["labels"][manifests.GANG])
+            }
+            if pod["metadata"]["uid"] in uids:
+                return False
         self._watcher.removed(pod)
         return True
 
@@ -323,13 +331,14 @@ class _Launch:
             self._create_all(pods)
         except RequestRejected as error:
             with suppress(NoPermission):
-                KubernetesCluster(self.settings, self.api).remove(self.spec.name)
+                KubernetesCluster(self.settings, self.api, self.watcher).remove(self.spec.name)
             raise self._refused(error) from error
 
     def _create_all(self, objects: Sequence[tuple[str, Object]]) -> None:
         """At the same time; raises the first one's error once all have ended, so that what follows meets them all."""
         if len(objects) == 1:
-            return self._create_once(*objects[0])
+            self._create_once(*objects[0])
+            return
         under_way = [self.threads.submit(self._create_once, *each) for each in objects]
         wait(under_way)
         for each in under_way:

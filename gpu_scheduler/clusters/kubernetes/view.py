@@ -53,11 +53,11 @@ class View:
 
     def put_pod(self, pod: Object) -> None:
         uid, gang = pod["metadata"]["uid"], gang_of(pod, self.settings)
+        held = resources.held_by(pod, ours=gang is not None, gpu_resources=self._gpus.names)
         self.drop_pod(uid)
         if gang is not None:
             pod["metadata"].pop("managedFields", None)  # half of its size
             self._gangs.setdefault(gang, {})[uid] = pod
-        held = resources.held_by(pod, ours=gang is not None, gpu_resources=self._gpus.names)
         if held is not None:
             self._held.setdefault(held.node, {})[uid] = held
         self._places[uid] = gang, None if held is None else held.node
@@ -69,6 +69,9 @@ class View:
                 del kept[place][uid]
                 if not kept[place]:
                     del kept[place]
+
+    def has_pod(self, uid: str) -> bool:
+        return uid in self._places
 
     def clear_pods(self) -> None:
         for kept in (self._gangs, self._held, self._places):

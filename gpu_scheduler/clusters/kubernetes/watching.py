@@ -112,8 +112,10 @@ class Watcher:
 
     def removed(self, pod: Object) -> None:
         """Show this pod no more."""
+        version, uid = versions.number(pod["metadata"]["resourceVersion"]), pod["metadata"]["uid"]
         with self._lock:
-            if self._threads:
+            # Otherwise its deletion has been reported, and no report would ever take the note of it away.
+            if self._threads and (version > self._revision or self._view.has_pod(uid)):
                 self._own.remove(pod)
                 self._drop(pod)
 

@@ -17,6 +17,7 @@ from gpu_scheduler.clusters.kubernetes.client import Object, Stream
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.versions import OUTDATED_S
+from gpu_scheduler.clusters.kubernetes.view import View
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS, Watcher
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 
@@ -153,6 +154,26 @@ def test_what_another_removed_before_its_own_change_was_known_here_is_not_shown_
     wait_for(lambda: ranks(watcher) == [1])
     watcher.wrote(deleted(pod(0, 6)))
     assert ranks(watcher) == [1]
+
+
+def test_a_removal_that_the_watch_has_reported_already_leaves_no_note(
+    watcher: Watcher, api: Scripted
+) -> None:
+    """No report would ever take it away."""
+    api.changes.put({"type": "DELETED", "object": pod(0, 7)})
+    wait_for(lambda: ranks(watcher) == [1])
+    watcher.removed(pod(0, 6))
+    assert not watcher._own
+
+
+def test_a_pod_that_cannot_be_read_changes_nothing() -> None:
+    view = View.of([], [pod(0, 1)], SETTINGS)
+    broken = pod(0, 2)
+    broken["spec"]["containers"] = [{"name": "x", "resources": {"requests": {"cpu": "?"}}}]
+    with pytest.raises(ValueError, match="not a quantity"):
+        view.put_pod(broken)
+    view.drop_pod("uid-0")
+    assert view.gangs() == []
 
 
 def test_a_list_that_was_requested_before_a_change_does_not_undo_it(watcher: Watcher, api: Scripted) -> None:

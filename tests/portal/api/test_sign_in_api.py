@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
-from django.test import Client
+from django.db import OperationalError
+from django.test import Client, RequestFactory
 
-from portal import code_budget, passwords
+from portal import code_budget, passwords, proof
 from portal.settings.secret import SecretsKeys
-from tenants import two_factor
+from tenants import audit, two_factor
 from tenants.models import AuditEntry, Session, Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
@@ -129,6 +130,62 @@ def test_a_token_needs_the_password_and_the_second_factor(api: Api, alice: User,
     assert api.post(path, RIGHT | {"code": factories.app_code(secret)}).status_code in (200, 201)
     failures = AuditEntry.objects.filter(action="code.failure", actor=alice)
     assert failures.count() == 1
+
+
+@pytest.mark.parametrize("path", [*TAKE_PROOF, "/me/password"])
+def test_a_factor_that_came_while_a_token_proved_its_user_has_to_be_shown(
+    api: Api, alice: User, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who found a token and the password is as fast as the user, who adds the first second factor."""
+    confirmed = proof.confirm
+
+    def confirm_and_be_slow(*of: Any, **more: Any) -> bool:
+        shown = confirmed(*of, **more)
+        factories.authenticator_app(alice)
+        return shown
+
+    monkeypatch.setattr(proof, "confirm", confirm_and_be_slow)
+    body = CHANGE if path == "/me/password" else RIGHT
+    assert wrong(api.post(path, body)) == (400, "code", "required")
+    assert two_factor.factors_of(alice).on
+    assert not alice.authenticator_apps.filter(confirmed_at=None).exists()
+    alice.refresh_from_db()
+    assert alice.check_password(factories.PASSWORD)
+
+
+@pytest.mark.parametrize("path", REMOVALS)
+def test_a_removal_that_is_refused_anyway_uses_up_no_recovery_code(
+    api: Api, alice: User, path: str, settings: LazySettings
+) -> None:
+    _, codes = factories.authenticator_app(alice)
+    settings.LUTHIER_TWO_FACTOR_REQUIRED = True
+    answer = api.post(path, RIGHT | {"code": codes[0]})
+    assert (answer.status_code, answer.json()["code"]) == (409, "two_factor_required")
+    assert two_factor.factors_of(alice).codes_left == two_factor.RECOVERY_CODES
+
+
+def test_a_token_has_few_guesses_an_hour(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "WRONG_A_MINUTE", 1000)
+    for n in range(passwords.WRONG_AN_HOUR):
+        assert api.post(TAKE_PROOF[n % 4], WRONG).status_code == 400, n
+    assert api.post(APP, RIGHT).status_code == 429
+
+
+def test_a_change_that_is_repeated_after_a_conflict_of_transactions_is_none_of_another(
+    api: Api, alice: User, monkeypatch: pytest.MonkeyPatch, rf: RequestFactory
+) -> None:
+    alice.token = Token.objects.get(user=alice)
+
+    def fail(**entry: object) -> None:
+        raise OperationalError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit, "record", fail)
+        with pytest.raises(OperationalError):
+            passwords.change(rf.post("/"), alice, NEW)
+    passwords.change(rf.post("/"), alice, NEW)
+    alice.refresh_from_db()
+    assert alice.check_password(NEW)
 
 
 def test_a_new_password_takes_the_second_factor_of_a_token_as_well(api: Api, alice: User) -> None:
