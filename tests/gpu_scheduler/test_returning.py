@@ -78,10 +78,13 @@ def test_nothing_is_left_to_what_would_borrow() -> None:
 
 def test_nothing_is_left_to_what_would_borrow_beside_those_before_it() -> None:
     held = replace(run("e1", *on("a1", 4)), order=Resize("e1", 8), stopping=True)
-    waiting = [gang("j1", 3, tenant="green"), gang("j2", 3, tenant="green")]
-    made = snapshot(nodes(a1=10), waiting, [held], limits={"red": 8, "green": 4, "blue": 4})
-    cohort = tuple(replace(quota, cohort="lab") for quota in made.quotas)
-    assert back(replace(made, quotas=cohort)) == {"j1": 3, "e1": 7}
+    made = snapshot(nodes(a1=10), [], [held], limits={"red": 8})
+    halted = next_snapshot(made, plan(made), after_s=5, ended=["e1"])
+    late = [gang("j1", 3, tenant="green"), gang("j2", 3, tenant="green")]
+    limits = {"red": 8, "green": 4, "blue": 4}
+    lent = tuple(QuotaUse(tenant, "a100", limit, 0, cohort="lab") for tenant, limit in limits.items())
+    found = plan(replace(halted, waiting=(*halted.waiting, *late), quotas=lent))
+    assert sizes(found) == {"j1": 3, "e1": 7}
 
 
 def test_where_many_come_back_at_once_none_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
