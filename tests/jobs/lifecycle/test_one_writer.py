@@ -19,7 +19,6 @@ OTHER_ROWS = {
         "saved.save(update_fields=['bytes', 'state', 'committed_at'])",
     },
     "portal/demo.py": {"user.save()"},
-    "portal/pages/me.py": {"form.save()"},
     "portal/pages/session_start.py": {"request.session.save()"},
     "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
     "tenants/services/identities.py": {"made.save()"},
