@@ -41,14 +41,14 @@ def platform_on_pods(
         KUBE_DNS_PEERS=f"{gateway}/32:53",
         **options,
     )
+    ingest = Proxy(platform.port, gateway)  # the platform's own port need not be free there
     platform.env |= {
-        "LUTHIER_INGEST_URL": f"ws://{gateway}:{platform.port}",
+        "LUTHIER_INGEST_URL": f"ws://{gateway}:{ingest.port}",
         "ALLOWED_HOSTS": f"127.0.0.1,localhost,{gateway}",
     }
     settings = KubernetesSettings(name, AGENT, namespace_prefix=f"{name}-")
     list(provisioner(cluster, settings).installation())  # without it no platform is ready
     spaces = [f"{name}-{tenant}" for tenant in TENANTS]
-    ingest = Proxy(platform.port, gateway, platform.port)
     try:
         with platform:
             provision(platform, cluster)

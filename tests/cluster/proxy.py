@@ -14,7 +14,7 @@ class Proxy:
     """Forwards connections to a loopback port or a Unix socket, until it refuses them. Listens at another address if
     that is given."""
 
-    def __init__(self, target: int | Path, address: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, target: int | Path, address: str = "127.0.0.1") -> None:
         self._target = target
         self._address = address
         self._listener: socket.socket | None = None
@@ -23,7 +23,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._delay_s = 0.0
-        self.port = port
+        self.port = 0
         self.accept()
 
     def accept(self) -> None:

@@ -87,8 +87,10 @@ def test_learners_reach_the_platform_and_their_gang_and_nothing_else(
     real_cluster: Cluster, platform: Platform, outside: Targets, neighbors: Targets
 ) -> None:
     alice = platform.client("alice")
-    assert real_cluster.network is not None
-    ingest: Targets = {"ingest": (real_cluster.network.gateway, platform.port)}
+    address = urlsplit(platform.env["LUTHIER_INGEST_URL"])
+    assert address.hostname
+    assert address.port
+    ingest: Targets = {"ingest": (address.hostname, address.port)}
     forbidden = outside | neighbors
     size = {"learners": 2, "memory": "256Mi"}
     env = variables(ingest | forbidden, forbidden)
