@@ -16,7 +16,7 @@ from gpu_scheduler.clusters.base import (
     Removal,
 )
 from gpu_scheduler.clusters.kubernetes import manifests
-from gpu_scheduler.clusters.kubernetes.client import NotFound, Object
+from gpu_scheduler.clusters.kubernetes.client import Conflict, NotFound, Object
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS
@@ -57,6 +57,17 @@ class Lists:
 
     def patch(self, path: str, body: Object) -> Object:
         return body
+
+
+class Changing(Lists):
+    """Someone changes the pod whenever its finalizer is to be taken away."""
+
+    def delete(self, path: str, *, uid: str, grace_s: int) -> Object:
+        self.version = 8
+        return {"metadata": {"resourceVersion": "8"}}
+
+    def patch(self, path: str, body: Object) -> Object:
+        raise Conflict(409, "Conflict", "the object has been modified")
 
 
 class FullNode(Lists):
@@ -104,6 +115,13 @@ def test_what_this_process_removed_is_gone_at_once() -> None:
     driver = on(Lists(ended_pod(), version=7))
     assert driver.remove(GANG) is Removal.GONE
     assert Absences().is_gone(GANG, driver.observe([GANG]))
+
+
+def test_a_pod_that_someone_changes_while_it_is_removed_is_not_gone() -> None:
+    """A conflict may be of its uid, then it is, or of its version."""
+    driver = on(Changing(ended_pod(), version=7))
+    assert driver.remove(GANG) is Removal.TERMINATING
+    assert list(driver.observe([GANG]).gangs) == [GANG]
 
 
 def test_what_the_api_server_says_was_never_made_is_gone_at_once() -> None:
