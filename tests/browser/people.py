@@ -15,14 +15,12 @@ NEW = "a brand new passphrase"
 
 def invite(page: Page, name: str, picture: Picture) -> str:
     """Create the user in the console; the link that the next page shows."""
-    assert page.viewport_size is not None
-    width = page.viewport_size["width"]
     page.get_by_label("Username").fill(name)
     page.get_by_label("E-mail address").fill(f"{name}@example.org")
-    shown(page, picture, f"admin-user-new-{width}")
+    shown(page, picture, f"admin-user-new-{page.viewport_size['width']}")  # type: ignore[index]
     page.get_by_role("button", name="Create user").click()
     expect(page.get_by_text("Shown once.")).to_be_visible()
-    shown(page, picture, f"admin-user-invited-{width}", full_page=True)
+    shown(page, picture, f"admin-user-invited-{page.viewport_size['width']}", full_page=True)  # type: ignore[index]
     return page.get_by_label("the link", exact=True).inner_text()
 
 
