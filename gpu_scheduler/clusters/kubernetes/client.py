@@ -6,7 +6,6 @@ thousand pods and give nothing here. Every error is translated here, once.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import orjson
 import urllib3
 
 from gpu_scheduler.clusters.base import ClusterBusy, ClusterError
@@ -167,7 +167,7 @@ class Api:
     def _error(self, response: urllib3.BaseHTTPResponse) -> ClusterError:
         status, reason, message = response.status, response.reason or "", ""
         try:
-            found = json.loads(response.data)
+            found = orjson.loads(response.data)
             reason, message = str(found.get("reason", "")), str(found.get("message", ""))
         except (ValueError, AttributeError):
             pass  # a proxy's own page
@@ -269,7 +269,7 @@ def _change(line: bytes) -> Object:
 
 def _object(content: bytes) -> Object:
     try:
-        found = json.loads(content)
+        found = orjson.loads(content)
     except ValueError as error:
         raise ClusterBusy("The Kubernetes API returned something that is not JSON.") from error
     if not isinstance(found, dict):
