@@ -6,6 +6,7 @@ Code, checkpoints and results are here, in a folder or an S3 bucket (LUTHIER_BLO
 from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, hold, put
 from jobs.blobs.calls import places
 from jobs.blobs.errors import (
+    BeingFinished,
     BlobError,
     BlobGone,
     HashMismatch,
@@ -22,7 +23,7 @@ from jobs.blobs.removal import release, sweep
 from jobs.blobs.store import BLOCK, key_of
 
 __all__ = [
-    "BLOCK", "MAX_PIECE", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge", "SendDirectly",
-    "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "hold",
+    "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",
+    "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "hold",
     "is_sound", "is_there", "key_of", "open", "own_mark", "places", "put", "read", "release", "sweep",
 ]  # fmt: skip

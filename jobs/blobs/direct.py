@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.blobs.errors import PartsWrong
+from django.db.models.functions import Now
+
+from jobs.blobs.errors import BeingFinished, PartsWrong
 from jobs.blobs.store import Link, Part, key_of, store
 from jobs.models import Blob
 
@@ -23,6 +27,8 @@ LARGE = 4 * 1024 * 1024
 PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000
 """S3 allows 10,000."""
+FINISHED_WITHIN = timedelta(minutes=30)
+"""How long the store may make one object of the parts. After that they are sent again."""
 _furthest: OrderedDict[tuple[str, int], int] = OrderedDict()
 """(upload, learner) -> the highest part that this process signed a link for; the latest UPLOADS of them."""
 UPLOADS = 1_000
@@ -41,11 +47,17 @@ def part_bytes(size: int) -> int:
 
 
 def arrived(place: S3Store, blob: Blob) -> list[Part]:
-    """The parts that the store has; begins an upload if there is none."""
+    """The parts that the store has; begins an upload if there is none. The blob may be verified afterwards.
+
+    Raises BeingFinished.
+    """
     try:
         return place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
-    except FileNotFoundError:  # the store has ended it, by a rule of its bucket
-        return _begin(place, blob)
+    except FileNotFoundError:
+        if _is_finished(place, blob):
+            _verify(blob)
+            return []
+        return _begin(place, blob)  # the store has ended it, by a rule of its bucket
 
 
 def _begin(place: S3Store, blob: Blob) -> list[Part]:
@@ -92,24 +104,36 @@ def _size_of(blob: Blob, number: int) -> int:
 def finish(place: S3Store, blob: Blob, wanted: Sequence[str]) -> Blob:
     """Make the parts one object and the blob verified. wanted: the SHA-256 of every part, in order.
 
-    Repeating it is harmless. Raises PartsWrong if the store has others, FileNotFoundError for an unknown upload.
+    Repeating it is harmless. Raises PartsWrong if the store has others, FileNotFoundError for an unknown upload, and
+    BeingFinished while the store makes the object: only what it shows is verified, whatever it answers.
     """
     if blob.verified:
         return blob
-    try:
-        have = place.parts(_key(blob), _upload_of(blob))
+    with suppress(FileNotFoundError):  # a request before had it finished
+        have = place.parts(_key(blob), upload := _upload_of(blob))
         if [part.sha256 for part in have] != list(wanted) or sum(part.size for part in have) != blob.size:
             raise PartsWrong("The store has other parts of this file. Ask for them, and send the rest.")
-        place.finish(_key(blob), blob.upload_id, have)
-    except FileNotFoundError:
-        # Finished before, by a request whose response was lost or whose process died.
-        if not place.exists(_key(blob)):
-            raise
+        Blob.objects.filter(pk=blob.pk, upload_id=upload).update(finishing_at=Now())
+        place.finish(_key(blob), upload, have)
+    if not _is_finished(place, blob):
+        raise FileNotFoundError(f"The store has ended upload {blob.upload_id}.")
+    _verify(blob)
+    return blob
+
+
+def _is_finished(place: S3Store, blob: Blob) -> bool:
+    """Whether an upload that the store lists no more has become the object. Raises BeingFinished if it may yet."""
+    size = place.size(_key(blob))
+    if size is None and Blob.objects.filter(pk=blob.pk, finishing_at__gt=Now() - FINISHED_WITHIN).exists():
+        raise BeingFinished("The store is making one object of the parts of this file.")
+    return size == blob.size
+
+
+def _verify(blob: Blob) -> None:
     Blob.objects.filter(pk=blob.pk, verified=False, size=blob.size).update(
-        received=blob.size, verified=True, upload_id=""
+        received=blob.size, verified=True, upload_id="", finishing_at=None
     )
     blob.refresh_from_db()
-    return blob
 
 
 def _key(blob: Blob) -> str:

@@ -41,3 +41,7 @@ class StoreUnavailable(BlobError):
 
 class StoreSilent(StoreUnavailable):
     """The store did not respond in time, or reported an error of its own."""
+
+
+class BeingFinished(StoreUnavailable):
+    """The store has all parts of a file and makes one object of them: ask again."""

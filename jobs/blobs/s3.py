@@ -13,14 +13,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
 from jobs.blobs.calls import places
 from jobs.blobs.errors import StoreSilent, StoreUnavailable
@@ -43,6 +43,8 @@ CONFIG = Config(
 )
 CHECK = Config(connect_timeout=2, read_timeout=3, retries={"mode": "standard", "max_attempts": 1})
 """For the check of the store's health, which other work of its thread waits for."""
+ONCE = Config(retries={"mode": "standard", "max_attempts": 1})
+"""For what is asked again by the learner."""
 MISSING = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
 
 
@@ -57,6 +59,7 @@ class S3Store:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         session = boto3.session.Session()
         self._s3: Any = session.client("s3", region_name=region, config=CONFIG)
+        self._once: Any = session.client("s3", region_name=region, config=CONFIG.merge(ONCE))
         self._impatient: Any = session.client("s3", region_name=region, config=CONFIG.merge(CHECK))
 
     def check(self) -> None:
@@ -88,12 +91,15 @@ class S3Store:
         return cast(BinaryIO, io.BufferedReader(_Object(self._s3, self._at(key), size, start, call), BLOCK))
 
     def exists(self, key: str) -> bool:
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object; None if there is none."""
         try:
             with _call():
-                self._s3.head_object(**self._at(key))
+                return int(self._s3.head_object(**self._at(key))["ContentLength"])
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def remove(self, key: str) -> None:
         with _call():
@@ -191,7 +197,11 @@ class S3Store:
             return [part for page in pages for part in page.get("Parts", ())]
 
     def finish(self, key: str, upload_id: str, wanted: Sequence[Part]) -> None:
-        """Make one object of the parts. The store compares their SHA-256 once more."""
+        """Have one object made of the parts. The store compares their SHA-256 once more.
+
+        It may still be at it afterwards: a large object takes longer than a call, and some stores answer a second
+        request at once as if the first were done.
+        """
         tags = {part["PartNumber"]: part["ETag"] for part in self._list(key, upload_id)}
         parts = [
             {
@@ -201,8 +211,8 @@ class S3Store:
             }
             for part in wanted
         ]
-        with _call():
-            self._s3.complete_multipart_upload(
+        with _call(), suppress(ReadTimeoutError):
+            self._once.complete_multipart_upload(
                 UploadId=upload_id, MultipartUpload={"Parts": parts}, **self._at(key)
             )
 

@@ -288,6 +288,34 @@ def test_a_sender_whose_upload_was_ended_asks_again_what_has_arrived(
     assert saved(job).state == Checkpoint.State.COMMITTED
 
 
+@pytest.mark.django_db
+def test_an_object_that_the_gateway_is_still_making_is_not_verified(s3: S3Server, tmp_path: Path) -> None:
+    """This gateway answers a second request at once, as if the first were done, and lists the upload no more."""
+    there, blob = store(), blobs.begin(factories.tenant().pk, "1" * 64, 5_000_000)
+    assert isinstance(there, S3Store)
+    direct.arrived(there, blob)
+    content = bytes(blob.size)
+    sha256 = hashlib.sha256(content).hexdigest()
+    link = direct.link(there, blob, Part(1, blob.size, sha256))
+    urllib.request.urlopen(urllib.request.Request(link.url, content, link.headers, method="PUT"))
+    [part] = there._list(blobs.key_of(blob.tenant_id, blob.pk), blob.upload_id)
+    claim = hashlib.md5(bytes.fromhex(part["ETag"].strip('"'))).hexdigest()
+    [upload] = tmp_path.glob(f"s3/root/*/.sgwtmp/multipart/*/{blob.upload_id}")
+    claimed = upload.rename(f"{upload}.{claim}-1.inprogress")
+    Blob.objects.filter(pk=blob.pk).update(finishing_at=Now())
+
+    there._once.complete_multipart_upload(
+        UploadId=blob.upload_id,
+        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
+        **there._at(blobs.key_of(blob.tenant_id, blob.pk)),
+    )
+    with pytest.raises(blobs.BeingFinished):
+        direct.finish(there, blob, [sha256])
+    claimed.rename(upload)
+    assert direct.finish(there, blob, [sha256]).verified
+    assert blobs.read(blob, 0, 3) == bytes(3)
+
+
 def test_an_object_that_is_gone_is_a_damaged_checkpoint_and_no_end_of_the_attempt(
     s3: S3Server, rig: Callable[..., Rig]
 ) -> None:
