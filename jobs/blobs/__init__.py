@@ -24,6 +24,7 @@ from jobs.blobs.store import BLOCK, key_of
 
 __all__ = [
     "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",
-    "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check", "discard", "hold",
-    "is_sound", "is_there", "key_of", "open", "own_mark", "places", "put", "read", "release", "sweep",
+    "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check",
+    "discard", "hold", "is_sound", "is_there", "key_of", "open", "own_mark", "places", "put", "read", "release",
+    "sweep",
 ]  # fmt: skip

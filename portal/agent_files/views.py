@@ -56,9 +56,6 @@ def for_learner(*methods: str) -> Callable[[View], View]:
                 if not grant.live:
                     return problem(409, "fenced", "A newer attempt has taken over, or this one is closed.")
                 return view(request, grant, **arguments)
-            except blobs.BeingFinished as error:
-                note_stored(grant.learner_id)  # the store works for it, for as long as `jobs.blobs.direct` allows
-                return _later("being_finished", str(error))
             except blobs.StoreUnavailable as error:
                 logger.warning("learner request failed: no blob store", extra={"error": str(error)[:200]})
                 return _later("store_unavailable", "The blob store is not responding; try again.")
@@ -235,6 +232,9 @@ def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View
             return view(request, grant, blob)
         except Blob.DoesNotExist:  # or removed since the query
             return problem(404, "not_found", "No upload with this number is expected from you.")
+        except blobs.BeingFinished as error:
+            note_stored(grant.learner_id)  # for as long as `jobs.blobs.direct` waits, it counts as progress
+            return _later("being_finished", str(error))
 
     return found
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu_scheduler.clusters.local import processes
 from tests.gpu_scheduler.clusters.harness import Harness, LocalHarness, MemoryHarness, SlowHarness
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon
 
@@ -27,3 +28,9 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 def daemon() -> Iterator[NodeDaemon]:
     with running_daemon() as daemon:
         yield daemon
+
+
+@pytest.fixture
+def children_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon's loop in this process does not end the suite's own children, such as its PostgreSQL."""
+    monkeypatch.setattr(processes, "sweep_orphans", lambda: None)

@@ -28,9 +28,8 @@ from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, wait_for
 
 
 @pytest.fixture
-def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
-    """The loop is the test's own: nothing moves but by ``look``. Other children of the suite are not swept."""
-    monkeypatch.setattr(processes, "sweep_orphans", lambda: None)
+def gangs(tmp_path: Path, children_spared: None) -> Iterator[Gangs]:
+    """The loop is the test's own: nothing moves but by ``look``."""
     requirements = tmp_path / "requirements"
     requirements.mkdir()
     (requirements / "fake.txt").write_text("")

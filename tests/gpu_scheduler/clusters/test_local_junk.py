@@ -109,7 +109,7 @@ def test_a_launcher_that_ended_without_a_word_gets_its_exit_written_whatever_is_
 
 
 def test_a_fault_met_in_one_gang_is_reported_of_it_and_leaves_the_others_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, children_spared: None
 ) -> None:
     context = DaemonContext(tmp_path, tmp_path, "python3", "boot", None)
     gangs = Gangs(

@@ -197,6 +197,33 @@ def test_asking_again_for_the_link_of_a_part_is_no_progress_of_an_upload(
     assert [stored(number) for number in (1, 2, 1, 2, 2)] == [True, True, False, False, False]
 
 
+def test_a_store_that_makes_one_object_of_the_parts_is_waited_for_as_for_one_that_takes_them(
+    client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+
+    def not_yet(*_: Any) -> Blob:
+        raise blobs.BeingFinished("Not yet.")
+
+    monkeypatch.setattr(direct, "direct", lambda: "the store")
+    monkeypatch.setattr(direct, "finish", not_yet)
+    secret = factories.secret(job, 1, 0)
+    job.learner_rows.update(stored_at=None)
+
+    answer = ask(
+        client,
+        "post",
+        f"uploads/{blob.pk}/finish",
+        secret,
+        data={"parts": ["0" * 64]},
+        content_type="application/json",
+    )
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "being_finished")
+    assert answer["Retry-After"]
+    assert job.learner_rows.get().stored_at is not None
+
+
 def test_another_tenants_upload_does_not_exist(client: Client, job: Job) -> None:
     foreign = blobs.begin(factories.tenant().pk, hashlib.sha256(b"abc").hexdigest(), 3)
 
