@@ -17,24 +17,23 @@ import os
 import random
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from bench.pod_watch import PodWatch
 from bench.record import percentile, record
-from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes import manifests
-from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
+from gpu_scheduler.clusters.kubernetes.client import Api, Object
 from tests.cluster.folders import new_folder
 from tests.cluster.pods import platform_on_pods, spec
 from tests.platform import Client, wait_for
 from tools.kube import binaries
 from tools.kube.cluster import Cluster
 
-PODS, NAMESPACES = "/api/v1/pods", "/api/v1/namespaces"
+NAMESPACES = "/api/v1/namespaces"
 PROGRAM = "import time\nprint('started', flush=True)\ntime.sleep(3600)\n"
 WARM_UPS = 2
 REST_S = (0.5, 2.0)
@@ -49,28 +48,22 @@ ADDED_TO_POD = ("affinity", "nodeName", "priority")
 Times = dict[str, float]
 
 
-class Timestamps:
-    """When this process first saw each pod exist, have a node, and run, by one watch; time.monotonic, by uid."""
+class Timestamps(PodWatch):
+    """When this process first saw each pod exist, have a node, and run; time.monotonic, by uid."""
 
     def __init__(self, api: Api) -> None:
-        self._api, self._stream = api, Stream()
         self.pods: dict[str, Object] = {}
         """Those that exist, as they were last seen."""
-        self.seen: dict[str, Times] = {}
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stream.close()
-        self._thread.join()
+        self.times: dict[str, Times] = {}
+        super().__init__(api)
 
     def running(self, namespace: str) -> tuple[Object, Times]:
         """The pod in this namespace, once it runs, and its timestamps. There must be no other one."""
 
         def found() -> tuple[Object, Times] | None:
             for uid, pod in list(self.pods.items()):
-                if pod["metadata"]["namespace"] == namespace and "running" in self.seen[uid]:
-                    return pod, self.seen[uid]
+                if pod["metadata"]["namespace"] == namespace and "running" in self.times[uid]:
+                    return pod, self.times[uid]
             return None
 
         return wait_for(found, within_s=120, every_s=0.02, what=f"a pod in {namespace}") or ({}, {})
@@ -81,26 +74,9 @@ class Timestamps:
 
         wait_for(is_empty, within_s=120, every_s=0.05, what=f"no pod in {namespace}")
 
-    def _follow(self) -> None:
-        while not self._stream.is_closed:
-            try:
-                listed = self._api.get(PODS)
-                for pod in listed["items"]:
-                    self._see("ADDED", pod)
-                version = listed["metadata"]["resourceVersion"]
-                while not self._stream.is_closed:
-                    for change in self._api.watch(PODS, version, timeout_s=60, stream=self._stream):
-                        version = change["object"]["metadata"]["resourceVersion"]
-                        if change["type"] != "BOOKMARK":
-                            self._see(change["type"], change["object"])
-            except ClusterError:
-                self._stream.wait(0.5)
-
-    def _see(self, kind: str, pod: Object) -> None:
-        if manifests.GANG not in pod["metadata"].get("labels", {}):
-            return
+    def seen(self, kind: str, pod: Object) -> None:
         now, uid = time.monotonic(), pod["metadata"]["uid"]
-        timestamps = self.seen.setdefault(uid, {})
+        timestamps = self.times.setdefault(uid, {})
         timestamps.setdefault("created", now)
         if "nodeName" in pod["spec"]:
             timestamps.setdefault("bound", now)

@@ -27,10 +27,10 @@ from uuid import uuid4
 import psutil
 import psycopg2
 
+from bench.pod_watch import PodWatch
 from bench.record import percentile, record
-from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes import manifests
-from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
+from gpu_scheduler.clusters.kubernetes.client import Api, Object
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from portal.settings.embedded import layout
 from tests.cluster.folders import new_folder
@@ -40,7 +40,6 @@ from tests.platform import Client, Platform, running, wait_for
 from tools.kube import binaries, fake
 from tools.kube.cluster import Cluster
 
-PODS = "/api/v1/pods"
 GPUS, MOST = 8, 8
 """GPUs of a node; the most learners of a gang."""
 SIZES, SHARES = (1, 2, 4, 8), (30, 20, 20, 30)
@@ -67,16 +66,14 @@ def gangs(pods: int, room: int, seed: int) -> list[Gang]:
     return found
 
 
-class Progress:
-    """When each pod of a cluster was first seen to run, by a watch; in seconds since `begin`."""
+class Progress(PodWatch):
+    """When each pod of a cluster was first seen to run, in seconds since `begin`."""
 
     def __init__(self, api: Api) -> None:
-        self._api, self._stream = api, Stream()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
         self.began = self.last = time.monotonic()
         self.running_s: dict[str, float] = {}
         self.pods: dict[str, Object] = {}
-        self._thread.start()
+        super().__init__(api)
 
     def begin(self) -> None:
         self.began = self.last = time.monotonic()
@@ -86,10 +83,6 @@ class Progress:
         while len(self.running_s) < pods and time.monotonic() - self.last < STUCK_S:
             time.sleep(0.1)
 
-    def close(self) -> None:
-        self._stream.close()
-        self._thread.join()
-
     def partial(self) -> tuple[int, int]:
         """Gangs of which some pods have a node and others have none; and the pods that have none."""
         bound: dict[str, list[bool]] = {}
@@ -98,27 +91,8 @@ class Progress:
         partly = sum(1 for each in bound.values() if any(each) and not all(each))
         return partly, sum(each.count(False) for each in bound.values())
 
-    def _follow(self) -> None:
-        while not self._stream.is_closed:
-            try:
-                listed = self._api.get(PODS)
-                for pod in listed["items"]:
-                    self._see("ADDED", pod)
-                version = listed["metadata"]["resourceVersion"]
-                while True:
-                    for change in self._api.watch(PODS, version, timeout_s=10, stream=self._stream):
-                        version = change["object"]["metadata"]["resourceVersion"]
-                        if change["type"] != "BOOKMARK":
-                            self._see(change["type"], change["object"])
-                    if self._stream.is_closed:
-                        return
-            except ClusterError:
-                self._stream.wait(0.5)
-
-    def _see(self, kind: str, pod: Object) -> None:
+    def seen(self, kind: str, pod: Object) -> None:
         name = pod["metadata"]["name"]
-        if manifests.GANG not in pod["metadata"].get("labels", {}):
-            return
         if kind == "DELETED":
             self.pods.pop(name, None)
             return
