@@ -4,6 +4,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0044_decided_plans")]
+    dependencies = [("jobs", "0045_image_digests")]
 
     operations = [migrations.AddField("blob", "finishing_at", models.DateTimeField(null=True))]
