@@ -274,29 +274,25 @@ def test_a_job_that_waits_in_a_changed_project_gets_an_event(
     assert (events_of(waits), asked) == ([], [])
     made = change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6))
     assert len(asked) == 1, "the next plan explains it"
+    added = {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}}
+    shared = {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}}
     assert events_of(waits) == [
         (
-            "Project vision: added, by alice: A deadline",
-            {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}},
+            "Project vision: added and guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit"
+            " to 6, by alice: A deadline",
+            {"changes": [added, shared]},
             2,
-        ),
-        (
-            "Project vision: guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit to 6,"
-            " by alice: A deadline",
-            {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}},
-            3,
         ),
     ]
     waits.refresh_from_db()
-    assert waits.event_seq == 3
-    assert [n for _, _, n in events_of(on_gpus)] == [2], "its weight concerns all types, its share does not"
+    assert waits.event_seq == 2
+    assert [numbers for _, numbers, _ in events_of(on_gpus)] == [{"changes": [added]}], "not of its type"
     assert [events_of(job) for job in beside] == [[]] * 5
     change(manager, whole("vision", 2))
-    assert (len(events_of(waits)), len(asked)) == (2, 1), "nothing changed"
+    assert (len(events_of(waits)), len(asked)) == (1, 1), "nothing changed"
     admin.post(f"{CHANGES}/{made['change_set']}/undo", {"reason": "Back"})
-    assert [message for message, _, _ in events_of(waits)][2:] == [
-        "Project vision: removed, by admin: Back",
-        "Project vision: guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
+    assert [message for message, _, _ in events_of(waits)][1:] == [
+        "Project vision: removed and guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
         " by admin: Back",
     ]
     assert len(asked) == 2
