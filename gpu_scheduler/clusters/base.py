@@ -279,6 +279,10 @@ class LearnerReport:
     output: str = ""
     """What was printed while its environment was prepared, if that failed: some 32 KiB at most, without credentials.
     ``line`` of its numbers is the line that says why, from 1."""
+    image: str = ""
+    """The container image of its program; "" where none runs."""
+    image_digest: str = ""
+    """Such as "sha256:…": which image that was, whatever its tag means later; "" while the cluster does not say."""
 
     @property
     def may_run(self) -> bool:

@@ -90,6 +90,8 @@ class MemoryCluster:
 
     def __init__(self, nodes: Iterable[Node] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.starts_in_s: float = 0
+        self.digests: dict[str, str] = {}
+        """What each image is when a learner of it starts."""
         self.runs_for_s: float | None = None
         self.stops_in_s: float = 0
         self.hook: Hook = _no_hook
@@ -194,6 +196,13 @@ class MemoryCluster:
         message, numbers = memory_exceeded(peak_mib, limit_mib), memory_numbers(peak_mib, limit_mib)
         self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
+    def show_digest(self, gang: str, rank: int, digest: str) -> None:
+        """Show that this learner's image is this one, as after its tag was moved between two pulls."""
+        with self._changing():
+            learners = self._gangs[gang].learners
+            learners[rank] = replace(learners[rank], image_digest=digest)
+            self._changed.add(gang)
+
     def vanish(self, gang: str) -> None:
         """Make a gang not exist, as if it had been deleted by hand."""
         with self._changing():
@@ -291,7 +300,9 @@ class MemoryCluster:
             self._born += 1
             self.created[spec.name, learner.rank] += 1
             uid = f"{spec.name}-{learner.rank}#{self._born}"
-            learners[learner.rank] = LearnerReport(learner.rank, learner.node, uid, LearnerPhase.PREPARING)
+            learners[learner.rank] = LearnerReport(
+                learner.rank, learner.node, uid, LearnerPhase.PREPARING, image=spec.image or ""
+            )
         self._gangs[spec.name] = _Gang(spec, self._clock(), learners)
         self._changed.add(spec.name)
 
@@ -350,7 +361,8 @@ class MemoryCluster:
                 if now < runs_at:
                     continue
                 if learner.phase is not LearnerPhase.RUNNING:
-                    gang.learners[rank] = replace(learner, phase=LearnerPhase.RUNNING)
+                    digest = self.digests.get(learner.image, "")
+                    gang.learners[rank] = replace(learner, phase=LearnerPhase.RUNNING, image_digest=digest)
                     self._changed.add(name)
                 if self.runs_for_s is not None and now >= runs_at + self.runs_for_s:
                     self._end(name, rank, LearnerPhase.SUCCEEDED, 0, EndReason.EXITED)

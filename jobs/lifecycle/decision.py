@@ -7,7 +7,7 @@ each, so that a job goes as far as it can. The tables in tests/jobs/lifecycle/te
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpu_scheduler.clusters.base import EndReason
@@ -15,6 +15,7 @@ from jobs.humanize import duration
 from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
     CLUSTER_UNAVAILABLE,
+    NODE_SILENT,
     PREPARING,
     STORE_UNAVAILABLE,
     JobObservation,
@@ -204,8 +205,9 @@ def _deployed(job: JobObservation) -> Decision:
 
 
 def _failed_nodes(job: JobObservation, reason: Reason) -> tuple[str, ...]:
-    """A node that could not prepare its learner, for example because the kubelet had no room for it."""
-    failed = job.state != State.PROCESSING and reason.code == EndReason.NOT_PREPARED
+    """A node that could not prepare its learner, for example because the kubelet had no room for it, or that was lost
+    meanwhile: one that comes back may go again."""
+    failed = job.state != State.PROCESSING and reason.code in (EndReason.NOT_PREPARED, EndReason.NODE_LOST)
     return (str(reason.numbers["node"]),) if failed else ()
 
 
@@ -316,7 +318,23 @@ def _left(job: JobObservation) -> Move:
     )
 
 
+def _node_silent(job: JobObservation) -> Reason | None:
+    """Of the first node that does not answer and whose agent has not reported yet; the one that was said stays."""
+    waiting = [learner for learner in job.active if learner.unknown and learner.unanswered_s is not None]
+    if not waiting or job.observed_at is None:
+        return None
+    first = max(waiting, key=lambda learner: learner.unanswered_s or 0)
+    since = job.observed_at - timedelta(seconds=first.unanswered_s or 0)
+    words = (
+        f"Node {first.node} is not responding, and learner {first.rank} has not reported yet. The job starts elsewhere"
+        f" if that lasts {SILENT_S:.0f} s."
+    )
+    return Reason(NODE_SILENT, words, {"learner": first.rank, "node": first.node, "since": since.isoformat()})
+
+
 def _working_note(job: JobObservation) -> Reason:
+    if found := _node_silent(job):
+        return found
     silent = [learner for learner in job.active if (learner.silent_s or 0) > SILENT_S]
     if silent:
         first = silent[0]

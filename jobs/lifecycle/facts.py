@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
@@ -26,6 +27,9 @@ from learner_agent.wire_fields import SETUP_FAILED
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
+NODE_SILENT = "node_silent"
+"""The reason's code while a node does not answer and an agent there has not reported yet. Its number ``since``: when
+that began, RFC 3339."""
 CLUSTER_UNAVAILABLE = "cluster_unavailable"
 """The reason's code while the attempt's own cluster cannot be reached with the settings of this installation."""
 STORE_UNAVAILABLE = "store_unavailable"
@@ -68,6 +72,9 @@ class LearnerObservation:
     stalled_s: float | None = None
     """Seconds since something that it sent was last stored or acknowledged, since its program ended, or since the
     store of files was last away."""
+    unanswered_s: float | None = None
+    """While the gang starts, of an agent that has never reported: seconds since its node was first seen not to answer;
+    0 as long as it was not."""
     cluster_message: str = ""
     """What the cluster last reported of it before its gang was removed."""
     report: LearnerReport | None = None
@@ -84,7 +91,8 @@ class LearnerObservation:
     @property
     def unreachable(self) -> bool:
         """Its node does not answer, and its agent is silent, too: a node alone may miss its heartbeats for a moment."""
-        return self.unknown and (self.silent_s is None or self.silent_s > SILENT_S)
+        silent_s = self.unanswered_s if self.silent_s is None else self.silent_s
+        return self.unknown and (silent_s is None or silent_s > SILENT_S)
 
     @property
     def program_ended(self) -> bool:
@@ -163,6 +171,8 @@ class JobObservation:
     learners: tuple[LearnerObservation, ...] = ()
     gang: GangReport | None = None
     observed: bool = True
+    observed_at: datetime | None = None
+    """By the database's clock."""
     grace_s: float = 60
     max_restarts: int = 0
     worked_with: int | None = None
@@ -285,12 +295,16 @@ def _late(words: str, numbers: dict[str, Any]) -> Reason:
 
 def _starts_late(learner: LearnerObservation) -> int:
     """0 for a learner of which the cluster says what it waits for; those that run come last."""
+    if learner.unknown:
+        return 0
     if learner.report is None or learner.report.phase is not LearnerPhase.PREPARING:
         return 2
     return 0 if learner.report.message else 1
 
 
 def _lacks(learner: LearnerObservation) -> str:
+    if learner.unknown:
+        return f"node {learner.node} is not responding"
     match _starts_late(learner):
         case 0:
             assert learner.report is not None

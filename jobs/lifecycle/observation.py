@@ -19,7 +19,14 @@ from jobs.accounting import is_recent, ran_s, time_left_s
 from jobs.blobs.health import StoreHealth, health
 from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, setup_failure
+from jobs.lifecycle.facts import (
+    NODE_SILENT,
+    JobObservation,
+    LearnerObservation,
+    Order,
+    Reason,
+    setup_failure,
+)
 from jobs.lifecycle.stopping import PREPARE_TRIES
 from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.failures import first_failure
@@ -153,8 +160,15 @@ def _observation(
         order=_order(job),
         attempt=job.attempt,
         launched=attempt is not None and attempt.launched_at is not None,
-        learners=tuple(_learner(learner, now, now if store.away else store.back_at) for learner in learners),
+        learners=tuple(
+            replace(
+                _learner(learner, now, now if store.away else store.back_at),
+                unanswered_s=_unanswered_s(job, learner, now),
+            )
+            for learner in learners
+        ),
         observed=False,
+        observed_at=now,
         grace_s=job.grace_s,
         max_restarts=job.max_restarts,
         worked_with=_worked_with(job, attempt, learners),
@@ -226,6 +240,14 @@ def _learner(row: Learner, now: datetime, store_was_away: datetime | None) -> Le
         stalled_s=_since(_last((row.stored_at, row.exited_at, store_was_away)), now),
         cluster_message=row.cluster_message,
     )
+
+
+def _unanswered_s(job: Job, row: Learner, now: datetime) -> float | None:
+    """See LearnerObservation.unanswered_s. What the job says meanwhile is the memory of it."""
+    if job.state not in (State.DEPLOYING, State.DOWNLOADING) or row.last_seen_at is not None:
+        return None
+    said = job.reason_numbers if job.reason_code == NODE_SILENT else {}
+    return _since(datetime.fromisoformat(said["since"]), now) if said.get("node") == row.node else 0.0
 
 
 def _checkpoints(job: Job) -> tuple[int, int]:

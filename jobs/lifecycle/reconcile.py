@@ -143,6 +143,8 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
     if report is not None and report.lock:
         transitions.note_lock(rows, lease, report.lock)
+    if report is not None:
+        transitions.note_images(rows, lease, report.learners)
     if proves_alive(rows, report):
         transitions.note_alive(rows)
     observation = with_report(rows, report)

@@ -18,6 +18,7 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
+from gpu_scheduler.clusters.base import LearnerReport
 from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
@@ -167,6 +168,34 @@ def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
     with transaction.atomic():
         _swap(rows, lease, {"packages": {**job.packages, "lock": list(lock)}})
         _append_condition(rows, Reason("packages_chosen", message, {"packages": list(lock)}))
+
+
+def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) -> None:
+    """Keep which images the attempt's learners run, as the cluster comes to know it. Raises StaleJob.
+
+    An event says where that is not what the attempt before ran, or not the same for all: a tag can be moved.
+    """
+    attempt = rows.attempt
+    seen = {learner.image_digest for learner in learners if learner.image_digest}
+    if attempt is None or seen <= set(attempt.image_digests):
+        return
+    image = next(learner.image for learner in learners if learner.image_digest)[:500]
+    digests = sorted(seen.union(attempt.image_digests))
+    with transaction.atomic():
+        _swap(rows, lease, {})
+        Attempt.objects.filter(pk=attempt.pk, held=True).update(image=image, image_digests=digests)
+        numbers: dict[str, Any] = {"image": image, "digests": digests}
+        if len(digests) > 1:
+            text = f"Not all learners run the same image {image}: {', '.join(digests)}"
+            _append_condition(rows, Reason("images_differ", text, numbers))
+        earlier = Attempt.objects.filter(job=rows.job, n__lt=attempt.n, image=image).exclude(image_digests=[])
+        before = earlier.order_by("-n").first()
+        if before is not None and not set(digests) <= set(before.image_digests):
+            was = ", ".join(before.image_digests)
+            text = f"Image {image} is {', '.join(digests)}; in attempt {before.n} it was {was}"
+            numbers |= {"before": before.image_digests, "attempt_before": before.n}
+            _append_condition(rows, Reason("image_changed", text, numbers))
+    attempt.image, attempt.image_digests = image, digests
 
 
 @retry_on_serialization_failure

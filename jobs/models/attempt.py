@@ -42,6 +42,11 @@ class Attempt(models.Model):
         max_length=12, blank=True, db_default=""
     )  # job that is offered its slots first; after a resize its own is, too
     message = models.TextField(blank=True)
+    image = models.CharField(
+        max_length=500, blank=True, db_default=""
+    )  # of its pods; "": none, or not known yet
+    # Of the images that its learners ran, one unless they differ; [] while the cluster does not say.
+    image_digests: models.JSONField[Any, Any] = models.JSONField(default=list, db_default=[])
 
     class Meta:
         constraints = [

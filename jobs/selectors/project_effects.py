@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import F, Sum
 
-from gpu_scheduler.model import Project, ProjectShare
+from gpu_scheduler.model import Project, ProjectShare, Snapshot
 from jobs.models import Attempt
 from jobs.selectors.snapshot import projects
-from jobs.selectors.what_if import Affected, Outcome, would_start
+from jobs.selectors.what_if import Affected, outcome
 from tenants.models import Tenant
 from tenants.services.projects import WHOLE, ChangeSet, State, projects_of
 
@@ -61,10 +61,12 @@ def projects_of_all() -> dict[str, list[ProjectStatus]]:
     return {tenant: _status(state, used[tenant]) for tenant, state in states.items()}
 
 
-def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> ProjectEffects:
-    """The effects of applied changes, or of a dry run. before: the plan with the projects before them."""
-    of_others = [project for project in projects() if project.tenant != tenant.slug]
-    after = would_start({}, (*of_others, *as_planned(tenant.slug, made.after)))
+def project_effects(tenant: Tenant, made: ChangeSet, seen: Snapshot) -> ProjectEffects:
+    """The effects of applied changes, or of a dry run. seen: the snapshot from before them.
+
+    It is planned twice, without and with the changes, so that only these make the difference; where nothing of the
+    tenant waits or nothing changed, not at all.
+    """
     changed = {(one.project, one.gpu_type) for one in made.changes}
     over = tuple(
         (project.slug, share)
@@ -72,6 +74,11 @@ def project_effects(tenant: Tenant, made: ChangeSet, before: Outcome) -> Project
         for share in project.shares
         if (project.slug, share.gpu_type) in changed and share.limit is not None and share.used > share.limit
     )
+    if not changed or not any(gang.tenant == tenant.slug for gang in seen.waiting):
+        return ProjectEffects(over, (), ())
+    of_others = [project for project in seen.projects if project.tenant != tenant.slug]
+    before = outcome(seen)
+    after = outcome(replace(seen, projects=(*of_others, *as_planned(tenant.slug, made.after))))
     return ProjectEffects(
         over,
         tuple(

@@ -69,9 +69,17 @@ others. With the type "": those of TenantState, and the cohort."""
 
 def would_start(limits: Limits, projects: tuple[Project, ...] | None = None) -> Outcome:
     """Plan now with these limits, and these projects instead of all that there are. Changes nothing."""
-    seen = with_limits(snapshot(nodes=scheduler_nodes(), now=database_now()), limits)
-    if projects is not None:
-        seen = replace(seen, projects=projects)
+    seen = with_limits(current(), limits)
+    return outcome(seen if projects is None else replace(seen, projects=projects))
+
+
+def current() -> Snapshot:
+    """What a plan would be made of now."""
+    return snapshot(nodes=scheduler_nodes(), now=database_now())
+
+
+def outcome(seen: Snapshot) -> Outcome:
+    """Plan with this snapshot. Changes nothing."""
     decided = plan(seen)
     gangs = {gang.job: gang for gang in (*seen.waiting, *(run.gang for run in seen.running))}
     starts, stops = [start.job for start in decided.starts], [stop.job for stop in decided.stops]

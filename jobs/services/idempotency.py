@@ -16,6 +16,7 @@ from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, Idempotenc
 from jobs.failpoints import fp
 from jobs.models import IdempotentResponse
 from jobs.retries import retry_on_serialization_failure
+from tenants import two_factor
 from tenants.errors import ServiceError
 from tenants.models import User
 
@@ -32,16 +33,21 @@ def answer_once(
     request_sha256: str,
     work: Callable[[], Answer],
     prepare: Callable[[], object] | None = None,
+    proof: Callable[[], object] | None = None,
 ) -> Answer:
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
     request_sha256 covers method, path and body. prepare: what takes long and may be done again, before the transaction;
-    its error is raised unless there is a first answer. An error of the work is raised and not kept. work may be called
-    again after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for another
-    request) or IdempotencyInProgress (its first request is still being answered).
+    its error is raised unless there is a first answer. proof: in place of it, what counts each time, such as a password
+    that is checked: once per key, also of requests at the same time. An error of the work is raised and not kept. work
+    may be called again after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for
+    another request) or IdempotencyInProgress (its first request is still being answered).
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
+    if proof:
+        assert prepare is None, "what may be done again is no proof"
+        return _prove_and_work_once(user, key, request_sha256, proof, work)
     try:
         if prepare:
             prepare()
@@ -55,14 +61,45 @@ def answer_once(
 @retry_on_serialization_failure
 def _work_once(user: User, key: str, request_sha256: str, work: Callable[[], Answer]) -> Answer:
     with transaction.atomic():
-        while not _take(user, key, request_sha256):
-            if (first := _first_answer(user, key, request_sha256)) is not None:
-                return first
+        if (first := _first_answer_or_take(user, key, request_sha256)) is not None:
+            return first
         fp("answer.after_key")
         status, body = work()
         fp("answer.after_work")
         _keep(user, key, status, body)
     return status, body
+
+
+@retry_on_serialization_failure
+def _prove_and_work_once(
+    user: User, key: str, request_sha256: str, proof: Callable[[], object], work: Callable[[], Answer]
+) -> Answer:
+    """The proof is looked at under the key, so that a repeat at the same time waits and spends nothing.
+
+    What it wrote, such as a failure in the audit log or a code that is used up, stays after a refusal.
+    """
+    with transaction.atomic():
+        if (first := _first_answer_or_take(user, key, request_sha256)) is not None:
+            return first
+        two_factor.locked(user)  # before the rows of their factors, as every change of these takes them
+        try:
+            proof()
+            with transaction.atomic():
+                status, body = work()
+        except ServiceError as error:
+            refused = error
+            _free(user, key)
+        else:
+            _keep(user, key, status, body)
+            return status, body
+    raise refused
+
+
+def _first_answer_or_take(user: User, key: str, request_sha256: str) -> Answer | None:
+    while not _take(user, key, request_sha256):
+        if (first := _first_answer(user, key, request_sha256)) is not None:
+            return first
+    return None
 
 
 def _take(user: User, key: str, request_sha256: str) -> bool:
@@ -87,6 +124,11 @@ def _keep(user: User, key: str, status: int, body: dict[str, Any]) -> None:
             "UPDATE jobs_idempotentanswer SET status = %s, body = %s WHERE user_id = %s AND key = %s",
             [status, json.dumps(body), user.pk, key],
         )
+
+
+def _free(user: User, key: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM jobs_idempotentanswer WHERE user_id = %s AND key = %s", [user.pk, key])
 
 
 def _first_answer(user: User, key: str, request_sha256: str) -> Answer | None:

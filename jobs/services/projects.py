@@ -11,7 +11,7 @@ from django.db import transaction
 
 from jobs import pubsub, wake
 from jobs.retries import retry_on_serialization_failure
-from jobs.services.quotas import record_for_waiting
+from jobs.services.quotas import Changed, record_for_waiting
 from tenants import access
 from tenants.models import Tenant
 from tenants.services.projects import (
@@ -56,20 +56,21 @@ def _publish(user: access.Person, tenant: Tenant, made: ChangeSet, reason: str) 
         return
     wake.cycle()
     transaction.on_commit(partial(pubsub.quotas_changed, tenant.pk))
-    for one in made.changes:
-        record_for_waiting(
-            tenant_id=tenant.pk,
-            gpu_type=one.gpu_type,
-            message=f"Project {one.project}: {_in_words(one)}, by {user.get_username()}: {reason}",
-            numbers={
+    changed = [
+        Changed(
+            tenant.pk,
+            one.gpu_type,
+            _in_words(one),
+            {
                 "project": one.project,
                 "gpu_type": one.gpu_type,
                 "terms": {name: list(pair) for name, pair in one.terms.items()},
             },
-            actor=user,
-            source="user",
-            project=one.project,
+            one.project,
         )
+        for one in made.changes
+    ]
+    record_for_waiting(changed, actor=user, reason=reason, source="user")
 
 
 def _in_words(one: Applied) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,74 +46,117 @@ def quotas_change(
             )
             for tenant_id in ids.values():
                 transaction.on_commit(partial(pubsub.quotas_changed, tenant_id))
-            for one in made.changes:
-                if one.changes:
-                    _record_for_waiting(one, ids[one.tenant], reason, user)
+            changed = [_changed(one, ids[one.tenant]) for one in made.changes if one.changes]
+            record_for_waiting(changed, actor=user, reason=reason, source="admin")
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A change of limits of one slot type ("": of all), for the history of jobs. project "": of whatever project.
+
+    words: such as "limit of cpu changed from 2 to 4".
+    """
+
+    tenant_id: int
+    gpu_type: str
+    words: str
+    numbers: Mapping[str, Any]
+    project: str = ""
 
 
 # A job whose row is locked is about to start or to end: it no longer waits, so it is skipped.
 NUMBER_WAITING = """
 UPDATE jobs_job SET event_seq = event_seq + 1 WHERE id IN (
-  SELECT id FROM jobs_job
-  WHERE tenant_id = %(tenant)s AND state = 'QUEUED' AND intent = 'RUN' AND deleted_at IS NULL
-    AND project = coalesce(%(project)s, project)
-    AND CASE %(type)s WHEN '' THEN true WHEN %(cpu)s THEN gpus = 0 ELSE gpus > 0 AND gpu_type IN (%(type)s, '') END
-  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING id, event_seq, attempt
+  SELECT id FROM jobs_job AS job
+  WHERE state = 'QUEUED' AND intent = 'RUN' AND deleted_at IS NULL AND EXISTS (
+    SELECT FROM unnest(%(tenants)s::bigint[], %(projects)s::text[], %(types)s::text[])
+      AS changed (tenant_id, project, gpu_type)
+    WHERE changed.tenant_id = job.tenant_id
+      AND changed.project = CASE WHEN %(by_project)s THEN job.project ELSE '' END
+      AND CASE changed.gpu_type WHEN '' THEN true WHEN %(cpu)s THEN job.gpus = 0
+        ELSE job.gpus > 0 AND job.gpu_type IN (changed.gpu_type, '') END)
+  ORDER BY id FOR NO KEY UPDATE OF job SKIP LOCKED)
+RETURNING id, event_seq, attempt, tenant_id, project, CASE WHEN gpus = 0 THEN %(cpu)s ELSE gpu_type END
 """
+EVENTS_AT_ONCE = 500
+"""Written by one statement."""
+IN_WORDS = 8
+"""Changes that a message names; the numbers of its event have all."""
 
 
-def _record_for_waiting(one: Applied, tenant_id: int, reason: str, user: access.Person) -> None:
-    changed = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
+def _changed(one: Applied, tenant_id: int) -> Changed:
+    limits = {"limit": (one.old_limit, one.new_limit)} if one.new_limit != one.old_limit else {}
     whose = f" of {one.gpu_type}" if one.gpu_type else ""
     parts = [
         f"{name.removesuffix('_s').replace('_', ' ')}{whose} changed from {_shown(name, old)} to {_shown(name, new)}"
-        for name, (old, new) in {**changed, **one.terms}.items()
+        for name, (old, new) in {**limits, **one.terms}.items()
     ]
-    text = " and ".join(parts)
-    text = f"{text[0].upper()}{text[1:]} by {user.get_username()}: {reason}"
     numbers = {"gpu_type": one.gpu_type, "from": one.old_limit, "to": one.new_limit, "used": one.used}
-    record_for_waiting(
-        tenant_id=tenant_id, gpu_type=one.gpu_type, message=text, numbers=numbers, actor=user, source="admin"
-    )
+    terms = {"terms": {name: list(pair) for name, pair in one.terms.items()}} if one.terms else {}
+    return Changed(tenant_id, one.gpu_type, " and ".join(parts), numbers | terms)
 
 
-def record_for_waiting(
-    *,
-    tenant_id: int,
-    gpu_type: str,
-    message: str,
-    numbers: Mapping[str, Any],
-    actor: access.Person,
-    source: str,
-    project: str | None = None,
-) -> None:
-    """Write a change of limits into the history of every job that waits and counts against them.
+def record_for_waiting(changed: Sequence[Changed], *, actor: access.Person, reason: str, source: str) -> None:
+    """Write what a change set changes into the history of the jobs that wait and count against it: one event per job.
 
-    gpu_type: that of the limits; "": of all types. project: None: whatever project a job is in.
+    Of all changes, each has a project or none has. One statement numbers the events, and one writes EVENTS_AT_ONCE of
+    them: the caller holds the lock of all quotas.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            NUMBER_WAITING, {"tenant": tenant_id, "type": gpu_type, "cpu": CPU_TYPE, "project": project}
-        )
-        waiting = cursor.fetchall()
-    JobEvent.objects.bulk_create(
+    if not changed:
+        return
+    by_project = bool(changed[0].project)
+    by_owner = defaultdict(list)
+    for one in changed:
+        by_owner[one.tenant_id, one.project].append(one)
+
+    @functools.cache
+    def written(tenant_id: int, project: str, kind: str) -> dict[str, Any]:
+        own = [one for one in by_owner[tenant_id, project] if _counts(one.gpu_type, kind)]
+        text = f"project {project}: {_words(own)}," if project else _words(own)
+        text = f"{text[0].upper()}{text[1:]} by {actor.get_username()}: {reason}"
+        return {"message": text, "numbers": {"changes": [dict(one.numbers) for one in own]}}
+
+    made = [
         JobEvent(
             job_id=job,
             tenant_id=tenant_id,
             n=n,
             code=EventCode.QUOTA_CHANGED,
             attempt=attempt,
-            message=message,
-            numbers=dict(numbers),
             actor_id=actor.pk,
             source=source,
+            **written(tenant_id, project if by_project else "", kind),
         )
-        for job, n, attempt in waiting
-    )
-    for job, n, _ in waiting:
-        events.publish_later(job, tenant_id, n)
+        for job, n, attempt, tenant_id, project, kind in _number_waiting(changed, by_project)
+    ]
+    JobEvent.objects.bulk_create(made, batch_size=EVENTS_AT_ONCE)
+    for event in made:
+        events.publish_later(event.job_id, event.tenant_id, event.n)
+
+
+def _number_waiting(changed: Sequence[Changed], by_project: bool) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        values: dict[str, Any] = {
+            "tenants": [one.tenant_id for one in changed],
+            "projects": [one.project for one in changed],
+            "types": [one.gpu_type for one in changed],
+            "by_project": by_project,
+            "cpu": CPU_TYPE,
+        }
+        cursor.execute(NUMBER_WAITING, values)
+        return list(cursor.fetchall())
+
+
+def _counts(changed: str, kind: str) -> bool:
+    """Whether a change of this type concerns a job of that kind ("": any type of GPU), as in NUMBER_WAITING."""
+    return changed in ("", kind) or (kind == "" and changed != CPU_TYPE)
+
+
+def _words(changed: Sequence[Changed]) -> str:
+    left = len(changed) - IN_WORDS
+    more = [f"{left} more change{'s' if left > 1 else ''}"] if left > 0 else []
+    return " and ".join([*(one.words for one in changed[:IN_WORDS]), *more])
 
 
 def _shown(name: str, value: Term) -> str:

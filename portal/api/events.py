@@ -93,6 +93,14 @@ class AttemptSerializer(ReadSerializer):
     closed_at = TimestampField(allow_null=True)
     outcome = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
+    image = serializers.CharField(
+        allow_blank=True,
+        help_text="container image of its pods, once the cluster says what it is; empty: none, or unknown",
+    )
+    image_digests = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="of the images that its learners ran, one unless they differ; empty: unknown",
+    )
 
     @staticmethod
     def get_repeated_steps(row: Attempt, context: object) -> int | None:

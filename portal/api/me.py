@@ -183,7 +183,7 @@ def token_list(call: Call) -> dict[str, Any]:
 
 
 @operation(
-    prepare=confirm_password,
+    proof=confirm_password,
     In=TokenRequest,
     Out=CreatedTokenSerializer,
     status=201,

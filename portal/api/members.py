@@ -209,7 +209,7 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
 
 @operation(
     authorize=_with_account,
-    prepare=confirm_password,
+    proof=confirm_password,
     In=ServiceAccountTokenRequest,
     Out=CreatedTokenSerializer,
     status=201,

@@ -96,6 +96,7 @@ class Operation:
     run: Run
     authorize: Authorize | None
     prepare: Prepare | None
+    proof: Prepare | None  # in place of prepare, what counts each time; once per Idempotency-Key
     In: type[serializers.Serializer[Any]] | None
     Query: type[serializers.Serializer[Any]]
     Out: Any
@@ -134,7 +135,8 @@ class Operation:
         return self._respond(self.run(self._prepared(call, path), **path))
 
     def _prepared(self, call: Call, path: Mapping[str, str]) -> Call:
-        return replace(call, prepared=self.prepare(call, **path)) if self.prepare else call
+        step = self.prepare or self.proof
+        return replace(call, prepared=step(call, **path)) if step else call
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
         return dict(checked(self.Query(data=_query_values(request, self.Query()))))
@@ -165,7 +167,12 @@ class Operation:
             return answer.status or self.status, kept | {name: None for name in self.secret if name in kept}
 
         status, body = answer_once(
-            user=call.user, key=key, request_sha256=_hash(call), work=work, prepare=prepare
+            user=call.user,
+            key=key,
+            request_sha256=_hash(call),
+            work=work,
+            prepare=None if self.proof else prepare,
+            proof=prepare if self.proof else None,
         )
         return ran[0] if ran else OperationResponse(body, status, {"Idempotency-Replayed": "true"})
 
@@ -190,6 +197,7 @@ def operation(
     Out: Any = None,
     authorize: Authorize | None = None,
     prepare: Prepare | None = None,
+    proof: Prepare | None = None,
     In: type[serializers.Serializer[Any]] | None = None,
     Query: type[serializers.Serializer[Any]] = NoQuery,
     many: bool = False,
@@ -212,6 +220,7 @@ def operation(
             run,
             authorize,
             prepare,
+            proof,
             In,
             Query,
             Out,

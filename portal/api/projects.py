@@ -7,8 +7,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.project_effects import project_effects, projects_status
-from jobs.selectors.what_if import Outcome, would_start
+from jobs.selectors.project_effects import ProjectEffects, project_effects, projects_status
+from jobs.selectors.what_if import current
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.projects import projects_change, projects_undo
 from portal.api import paging, permissions
@@ -25,6 +25,9 @@ from tenants.errors import NotFound
 from tenants.roles import Permission
 from tenants.services.projects import MAX_CHANGES, WHOLE, Change, ChangeSet
 from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT
+
+CHANGE_SETS_A_MINUTE = 30
+"""Of one user, tried ones included: each may plan the whole queue of the installation twice."""
 
 
 class ProjectShareSerializer(ReadSerializer):
@@ -128,6 +131,7 @@ class ProjectChangesSerializer(ReadSerializer):
         "reason": "The vision team has a deadline",
         "dry_run": True,
     },
+    per_minute=CHANGE_SETS_A_MINUTE,
     fails=(409,),
 )
 def project_changes(call: Call, t: str) -> dict[str, Any]:
@@ -147,11 +151,11 @@ def project_changes(call: Call, t: str) -> dict[str, Any]:
         for each in call.data["changes"]
     ]
     dry_run = call.data["dry_run"]
-    before = would_start({})
+    seen = current()
     made = projects_change(
         user=call.user, tenant=call.found, changes=changes, reason=call.data["reason"], dry_run=dry_run
     )
-    return _shown(call, made, before)
+    return _shown(call, project_effects(call.found, made, seen), made)
 
 
 @operation(
@@ -159,6 +163,7 @@ def project_changes(call: Call, t: str) -> dict[str, Any]:
     In=ReasonRequest,
     Out=ProjectChangesSerializer,
     request_example={"reason": "The deadline is over"},
+    per_minute=CHANGE_SETS_A_MINUTE,
     fails=(409,),
 )
 def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
@@ -166,7 +171,7 @@ def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
 
     Refused if any of it has changed since.
     """
-    before = would_start({})
+    seen = current()
     made = projects_undo(
         user=call.user,
         tenant=call.found,
@@ -174,7 +179,7 @@ def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
         reason=call.data["reason"],
         dry_run=call.data["dry_run"],
     )
-    return _shown(call, made, before)
+    return _shown(call, project_effects(call.found, made, seen), made)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -219,8 +224,7 @@ def project_change_list(call: Call, t: str) -> dict[str, Any]:
     return paging.page(call, rows, ProjectHistorySerializer.render, keys=("-pk",))
 
 
-def _shown(call: Call, made: ChangeSet, before: Outcome) -> dict[str, Any]:
-    effects = project_effects(call.found, made, before)
+def _shown(call: Call, effects: ProjectEffects, made: ChangeSet) -> dict[str, Any]:
     over = [
         {"project": slug, "gpu_type": share.gpu_type, "limit": share.limit, "used": share.used}
         for slug, share in effects.over

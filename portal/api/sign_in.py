@@ -174,7 +174,7 @@ def _shown_to_confirm(call: Call) -> None:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown_to_change,
+    proof=_shown_to_change,
     In=PasswordRequest,
     Out=PasswordChangedSerializer,
     per_minute=PER_MINUTE,
@@ -202,7 +202,7 @@ def two_factor_get(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown_to_turn_off,
+    proof=_shown_to_turn_off,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,
@@ -217,7 +217,7 @@ def two_factor_remove(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown,
+    proof=_shown,
     In=ProofRequest,
     Out=BegunSerializer,
     status=201,
@@ -243,7 +243,7 @@ def app_begin(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown_to_confirm,
+    proof=_shown_to_confirm,
     In=AppConfirmRequest,
     Out=CodesSerializer,
     secret=("recovery_codes",),
@@ -271,7 +271,7 @@ def app_confirm(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown_to_remove,
+    proof=_shown_to_remove,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,
@@ -285,7 +285,7 @@ def app_remove(call: Call) -> dict[str, Any]:
 
 @operation(
     authorize=_to_own,
-    prepare=_shown,
+    proof=_shown,
     In=ProofRequest,
     Out=CodesSerializer,
     secret=("recovery_codes",),
@@ -315,7 +315,7 @@ def passkey_change(call: Call, passkey_id: int) -> dict[str, Any]:
 
 @operation(
     authorize=_to_passkey,
-    prepare=_shown_to_remove,
+    proof=_shown_to_remove,
     In=ProofRequest,
     Out=TwoFactorSerializer,
     per_minute=PER_MINUTE,

@@ -38,21 +38,22 @@ def once(
     work: Callable[[], Outcome],
     *,
     prepare: Callable[[], object] | None = None,
+    proof: Callable[[], object] | None = None,
     part: str = "",
     sealed: tuple[str, ...] = (),
 ) -> Outcome:
     """Do the work of a submitted form, or return what its first submission returned and say so.
 
     work is in one transaction with the key, and may be called again after it was interrupted; its errors are raised and
-    not kept. prepare: what takes long and may be done twice, before the transaction. part: one of several works of the
-    form, each once. sealed: names of texts in the outcome that only the key of the form opens, which the server does
-    not keep. A form without a key acts each time. Raises IdempotencyInProgress while the first submission is still
-    being answered.
+    not kept. prepare: what takes long and may be done twice, before the transaction. proof: in place of it, what
+    counts each time, such as a password. part: one of several works of the form, each once. sealed: names of texts in
+    the outcome that only the key of the form opens, which the server does not keep. A form without a key acts each
+    time. Raises IdempotencyInProgress while the first submission is still being answered.
     """
     key = request.POST.get(FIELD, "")
     if not key:
-        if prepare:
-            prepare()
+        if before := prepare or proof:
+            before()
         return work()
     ran: list[Outcome] = []
 
@@ -69,6 +70,7 @@ def once(
             request_sha256=digest,
             work=first,
             prepare=prepare,
+            proof=proof,
         )
     except IdempotencyInProgress as error:
         raise IdempotencyInProgress("This form is still being processed. Try again in a second.") from error

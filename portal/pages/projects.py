@@ -16,8 +16,9 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
 
 from jobs.selectors.project_effects import ProjectEffects, project_effects, projects_status
-from jobs.selectors.what_if import would_start
+from jobs.selectors.what_if import current
 from jobs.services.projects import projects_change, projects_undo
+from portal import budgets
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of
 from portal.pages.guard import in_tenant, person
@@ -29,6 +30,8 @@ from tenants.roles import Permission
 from tenants.services.projects import WHOLE, Change, projects_of, usual
 
 SETS_SHOWN = 30
+PREVIEWS_A_MINUTE = 30
+"""Of one user: each may plan the whole queue of the installation twice."""
 NEW = "+"
 """In place of a project's name in fields of the row for a new one."""
 LABELS = {"weight": "weight", "guarantee": "guarantee", "limit": "limit"}
@@ -68,11 +71,14 @@ def change(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     applies, reason = fields.get("do") == "apply", fields.get("reason", "")
     try:
         if not applies:
-            before = would_start({})
+            if not budgets.within(f"project_preview:{person(request).pk}", PREVIEWS_A_MINUTE):
+                text = f"More than {PREVIEWS_A_MINUTE} previews within a minute. Try again in a minute."
+                return _page(request, tenant, Draft(changes, [text], fields))
+            seen = current()
             made = projects_change(
                 user=person(request), tenant=tenant, changes=changes, reason=reason or "preview", dry_run=True
             )
-            effects = project_effects(tenant, made, before)
+            effects = project_effects(tenant, made, seen)
             listed = [_line(one.project, one.gpu_type, one.terms) for one in made.changes]
             return _page(request, tenant, Draft(changes, (), fields, effects, listed))
 

@@ -87,7 +87,7 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         made = once(
             request,
             make,
-            prepare=lambda: passwords.confirm(request, who, request.POST.get("password", "")),
+            proof=lambda: passwords.confirm(request, who, request.POST.get("password", "")),
             sealed=("shown",),
         )
     except NotAllowed as error:

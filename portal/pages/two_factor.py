@@ -54,7 +54,7 @@ def app_begin(request: HttpRequest) -> HttpResponse:
     """A new app; the page shows what it has to know until a code of it was right."""
     user = person(request)
     try:
-        done = once(request, lambda: {"app": two_factor.app_begin(user)}, prepare=confirmed(request, user))
+        done = once(request, lambda: {"app": two_factor.app_begin(user)}, proof=confirmed(request, user))
     except ServiceError as error:
         return show(request, problems={"begin": problem_of(error)})
     request.session[BEGUN] = done["app"]
@@ -125,7 +125,7 @@ def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, don
         return {}
 
     try:
-        once(request, work, prepare=confirmed(request, user))
+        once(request, work, proof=confirmed(request, user))
     except NotFound as error:
         raise Http404 from error
     except ServiceError as error:
@@ -148,7 +148,7 @@ def codes_renew(request: HttpRequest) -> HttpResponse:
         return {"codes": "\n".join(two_factor.codes_renew(user))}
 
     try:
-        done = once(request, work, prepare=confirmed(request, user), sealed=("codes",))
+        done = once(request, work, proof=confirmed(request, user), sealed=("codes",))
     except ServiceError as error:
         return show(request, problems={"codes": problem_of(error)})
     codes, response = done["codes"].split(), HttpResponseRedirect(BASE)

@@ -293,36 +293,49 @@ def _differences(before: State, after: State) -> Iterator[Applied]:
 
 
 def _write(tenant: Tenant, applied: Sequence[Applied], after: State) -> None:
-    for one in applied:
-        rows = Project.objects.filter(tenant=tenant, slug=one.project)
-        if one.gpu_type == WHOLE and (one.project, WHOLE) not in after:
-            rows.delete()
-        elif one.gpu_type == WHOLE:
-            weight = after[one.project, WHOLE]["weight"] or 1
-            Project.objects.update_or_create(tenant=tenant, slug=one.project, defaults={"weight": weight})
-    for one in applied:
-        if one.gpu_type != WHOLE and (one.project, one.gpu_type) in after:
-            ProjectShare.objects.update_or_create(
-                project=Project.objects.get(tenant=tenant, slug=one.project),
-                gpu_type=one.gpu_type,
-                defaults=after[one.project, one.gpu_type],
-            )
+    """In few statements, whatever the number of changes: the lock of all quotas is held."""
+    whole = [one.project for one in applied if one.gpu_type == WHOLE]
+    Project.objects.filter(
+        tenant=tenant, slug__in=[slug for slug in whole if (slug, WHOLE) not in after]
+    ).delete()
+    Project.objects.bulk_create(
+        (
+            Project(tenant=tenant, slug=slug, weight=after[slug, WHOLE]["weight"] or 1)
+            for slug in whole
+            if (slug, WHOLE) in after
+        ),
+        update_conflicts=True,
+        unique_fields=["tenant", "slug"],
+        update_fields=["weight"],
+    )
+    rows = {project.slug: project for project in Project.objects.filter(tenant=tenant)}
+    ProjectShare.objects.bulk_create(
+        (
+            ProjectShare(project=rows[one.project], gpu_type=one.gpu_type, **after[one.project, one.gpu_type])
+            for one in applied
+            if one.gpu_type != WHOLE and (one.project, one.gpu_type) in after
+        ),
+        update_conflicts=True,
+        unique_fields=["project", "gpu_type"],
+        update_fields=["guarantee", "limit"],
+    )
 
 
 def _record(
     tenant: Tenant, applied: Sequence[Applied], reason: str, user: access.Person, change_set: uuid.UUID
 ) -> None:
-    for one in applied:
-        terms = {name: list(pair) for name, pair in one.terms.items()}
-        ProjectChange.objects.create(
+    ProjectChange.objects.bulk_create(
+        ProjectChange(
             tenant=tenant,
             project=one.project,
             gpu_type=one.gpu_type,
-            terms=terms,
+            terms={name: list(pair) for name, pair in one.terms.items()},
             reason=reason,
             actor_id=user.pk,
             change_set=change_set,
         )
+        for one in applied
+    )
     details = {
         f"{one.project}{f' {one.gpu_type}' if one.gpu_type else ''} {name}": {"from": old, "to": new}
         for one in applied

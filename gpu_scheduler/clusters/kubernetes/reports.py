@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from gpu_scheduler.clusters.kubernetes.manifests import LEARNER
 Object = dict[str, Any]
 
 STOPPED_CODE = 143
+DIGEST = re.compile(r"sha(256|512):[0-9a-f]{64,128}$")
 PROGRAM_NEVER_RAN = "Stopped before its program began."
 NO_SUCH_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 PULLING = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
@@ -82,6 +84,10 @@ def learner(pod: Object, nodes: Mapping[str, bool]) -> LearnerReport:
         message,
         numbers,
         program_ended=_terminated(pod) is not None,
+        image=next(
+            (str(each.get("image", "")) for each in pod["spec"]["containers"] if each["name"] == LEARNER), ""
+        ),
+        image_digest=_digest(pod),
     )
 
 
@@ -225,8 +231,19 @@ def _statuses(pod: Object) -> list[Object]:
 
 
 def _container_state(pod: Object) -> Object:
+    found: Object = _container_status(pod).get("state", {})
+    return found
+
+
+def _container_status(pod: Object) -> Object:
     found = pod.get("status", {}).get("containerStatuses", [])
-    return next((each.get("state", {}) for each in found if each["name"] == LEARNER), {})
+    return next((each for each in found if each["name"] == LEARNER), {})
+
+
+def _digest(pod: Object) -> str:
+    """A runtime writes it behind the image's name, or alone, and leaves it empty until it has the image."""
+    found = DIGEST.search(str(_container_status(pod).get("imageID") or ""))
+    return found[0] if found else ""
 
 
 def _terminated(pod: Object) -> Object | None:

@@ -100,3 +100,28 @@ def test_a_pod_whose_volumes_are_not_mounted_says_so_after_a_while() -> None:
         "Node node-a has not prepared its volumes (claims: data-sets) or its network."
         " See `kubectl describe pod job-x-1-0`."
     )
+
+
+@pytest.mark.parametrize(
+    ("image_id", "digest"),
+    [
+        (f"docker.io/team/train@sha256:{'a' * 64}", f"sha256:{'a' * 64}"),
+        (f"docker-pullable://team/train@sha256:{'a' * 64}", f"sha256:{'a' * 64}"),
+        (f"sha256:{'b' * 64}", f"sha256:{'b' * 64}"),
+        ("", ""),
+        ("team/train:1", ""),
+        (None, ""),
+    ],
+)
+def test_the_digest_of_the_programs_image_is_known_once_the_kubelet_says_it(
+    image_id: str | None, digest: str
+) -> None:
+    pod = ended(0)
+    [program] = [each for each in pod["spec"]["containers"] if each["name"] == manifests.LEARNER]
+    program["image"] = "team/train:1"
+    shown = next(each for each in pod["status"]["containerStatuses"] if each["name"] == manifests.LEARNER)
+    shown["imageID"] = image_id
+    seen = reports.learner(pod, {"node-a": True})
+    assert (seen.image, seen.image_digest) == ("team/train:1", digest)
+    del pod["status"]
+    assert reports.learner(pod, {"node-a": True}).image_digest == ""

@@ -11,7 +11,14 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, GangReport, LearnerPhase, LearnerReport
 from jobs.lifecycle.decision import Act, decide
-from jobs.lifecycle.facts import CLUSTER_BUSY, PREPARING, JobObservation, LearnerObservation, Reason
+from jobs.lifecycle.facts import (
+    CLUSTER_BUSY,
+    NODE_SILENT,
+    PREPARING,
+    JobObservation,
+    LearnerObservation,
+    Reason,
+)
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import Intent, Phase, State, StopReason
@@ -132,6 +139,87 @@ def test_a_late_job_releases_its_slots_and_starts_on_another_node(world: World) 
     assert marked.avoid_until > timezone.now() + timedelta(minutes=20)
     assert "Learner 0 on node-a" in marked.avoid_reason
     assert gang(job) in world.cluster.listing()
+
+
+def test_a_node_that_returns_in_time_keeps_the_gang_whose_image_it_pulls(world: World) -> None:
+    job = deployed(world)
+    world.elapse(100)
+    world.cluster.node_down("node-a")
+    for _ in range(3):
+        world.elapse(13)
+        world.settle()
+        shown = job_of(job)
+        assert (shown.state, shown.reason_code) == (State.DEPLOYING, NODE_SILENT)
+    assert shown.reason_message.startswith(
+        "Node node-a is not responding, and learner 0 has not reported yet."
+    )
+    world.cluster.node_up("node-a")
+    world.elapse(2)
+    world.settle()
+    assert job_of(job).reason_code != NODE_SILENT
+    world.elapse(20)
+    world.cluster.node_down("node-a")
+    world.elapse(2)
+    world.settle()
+    world.elapse(30)
+    world.settle()
+    assert state(job) == State.DEPLOYING, "each silence counts on its own"
+    world.cluster.node_up("node-a")
+    world.cluster.starts_in_s = 0
+    world.settle()
+    shown = job_of(job)
+    assert (shown.attempt, shown.restarts_used, shown.early_ends) == (1, 0, 0)
+    assert not ClusterNode.objects.exclude(avoid_until=None).exists()
+
+
+def test_a_node_that_stays_away_while_it_pulls_the_image_is_avoided_and_costs_no_restart(
+    world: World,
+) -> None:
+    job = deployed(world)
+    world.cluster.node_down("node-a")
+    world.elapse(2)
+    world.settle()
+    world.elapse(50)
+    world.settle()
+    assert (state(job), job_of(job).stop_reason) == (State.STOPPING, StopReason.NODE_LOST)
+    world.elapse(30)
+    world.settle()
+    first, second = job.attempts.order_by("n")
+    assert (first.outcome, second.nodes, job_of(job).restarts_used) == ("node_lost", ["node-b"], 0)
+    marked = ClusterNode.objects.get(name="node-a")
+    assert marked.avoid_until is not None
+    assert marked.avoid_reason == "Node node-a is not responding and learner 0 is silent."
+
+
+def test_a_deadline_that_ends_while_the_node_does_not_answer_blames_the_node(world: World) -> None:
+    job = deployed(world)
+    world.elapse(590)
+    world.settle()
+    world.cluster.node_down("node-a")
+    world.elapse(2)
+    world.settle()
+    world.elapse(20)
+    world.settle()
+    first = job.attempts.get(n=1)
+    assert job_of(job).stop_reason == StopReason.DEPLOY_TIMEOUT
+    assert "Learner 0 on node-a is not complete: node node-a is not responding." in job_of(job).reason_message
+    assert ClusterNode.objects.exclude(avoid_until=None).get().name == "node-a"
+    world.elapse(60)
+    world.settle()
+    first.refresh_from_db()
+    assert (first.outcome, job_of(job).restarts_used) == ("deploy_timeout", 0)
+
+
+def test_a_silent_node_is_awaited_while_the_agent_there_sets_the_program_up(world: World) -> None:
+    job = world.submit()
+    world.settle()
+    world.report(job, phase=Phase.DOWNLOADING)
+    world.cluster.node_down(job.attempts.get().nodes[0])
+    for _ in range(4):
+        world.elapse(30)
+        world.report(job, phase=Phase.DOWNLOADING)
+        world.settle()
+    assert (state(job), job_of(job).attempt) == (State.DOWNLOADING, 1)
 
 
 def test_a_job_that_fits_on_avoided_nodes_only_starts_there(world: World) -> None:

@@ -19,6 +19,7 @@ from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
 from jobs.lifecycle import cycle, cycle_lease, leases, reconcile
+from jobs.lifecycle.facts import NODE_SILENT
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
 from tenants.models import Tenant, User
@@ -63,6 +64,11 @@ class World:
                 sets = ", ".join(f"{column} = {column} - make_interval(secs => %s)" for column in columns)
                 where = "WHERE closed_at IS NULL" if table == "jobs_attempt" else ""
                 cursor.execute(f"UPDATE {table} SET {sets} {where}", [seconds] * len(columns))
+        for job in Job.objects.filter(reason_code=NODE_SILENT):
+            said = datetime.fromisoformat(job.reason_numbers["since"]) - timedelta(seconds=seconds)
+            Job.objects.filter(pk=job.pk).update(
+                reason_numbers=job.reason_numbers | {"since": said.isoformat()}
+            )
         for row in SchedulerState.objects.filter(policy=FairShare.name):
             since = {job: datetime.fromisoformat(at) for job, at in row.state.items()}
             row.state = {job: (at - timedelta(seconds=seconds)).isoformat() for job, at in since.items()}

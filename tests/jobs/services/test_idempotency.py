@@ -11,7 +11,8 @@ from django.db import connection, connections
 from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, IdempotencyKeyReused, JobError
 from jobs.models import IdempotentResponse
 from jobs.services.idempotency import answer_once
-from tenants.models import User
+from tenants import audit
+from tenants.models import AuditEntry, User
 from tests import factories
 
 A, B = "a" * 64, "b" * 64
@@ -76,6 +77,81 @@ def test_an_error_is_not_kept_so_the_repeat_tries_again() -> None:
         answer_once(user=user, key="k1", request_sha256=A, work=fail)
     assert not IdempotentResponse.objects.exists()
     assert answer_once(user=user, key="k1", request_sha256=A, work=Work()) == (201, {"n": 1})
+
+
+class Proof:
+    """Writes an entry each time, as a checked password may."""
+
+    def __init__(self, user: User, *, refuses: bool = False) -> None:
+        self.user, self.refuses = user, refuses
+
+    def __call__(self) -> None:
+        audit.record(actor=self.user, action="password.failure")
+        if self.refuses:
+            raise JobError("wrong")
+
+    @property
+    def looked_at(self) -> int:
+        return AuditEntry.objects.filter(actor=self.user, action="password.failure").count()
+
+
+@pytest.mark.django_db
+def test_a_repeat_is_answered_before_its_proof_is_looked_at() -> None:
+    user, work = factories.user(), Work()
+    first = answer_once(user=user, key="k1", request_sha256=A, work=work, proof=Proof(user))
+    used_up = Proof(user, refuses=True)
+    assert (
+        answer_once(user=user, key="k1", request_sha256=A, work=work, proof=used_up)
+        == first
+        == (201, {"n": 1})
+    )
+    assert used_up.looked_at == work.done == 1
+    with pytest.raises(IdempotencyKeyReused):
+        answer_once(user=user, key="k1", request_sha256=B, work=work, proof=used_up)
+    assert used_up.looked_at == 1
+
+
+@pytest.mark.django_db
+def test_what_a_refused_proof_wrote_stays_and_the_key_is_free() -> None:
+    user, work = factories.user(), Work()
+    for n in (1, 2):
+        with pytest.raises(JobError):
+            answer_once(user=user, key="k1", request_sha256=A, work=work, proof=Proof(user, refuses=True))
+        assert (Proof(user).looked_at, work.done) == (n, 0)
+    assert answer_once(user=user, key="k1", request_sha256=A, work=work, proof=Proof(user)) == (201, {"n": 1})
+
+
+@pytest.mark.django_db
+def test_work_that_is_refused_takes_its_own_writes_back_and_not_its_proofs() -> None:
+    user = factories.user()
+
+    def fail() -> tuple[int, dict[str, int]]:
+        audit.record(actor=user, action="token.create")
+        raise JobError("not now")
+
+    with pytest.raises(JobError):
+        answer_once(user=user, key="k1", request_sha256=A, work=fail, proof=Proof(user))
+    assert list(AuditEntry.objects.values_list("action", flat=True)) == ["password.failure"]
+    assert not IdempotentResponse.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_requests_at_the_same_time_one_is_looked_at_and_acts() -> None:
+    user, work, proof = factories.user(), Work(), Proof(factories.user("other"))
+    both, answers = threading.Barrier(2), []
+
+    def send() -> None:
+        both.wait(60)
+        answers.append(answer_once(user=user, key="k1", request_sha256=A, work=work, proof=proof))
+        connections.close_all()
+
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [(201, {"n": 1})] * 2
+    assert proof.looked_at == work.done == 1
 
 
 @pytest.mark.django_db(transaction=True)

@@ -607,6 +607,14 @@ def test_of_an_ended_job_name_and_tags_may_be_edited_and_the_refusal_of_a_priori
     assert "another priority, only another name or other tags. Actions possible" in refused.json()["detail"]
 
 
+def test_an_attempt_says_which_image_it_ran(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=2)
+    digest = f"sha256:{'a' * 64}"
+    job.attempts.filter(n=2).update(image="team/train:1", image_digests=[digest])
+    found = alice.get(f"/jobs/{job.pk}/attempts").json()["items"]
+    assert [(one["image"], one["image_digests"]) for one in found] == [("team/train:1", [digest]), ("", [])]
+
+
 def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api, people: People) -> None:
     job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=3)
     runs = Learner.objects.filter(job=job)

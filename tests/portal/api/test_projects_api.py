@@ -8,8 +8,10 @@ import pytest
 
 from jobs import wake
 from jobs.models import ClusterNode, Job, JobEvent, Runtime
+from jobs.selectors import what_if
 from jobs.states import State
 from portal.api.examples import SPEC
+from portal.api.projects import CHANGE_SETS_A_MINUTE
 from tenants.models import AuditEntry, Membership, Project, ProjectChange, ProjectShare, Quota
 from tenants.services import projects
 from tests import factories
@@ -251,6 +253,50 @@ def test_a_job_that_its_project_could_never_have_is_refused_with_the_limit_and_t
     assert submitted(manager, project="vision", **elastic).status_code == 201, "the fewest fit"
 
 
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The snapshots that were planned."""
+    seen: list[Any] = []
+    plan = what_if.plan
+
+    def counted(snapshot: Any) -> Any:
+        seen.append(snapshot)
+        return plan(snapshot)
+
+    monkeypatch.setattr(what_if, "plan", counted)
+    return seen
+
+
+def test_a_set_is_planned_only_where_it_changes_something_for_jobs_that_wait(
+    manager: Api, people: People, planned: list[Any]
+) -> None:
+    change(manager, share("no-such-project", limit=2), status=400)
+    factories.job(owner=people.bob)
+    change(manager, whole("vision"), share("vision", limit=2))
+    assert planned == [], "the job that waits is another tenant's"
+    factories.job(owner=people.alice, project="vision")
+    change(manager, whole("vision"))
+    assert planned == [], "nothing changed"
+    would = change(manager, share("vision", limit=4), dry_run=True)
+    before, after = planned
+    assert before.now == after.now, "of one snapshot"
+    assert before.waiting is after.waiting
+    assert would["effects"]["starts"] == []
+
+
+def test_change_sets_have_a_budget_per_user(manager: Api, admin: Api, planned: list[Any]) -> None:
+    for _ in range(CHANGE_SETS_A_MINUTE):
+        change(manager, whole("vision"), dry_run=True)
+    held = manager.post(CHANGES, {"changes": [whole("vision")], "reason": "A deadline"})
+    assert (held.status_code, held["Retry-After"], held.json()["code"]) == (429, "60", "too_many_requests")
+    assert not Project.objects.exists()
+    made = change(admin, whole("vision"))
+    path = f"{CHANGES}/{made['change_set']}/undo"
+    for _ in range(CHANGE_SETS_A_MINUTE):
+        assert manager.post(path, {"reason": "Back", "dry_run": True}).status_code == 200
+    assert manager.post(path, {"reason": "Back"}).status_code == 429
+
+
 def events_of(job: Job) -> list[tuple[str, dict[str, Any], int]]:
     found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
     return [(event.message, event.numbers, event.n) for event in found]
@@ -274,29 +320,25 @@ def test_a_job_that_waits_in_a_changed_project_gets_an_event(
     assert (events_of(waits), asked) == ([], [])
     made = change(manager, whole("vision", 2), share("vision", guarantee=2, limit=6))
     assert len(asked) == 1, "the next plan explains it"
+    added = {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}}
+    shared = {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}}
     assert events_of(waits) == [
         (
-            "Project vision: added, by alice: A deadline",
-            {"project": "vision", "gpu_type": "", "terms": {"weight": [None, 2]}},
+            "Project vision: added and guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit"
+            " to 6, by alice: A deadline",
+            {"changes": [added, shared]},
             2,
-        ),
-        (
-            "Project vision: guarantee of cpu changed from 0 to 2 and limit of cpu changed from no limit to 6,"
-            " by alice: A deadline",
-            {"project": "vision", "gpu_type": "cpu", "terms": {"guarantee": [0, 2], "limit": [None, 6]}},
-            3,
         ),
     ]
     waits.refresh_from_db()
-    assert waits.event_seq == 3
-    assert [n for _, _, n in events_of(on_gpus)] == [2], "its weight concerns all types, its share does not"
+    assert waits.event_seq == 2
+    assert [numbers for _, numbers, _ in events_of(on_gpus)] == [{"changes": [added]}], "not of its type"
     assert [events_of(job) for job in beside] == [[]] * 5
     change(manager, whole("vision", 2))
-    assert (len(events_of(waits)), len(asked)) == (2, 1), "nothing changed"
+    assert (len(events_of(waits)), len(asked)) == (1, 1), "nothing changed"
     admin.post(f"{CHANGES}/{made['change_set']}/undo", {"reason": "Back"})
-    assert [message for message, _, _ in events_of(waits)][2:] == [
-        "Project vision: removed, by admin: Back",
-        "Project vision: guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
+    assert [message for message, _, _ in events_of(waits)][1:] == [
+        "Project vision: removed and guarantee of cpu changed from 2 to 0 and limit of cpu changed from 6 to no limit,"
         " by admin: Back",
     ]
     assert len(asked) == 2

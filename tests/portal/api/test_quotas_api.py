@@ -271,7 +271,7 @@ def test_usage_at_the_ends_of_time_is_shown_or_refused(alice: Api, by: str, quer
 
 def changed_events(job: Job) -> list[dict[str, Any]]:
     found = JobEvent.objects.filter(job=job, code="QUOTA_CHANGED").order_by("n")
-    return [dict(event.numbers) for event in found]
+    return [dict(each) for event in found for each in event.numbers["changes"]]
 
 
 def test_a_job_that_waits_for_a_limit_gets_an_event_when_it_changes(

@@ -234,6 +234,39 @@ def test_secrets_are_in_the_first_response_only(api: Api) -> None:
     assert api.post(CONFIRM, body, Idempotency_Key="k2").json() == {"recovery_codes": None}
 
 
+@pytest.mark.parametrize("path", TAKE_PROOF)
+def test_a_repeat_after_a_lost_answer_shows_its_one_time_code_again_and_is_no_failure(
+    api: Api, alice: User, path: str
+) -> None:
+    secret, _ = factories.authenticator_app(alice)
+    body = RIGHT | {"code": factories.app_code(secret)}
+    first = api.post(path, body, Idempotency_Key="k1")
+    assert first.status_code in (200, 201)
+    for _ in range(code_budget.WRONG_A_MINUTE + 1):
+        assert api.post(path, body, Idempotency_Key="k1").status_code == first.status_code
+    assert not AuditEntry.objects.filter(action__endswith=".failure").exists()
+    assert code_budget.spend(alice)
+
+
+def test_a_repeat_of_a_changed_password_gives_the_earlier_one_and_is_no_failure(
+    api: Api, browser: Client
+) -> None:
+    sent = [
+        api.post("/me/password", CHANGE, Idempotency_Key="k1") for _ in range(passwords.WRONG_A_MINUTE + 2)
+    ]
+    assert {answer.status_code for answer in sent} == {200}
+    other = api.post("/me/password", CHANGE | {"new_password": NEW + "!"}, Idempotency_Key="k1")
+    assert other.status_code == 422, "of another request"
+    assert not AuditEntry.objects.filter(action="password.failure").exists()
+
+
+def test_a_refused_proof_with_a_key_is_counted_each_time(api: Api) -> None:
+    for n in range(passwords.WRONG_A_MINUTE):
+        assert api.post(APP, WRONG, Idempotency_Key="k1").status_code == 400
+        assert AuditEntry.objects.filter(action="password.failure").count() == n + 1
+    assert api.post(APP, WRONG, Idempotency_Key="k1").status_code == 429
+
+
 def test_an_app_that_was_begun_without_the_second_factor_is_worth_nothing_once_there_is_one(
     api: Api, alice: User
 ) -> None:

@@ -516,6 +516,22 @@ def test_the_attempts_say_where_they_began_and_why_they_failed(
     assert "A learner failed Learner 0, attempt 1. from scratch" in first
 
 
+def test_the_page_says_which_image_the_attempts_ran_as_far_as_that_is_known(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    assert "<dt>Image</dt>" not in open_page(alice, job)
+    Job.objects.filter(pk=job.pk).update(spec=job.spec | {"image": "team/<b>:1"})
+    page = open_page(alice, job)
+    assert ("team/&lt;b&gt;:1" in page, "digest unknown" in page) == (True, True)
+    digest = f"sha256:{'a' * 64}"
+    Attempt.objects.filter(job=job, n=2).update(image="docker.io/team/train:1", image_digests=[digest])
+    page = open_page(alice, job)
+    assert page.count(f'title="docker.io/team/train:1 {digest}"') == 1
+    assert f'<span class="sub">{digest}</span>' in page
+    assert "digest unknown" not in page
+
+
 def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name(
     alice: User, open_page: Callable[..., str]
 ) -> None:

@@ -11,6 +11,7 @@ from django.test import Client
 
 from jobs.models import ClusterNode, Job
 from jobs.states import State
+from portal.pages.projects import PREVIEWS_A_MINUTE
 from tenants.models import Project, ProjectChange, ProjectShare, Quota, Tenant, User
 from tests import factories
 from tests.portal.pages.conftest import SignIn
@@ -59,6 +60,16 @@ def test_a_project_is_made_previewed_first_and_undone(manager: Client) -> None:
     assert manager.post(f"{PAGE}/undo", {"change_set": str(change_set)}).status_code == 302
     assert not Project.objects.exists()
     assert manager.post(f"{PAGE}/undo", {"change_set": "x"}).status_code == 404
+
+
+def test_previews_have_a_budget_and_changes_do_not(manager: Client) -> None:
+    new = {"new": "vision", "weight:+:": "2"}
+    for _ in range(PREVIEWS_A_MINUTE):
+        assert "Changes, not applied" in send(manager, "preview", **new).content.decode()
+    text = send(manager, "preview", **new).content.decode()
+    assert "More than 30 previews within a minute. Try again in a minute." in text
+    assert "Changes, not applied" not in text
+    assert send(manager, **new).status_code == 302
 
 
 def test_what_is_wrong_is_named_and_what_was_typed_stays(manager: Client) -> None:

@@ -1,0 +1,164 @@
+"""A launch that the API server refuses half way leaves nothing of its gang, also not in what this process shows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.clusters.base import GangBlocked, LaunchRefused
+from gpu_scheduler.clusters.kubernetes.client import NoPermission, NotFound, Object, RequestRejected, Stream
+from gpu_scheduler.clusters.kubernetes.driver import SERVICES, KubernetesCluster
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS
+from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.node_daemon import wait_for
+
+SETTINGS = KubernetesSettings(
+    installation="here", agent_image="test.invalid/agent:1", runtime_image="test.invalid/{runtime}:1"
+)
+GANG = "job-x-1"
+INVALID = RequestRejected(422, "Invalid", "spec.nodeName: Invalid value")
+NODE = {
+    "metadata": {"name": "node-a"},
+    "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"pods": "9", "cpu": "8", "memory": "8Gi"},
+        "capacity": {},
+    },
+}
+
+
+class Refusing:
+    """An API server that takes each object but the second pod. Its watches report nothing."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self.version, self.lock = 5, threading.Lock()
+        self.error = INVALID
+        self.ends_at_once = True
+        """A pod whose deletion is requested ends with it, as one that no kubelet has seen yet."""
+        self.role = True
+
+    def get(self, path: str, **query: str) -> Object:
+        kind = path.rpartition("/")[2]
+        if path in (NODES, PODS, SERVICES):
+            if path == SERVICES and not self.role:
+                raise NoPermission(403, "Forbidden", "")
+            found = [each for at, each in self.objects.items() if f"/{kind}/" in at]
+            items = [NODE] if path == NODES else found
+            return {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+        if path.startswith(f"{NODES}/"):
+            return NODE
+        return self._found(path)
+
+    def create(self, path: str, manifest: Object) -> Object:
+        name = manifest["metadata"]["name"]
+        if path.endswith("/pods") and name.endswith("-1"):
+            raise self.error
+        space = path.split("/namespaces/")[1].partition("/")[0]
+        return self._write(f"{path}/{name}", manifest, uid=f"uid of {path}/{name}", namespace=space)
+
+    def delete(self, path: str, *, uid: str, grace_s: int | None = None) -> Object:
+        found = self._found(path)
+        assert found["metadata"]["uid"] == uid
+        if "/pods/" not in path:
+            return self.objects.pop(path)
+        if not self.ends_at_once:
+            found["spec"]["nodeName"] = "node-a"
+        elif "nodeName" in found["spec"]:
+            found["status"] = {"phase": "Failed"}
+        return self._write(path, found, deletionTimestamp="2026-01-01T00:00:00Z")
+
+    def patch(self, path: str, body: Object) -> Object:
+        return self.objects.pop(path)  # without its finalizer
+
+    def request(self, method: str, path: str) -> Object:
+        self._found(path)
+        return self.objects.pop(path)
+
+    def watch(self, path: str, version: str, *, timeout_s: int, stream: Stream) -> Iterator[Object]:
+        stream.wait(0.02)
+        yield from ()
+
+    def close(self) -> None:
+        pass
+
+    def _found(self, path: str) -> Object:
+        if path not in self.objects:
+            raise NotFound(404, "NotFound", "")
+        return self.objects[path]
+
+    def _write(self, path: str, found: Object, **metadata: Any) -> Object:
+        with self.lock:
+            self.version += 1
+            changed = {**found["metadata"], **metadata, "resourceVersion": str(self.version)}
+            self.objects[path] = {**found, "metadata": changed}
+            return self.objects[path]
+
+
+@pytest.fixture
+def api() -> Refusing:
+    return Refusing()
+
+
+@pytest.fixture
+def driver(api: Refusing) -> Iterator[KubernetesCluster]:
+    server: Any = api
+    driver = KubernetesCluster(SETTINGS, server)
+    driver.watch(lambda names: None)
+    wait_for(lambda: driver._watcher.view())
+    yield driver
+    driver.close()
+
+
+def shown(driver: KubernetesCluster) -> list[str]:
+    """The gangs of the cache, which the watch has not reported anything of."""
+    found = driver._watcher.observation(None)
+    assert found is not None
+    return list(found.gangs)
+
+
+def test_a_gang_that_is_refused_half_way_is_removed_and_not_shown(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    with pytest.raises(LaunchRefused, match="Invalid value"):
+        driver.launch(launch(GANG, "runs", "runs", "runs"))
+    assert api.objects == {}
+    assert shown(driver) == []
+    view = driver._watcher.view()
+    assert view is not None
+    assert view.free("node-a").pods == 9, "and holds nothing of its node"
+
+
+def test_pods_that_take_a_while_to_end_are_shown_as_stopping_until_they_are_removed(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    api.ends_at_once = False
+    with pytest.raises(LaunchRefused):
+        driver.launch(launch(GANG, "runs", "runs"))
+    found = driver._watcher.observation(None)
+    assert found is not None
+    assert found.gangs[GANG].stopping
+    api.ends_at_once = True
+    driver.remove(GANG)
+    assert (api.objects, shown(driver)) == ({}, [])
+
+
+def test_a_gang_that_may_be_accepted_later_leaves_nothing_either_and_can_be_launched_then(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    api.error = RequestRejected(403, "Forbidden", "exceeded quota: tenant")
+    with pytest.raises(GangBlocked):
+        driver.launch(launch(GANG, "runs", "runs"))
+    assert (api.objects, shown(driver)) == ({}, [])
+    driver.launch(launch(GANG, "runs"))
+    assert shown(driver) == [GANG]
+
+
+def test_a_role_that_is_lost_meanwhile_hides_no_reason(driver: KubernetesCluster, api: Refusing) -> None:
+    api.error, api.role = NoPermission(403, "Forbidden", ""), False
+    with pytest.raises(LaunchRefused, match=r"manage\.py tenant_provision red"):
+        driver.launch(launch(GANG, "runs", "runs"))
