@@ -100,8 +100,8 @@ def _changed(one: Applied, tenant_id: int) -> Changed:
 def record_for_waiting(changed: Sequence[Changed], *, actor: access.Person, reason: str, source: str) -> None:
     """Write what a change set changes into the history of the jobs that wait and count against it: one event per job.
 
-    Of all changes, each has a project or none has. One statement numbers the events, and one writes EVENTS_AT_ONCE of
-    them: the caller holds the lock of all quotas.
+    A single change has its numbers beside `changes`, too. Of all changes, each has a project or none has. One statement
+    numbers the events, and one writes EVENTS_AT_ONCE of them: the caller holds the lock of all quotas.
     """
     if not changed:
         return
@@ -115,7 +115,8 @@ def record_for_waiting(changed: Sequence[Changed], *, actor: access.Person, reas
         own = [one for one in by_owner[tenant_id, project] if _counts(one.gpu_type, kind)]
         text = f"project {project}: {_words(own)}," if project else _words(own)
         text = f"{text[0].upper()}{text[1:]} by {actor.get_username()}: {reason}"
-        return {"message": text, "numbers": {"changes": [dict(one.numbers) for one in own]}}
+        numbers = [dict(one.numbers) for one in own]
+        return {"message": text, "numbers": {**(numbers[0] if len(own) == 1 else {}), "changes": numbers}}
 
     made = [
         JobEvent(
