@@ -149,8 +149,8 @@ class Client:
         for job in self.items("/jobs", q=wanted, order="newest"):
             if set(wanted) <= CROCKFORD and job["id"].startswith(wanted):
                 begin.append(job)
-            if named is None and job["name"] == wanted:
-                named = job
+            if job["name"] == wanted and (named is None or job["created_at"] > named["created_at"]):
+                named = job  # ids of one second are in no order
         found = begin if named is None else [*begin, named]
         if not found:
             raise ClientError(f"No job has the id or the name {wanted}", code="not_found")

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from jobs.models import ClusterNode, Runtime
+from jobs.models import ClusterNode, Job, Runtime
 from jobs.states import State
 from luthier_client import Client, ClientError
 from luthier_client.__main__ import main
@@ -56,6 +57,8 @@ def test_a_job_is_found_by_its_id_by_the_beginning_of_it_and_by_its_name(
     assert client.find(older.pk)["id"] == older.pk
     assert client.find("3f9k2m")["id"] == older.pk
     assert client.find("mnist & co=1")["id"] == newer.pk, "the newest job that has the name"
+    Job.objects.filter(pk=older.pk).update(created_at=newer.created_at + timedelta(milliseconds=1))
+    assert client.find("mnist & co=1")["id"] == older.pk, "ids of one second are in no order"
     assert client.find("4")["id"] == other.pk
     factories.job(pk="4b00000000zz", owner=people.bob, name="mnist & co=1")
     assert client.find("4")["id"] == other.pk, "jobs of other tenants are none"
