@@ -119,6 +119,11 @@ BY_ORDER = frozenset(
 )
 """Ordered by the scheduler: the job saves, then queues again in its old place; no restart is counted."""
 
+EARLY_ENDS = frozenset(
+    {StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_TIMEOUT}
+)
+"""Failures after which the platform starts the learners again by itself, while max_restarts allows it."""
+
 OWN_FAILURES = frozenset({StopReason.LEARNER_FAILED})
 """The program's own doing: counted against max_restarts. Infrastructure failures are not counted."""
 
@@ -161,6 +166,7 @@ class EventCode(StrEnum):
     CHECKPOINT_STORED = "CHECKPOINT_STORED"
     CHECKPOINT_CORRUPT = "CHECKPOINT_CORRUPT"
     GPUS_RETURNED = "GPUS_RETURNED"
+    LEARNER_RESTARTED = "LEARNER_RESTARTED"
     QUOTA_CHANGED = "QUOTA_CHANGED"
     EDITED = "EDITED"
     DELETED = "DELETED"
@@ -178,6 +184,7 @@ EVENT_MESSAGES: dict[EventCode, str] = {
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
     EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",
     EventCode.GPUS_RETURNED: "The devices were released.",
+    EventCode.LEARNER_RESTARTED: "The learners run again after an early end.",
     EventCode.QUOTA_CHANGED: "A quota was changed.",
     EventCode.EDITED: "The job was edited.",
     EventCode.DELETED: "The job was deleted.",

@@ -6,6 +6,7 @@ public keys with their use counts, by which a copied passkey is found. docs/adr/
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import os
@@ -29,6 +30,7 @@ from tenants.errors import (
     PasskeyRefused,
     PasskeysUnavailable,
     PasskeyTooLate,
+    VersionChanged,
     problem,
 )
 from tenants.models import Passkey, PasskeyChallenge, User
@@ -189,11 +191,18 @@ def check(user: User, challenge_id: int | None, site: Site, answer: str) -> None
     raise PasskeyCopied if user.passkeys.filter(pk=known[credential_id].pk).exists() else PasskeyRefused
 
 
+def version(passkey: Passkey) -> str:
+    """The ETag of a passkey: of its name, which is all that can be changed."""
+    return f'"k{hashlib.sha256(passkey.name.encode()).hexdigest()[:16]}"'
+
+
 @transaction.atomic
-def rename(user: User, passkey_id: int, name: str) -> None:
-    """Raises NotFound or FieldsInvalid (path: name)."""
+def rename(user: User, passkey_id: int, name: str, if_match: frozenset[str] | None = None) -> None:
+    """Raises NotFound, VersionChanged or FieldsInvalid (path: name)."""
     two_factor.locked(user)
     passkey, name = get(user, passkey_id), _name(name)
+    if if_match is not None and (now := version(passkey)) not in if_match:
+        raise VersionChanged(etag=now)
     if not name:
         raise FieldsInvalid(errors=[problem("name", "required", "is required")])
     if name != passkey.name:

@@ -29,6 +29,7 @@ SOURCES = (
     "tenants",
     "gpu_scheduler",
     "learner_agent",
+    "luthier_client",
     "manage.py",
     "examples/data",
 )

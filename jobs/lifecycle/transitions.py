@@ -30,7 +30,16 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
-from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, PROGRAM_FINISHED, EventCode, Intent, State
+from jobs.states import (
+    BY_ORDER,
+    EARLY_ENDS,
+    FINAL,
+    HOLDS_GPUS,
+    PROGRAM_FINISHED,
+    EventCode,
+    Intent,
+    State,
+)
 from jobs.steps import reported_step
 
 CLOSE_ATTEMPT = """
@@ -92,9 +101,33 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
             numbers=dict(reason.numbers),
             source="lifecycle",
         )
+        if move.to == State.PROCESSING:
+            _note_restart(job)
         if move.avoid:
             _avoid(move.avoid, reason)
         fp("move.before_commit")
+
+
+def _note_restart(job: Job) -> None:
+    """Append an event if these learners run because those of the attempt before failed or were lost."""
+    before = Attempt.objects.filter(job=job, n=job.attempt - 1, outcome__in=EARLY_ENDS).first()
+    if before is None:
+        return
+    count = f"; {job.restarts_used} of {job.max_restarts} restarts used" if job.max_restarts else ""
+    events.append(
+        job_id=job.pk,
+        tenant_id=job.tenant_id,
+        code=EventCode.LEARNER_RESTARTED,
+        attempt=job.attempt,
+        reason=before.outcome,
+        message=f"The learners run again after attempt {before.n} ended early{count}.",
+        numbers={
+            "after_attempt": before.n,
+            "restarts_used": job.restarts_used,
+            "max_restarts": job.max_restarts,
+        },
+        source="lifecycle",
+    )
 
 
 def _avoid(nodes: Collection[str], reason: Reason) -> None:

@@ -19,8 +19,9 @@ from jobs.spec.definition import MAX_REQUIREMENTS, PYTHONS
 from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault
 from jobs.states import ACTIVE
 from tenants import access, audit, checks
-from tenants.errors import FieldsInvalid, NameTaken, NotFound, problem
+from tenants.errors import FieldsInvalid, NameTaken, NotFound, VersionChanged, problem
 from tenants.images import MAX_REFERENCE, read_image
+from tenants.services.editing import content_etag
 
 MAX_SLUG = 40
 TEXTS = {"title": 80, "description": 300, "image": MAX_REFERENCE}
@@ -37,12 +38,23 @@ def runtime_add(*, user: access.Person, values: Mapping[str, Any]) -> Runtime:
     return add(user, values)
 
 
-def runtime_change(*, user: access.Person, slug: str, changes: Mapping[str, Any]) -> Runtime:
+def version(runtime: Runtime) -> str:
+    """The ETag of a runtime: of all that can be changed."""
+    return content_etag(
+        "f", [getattr(runtime, name) for name in (*TEXTS, "requirements", "python", "enabled")]
+    )
+
+
+def runtime_change(
+    *, user: access.Person, slug: str, changes: Mapping[str, Any], if_match: frozenset[str] | None = None
+) -> Runtime:
     """Change anything but the slug; enable or disable it. Attempts that run keep what they have, later ones get the new
-    content. Raises AdminOnly, NotFound, FieldsInvalid or RuntimeOfTree."""
+    content. Raises AdminOnly, NotFound, VersionChanged, FieldsInvalid or RuntimeOfTree."""
     access.require_admin(user)
     with transaction.atomic():
         runtime = _locked(slug)
+        if if_match is not None and (now := version(runtime)) not in if_match:
+            raise VersionChanged(etag=now)
         if _is_of_tree(runtime) and any(name in changes for name in CONTENT):
             raise RuntimeOfTree
         wanted = {name: getattr(runtime, name) for name in (*TEXTS, *CONTENT)} | dict(changes)

@@ -141,7 +141,9 @@ def _code(call: Call, job_id: str) -> tuple[Job, Blob]:
 
 
 class UploadRequest(StrictSerializer):
-    archive = serializers.FileField(help_text="zip or tar.gz", allow_empty_file=True)
+    archive = serializers.FileField(
+        help_text="zip or tar.gz; a part named `file` is taken for it", allow_empty_file=True
+    )
 
 
 class UploadSerializer(ReadSerializer):
@@ -157,7 +159,10 @@ class UploadSerializer(ReadSerializer):
 
 
 def _stored(call: Call, t: str) -> PreparedUpload:
-    sent = checked(UploadRequest(data=bodies.form(call.request)))
+    form = bodies.form(call.request)
+    if "archive" not in form and "file" in form:  # the name that most tools give to the only part
+        form["archive"] = form.pop("file")
+    sent = checked(UploadRequest(data=form))
     return upload_prepare(user=call.user, tenant=call.found, archive=sent["archive"])
 
 

@@ -27,6 +27,11 @@ class RuntimeSerializer(ReadSerializer):
         help_text="null: a runtime that comes with the platform",
     )
     enabled = serializers.BooleanField(help_text="whether new jobs may use it")
+    etag = serializers.CharField()
+
+    @staticmethod
+    def get_etag(runtime: Runtime, context: object) -> str:
+        return services.version(runtime)
 
 
 EXAMPLE = {
@@ -37,6 +42,7 @@ EXAMPLE = {
     "python": "",
     "requirements": None,
     "enabled": True,
+    "etag": '"f3b1c5a90d2e47f86"',
 }
 OWN = EXAMPLE | {
     "slug": "vision",
@@ -95,7 +101,9 @@ def runtime_create(call: Call) -> dict[str, Any]:
 )
 def runtime_change(call: Call, slug: str) -> dict[str, Any]:
     """Change a runtime, or disable it for new jobs; platform admins only. Attempts that run keep what they have."""
-    return _shown(services.runtime_change(user=call.user, slug=slug, changes=call.data))
+    return _shown(
+        services.runtime_change(user=call.user, slug=slug, changes=call.data, if_match=call.if_match)
+    )
 
 
 @operation(authorize=permissions.for_admins, status=204, fails=(409,))

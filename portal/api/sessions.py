@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging
+from portal.api.errors import NotFoundError
 from portal.api.fields import ShortListQuery, StrictSerializer
 from portal.api.operations import Call, operation
 from tenants.models import User
@@ -59,6 +60,16 @@ def own_sessions_end(call: Call) -> dict[str, Any]:
     """End all of your sessions but the one of this request. With `tokens=true` your API tokens are revoked, too, but
     the one of this request."""
     return _ended(call, call.user)
+
+
+@operation(Out=SessionSerializer, response_example=EXAMPLE, fails=(403,))
+def own_session_read(call: Call, session_id: str) -> dict[str, Any]:
+    """One of your browser sessions."""
+    found = sessions.sessions_of(user=call.user, owner=call.user, current=current(call))
+    one = next((each for each in found if each.id == session_id), None)
+    if one is None:
+        raise NotFoundError
+    return SessionSerializer.render(one)
 
 
 @operation(status=204, fails=(403,))

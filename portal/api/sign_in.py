@@ -71,6 +71,11 @@ class PasskeySerializer(ReadSerializer):
     host = serializers.CharField(help_text="where it works")
     created_at = TimestampField()
     last_used_at = TimestampField(allow_null=True)
+    etag = serializers.CharField()
+
+    @staticmethod
+    def get_etag(passkey: Passkey, context: object) -> str:
+        return passkeys.version(passkey)
 
 
 class TwoFactorSerializer(ReadSerializer):
@@ -107,6 +112,7 @@ PASSKEY_EXAMPLE = {
     "host": "luthier.example.org",
     "created_at": "2026-11-21T09:00:00.000Z",
     "last_used_at": None,
+    "etag": '"k5d0a1c3f2b9e4786"',
 }
 STATE_EXAMPLE = {
     "on": True,
@@ -309,7 +315,7 @@ def codes_renew(call: Call) -> dict[str, Any]:
 )
 def passkey_change(call: Call, passkey_id: int) -> dict[str, Any]:
     """Rename one of your passkeys. Passkeys are added in the browser only."""
-    passkeys.rename(call.user, passkey_id, call.data["name"])
+    passkeys.rename(call.user, passkey_id, call.data["name"], call.if_match)
     return PasskeySerializer.render(Passkey.objects.get(pk=passkey_id))
 
 

@@ -54,7 +54,10 @@ urlpatterns = [
     path("me/secrets/<str:name>", resource(put=secrets.own_set, delete=secrets.own_delete)),
     path("me/memberships/<str:t>/accept", resource(post=members.member_accept)),
     path("me/sessions", resource(get=sessions.own_session_list, delete=sessions.own_sessions_end)),
-    path("me/sessions/<str:session_id>", resource(delete=sessions.own_session_end)),
+    path(
+        "me/sessions/<str:session_id>",
+        resource(get=sessions.own_session_read, delete=sessions.own_session_end),
+    ),
     path("me/password", resource(post=sign_in.password_change)),
     path("me/two-factor", resource(get=sign_in.two_factor_get)),
     path("me/two-factor/remove", resource(post=sign_in.two_factor_remove)),

@@ -31,6 +31,7 @@ TITLES = {
     EventCode.CHECKPOINT_STORED: "Checkpoint",
     EventCode.CHECKPOINT_CORRUPT: "Damaged checkpoint",
     EventCode.GPUS_RETURNED: "GPUs released",
+    EventCode.LEARNER_RESTARTED: "Learners restarted",
     EventCode.QUOTA_CHANGED: "Quota changed",
     EventCode.EDITED: "Edited",
     EventCode.DELETED: "Deleted",

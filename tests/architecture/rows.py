@@ -124,6 +124,7 @@ API: dict[str, Row] = {
     "POST me/memberships/<str:t>/accept": Row(rule(outside=404, admin=404)),
     "GET me/sessions": Row(ANY_USER),
     "DELETE me/sessions": Row(ANY_USER),
+    "GET me/sessions/<str:session_id>": Row(OWN_THING),
     "DELETE me/sessions/<str:session_id>": Row(OWN_THING),
     "POST me/password": Row(
         TAKES_A_CODE, body={"current_password": PASSWORD, "new_password": "tuba horn bass 47"}

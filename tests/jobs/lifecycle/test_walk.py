@@ -390,6 +390,35 @@ def test_a_failing_program_restarts_within_its_budget_and_then_fails(world: Worl
     assert used(world.tenant) == 0
 
 
+def test_learners_that_run_again_after_a_failure_are_an_event_and_those_of_a_resume_are_not(
+    world: World,
+) -> None:
+    job = world.running(max_restarts=3)
+    assert not job.events.filter(code=EventCode.LEARNER_RESTARTED).exists()
+    world.exit(job, 3)
+    world.done(job)
+    world.settle()
+    assert job_of(job).attempt == 2
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    event = job.events.get(code=EventCode.LEARNER_RESTARTED)
+    assert (event.attempt, event.reason) == (2, "learner_failed")
+    assert event.message == "The learners run again after attempt 1 ended early; 1 of 3 restarts used."
+    assert event.numbers == {"after_attempt": 1, "restarts_used": 1, "max_restarts": 3}
+    world.request(job, Intent.HALT)
+    world.settle()
+    world.exit(job, 0, halted=True)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.HALTED
+    job_resume(user=world.alice, job_id=job.pk)
+    world.settle()
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    assert (state(job), job_of(job).attempt) == (State.PROCESSING, 3)
+    assert job.events.filter(code=EventCode.LEARNER_RESTARTED).count() == 1
+
+
 def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
     job = world.running()
     world.cluster.out_of_memory(gang(job), 0, peak_mib=4321)

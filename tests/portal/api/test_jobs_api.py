@@ -463,6 +463,7 @@ def test_what_is_no_archive_is_refused(alice: Api) -> None:
         ({"archve": True}, "archive", "required"),
         ({"archive": "no file"}, "archive", "invalid"),
         ({"archive": [True, True]}, "archive", "repeated"),
+        ({"archive": True, "file": True}, "file", "unknown_field"),
         ({}, "archive", "required"),
     ],
 )
@@ -655,3 +656,10 @@ def test_the_number_of_queries_of_a_list_does_not_follow_the_number_of_jobs(
         submit(alice)
         submit(alice)
     assert counts[:2] == counts[2:]
+
+
+def test_a_part_named_file_is_taken_for_the_archive(alice: Api) -> None:
+    form = {"file": SimpleUploadedFile("x.tar.gz", archives.pack([("train.py", "1")]))}
+    answer = alice.client.post("/api/v1/tenants/vision-lab/uploads", form, headers=alice.headers)
+    assert answer.status_code == 201
+    assert Upload.objects.get().pk == answer.json()["id"]

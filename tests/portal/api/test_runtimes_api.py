@@ -36,7 +36,13 @@ def wrong(answer: object) -> dict[str, str]:
 def test_a_runtime_that_an_admin_adds_can_be_used_at_once(admin: Api, people: People) -> None:
     made = admin.post("/runtimes", OWN)
     assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/runtimes/vision")
-    assert made.json() == {**OWN, "description": "", "image": "", "enabled": True}
+    assert made.json() == {
+        **OWN,
+        "description": "",
+        "image": "",
+        "enabled": True,
+        "etag": made.headers["ETag"],
+    }
     listed = {each["slug"]: each for each in Api(people.carol).get("/runtimes").json()["items"]}
     assert listed["vision"]["requirements"] == ["timm>=1"]
     assert listed["sklearn"]["requirements"] is None
@@ -130,3 +136,13 @@ def test_the_page_adds_a_runtime_and_keeps_what_was_typed_when_it_is_refused(peo
     assert not Runtime.objects.get(slug="vision").enabled
     client.post("/admin-console/runtimes/vision", {"verb": "remove"})
     assert not Runtime.objects.filter(slug="vision").exists()
+
+
+def test_a_runtime_changes_only_from_the_version_that_was_seen(admin: Api) -> None:
+    seen = admin.post("/runtimes", OWN).json()["etag"]
+    changed = admin.patch("/runtimes/vision", {"title": "Images"}, If_Match=seen)
+    stale = admin.patch("/runtimes/vision", {"title": "Pictures"}, If_Match=seen)
+    assert (changed.status_code, stale.status_code) == (200, 412)
+    assert stale.headers["ETag"] == changed.json()["etag"] != seen
+    assert Runtime.objects.get(slug="vision").title == "Images"
+    assert admin.patch("/runtimes/vision", {"enabled": False}, If_Match="*").status_code == 200

@@ -313,7 +313,9 @@ def test_a_passkey_is_renamed_and_removed_by_its_user_only(api: Api, alice: User
     other = Api(factories.member(lab, "eve", password=factories.PASSWORD))
     assert other.patch(path, {"name": "mine"}).status_code == 404
     assert other.post(f"{path}/remove", RIGHT).status_code == 404
-    assert api.patch(path, {"name": "  blue \n key "}).json()["name"] == "blue key"
+    seen = api.get(STATE).json()["passkeys"][0]["etag"]
+    assert api.patch(path, {"name": "  blue \n key "}, If_Match=seen).json()["name"] == "blue key"
+    assert api.patch(path, {"name": "red key"}, If_Match=seen).status_code == 412
     assert wrong(api.patch(path, {"name": "\n"}))[:2] == (400, "name")
     assert api.post(f"{path}/remove", RIGHT).status_code == 400
     assert api.get(STATE).json()["passkeys"][0]["name"] == "blue key"

@@ -122,7 +122,10 @@ def test_a_user_sees_and_ends_their_sessions(alice: Api, people: People) -> None
     assert len(listed) == 2
     assert not any(item["current"] for item in listed)
     assert browsers[0].get("/api/v1/me/sessions").json()["items"][0].keys() == listed[0].keys()
+    assert alice.get(f"/me/sessions/{listed[0]['id']}").json() == listed[0]
+    assert Api(people.bob).get(f"/me/sessions/{listed[0]['id']}").status_code == 404
     assert alice.delete(f"/me/sessions/{listed[0]['id']}").status_code == 204
+    assert alice.get(f"/me/sessions/{listed[0]['id']}").status_code == 404
     assert alice.delete(f"/me/sessions/{listed[0]['id']}").status_code == 404
     Token.objects.create(user=people.alice, name="other")
     assert alice.delete("/me/sessions").json() == {"sessions": 1, "tokens": 0}
@@ -143,7 +146,7 @@ def test_a_limited_token_neither_sees_nor_ends_sessions(people: People) -> None:
     for limits in ({"role_ceiling": Role.RESEARCHER}, {"tenant": people.alice.memberships.get().tenant}):
         _, secret = Token.objects.create(user=people.alice, name="weak", **limits)
         weak = Api(secret=secret)
-        assert weak.get("/me/sessions").status_code == 403
+        assert weak.get("/me/sessions").status_code == weak.get("/me/sessions/any").status_code == 403
         assert weak.delete("/me/sessions?tokens=true").status_code == 403
     assert Token.objects.filter(user=people.alice).count() == 2
 
