@@ -41,8 +41,8 @@ class _Cycle:
             for check in self._policy.checks_for(slot_type)
             for field in check.reads
         }
-        shape = attrgetter(*SHAPE, *sorted(read))
-        self._shape: Callable[[Gang], Hashable] = shape
+        shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
+        self._shape = self._shape_of_any = shape
         limited, divided = self._draft.ledger.limits_users, self._draft.ledger.projects.tenants
         if limited or divided:
             self._shape = lambda gang: (
@@ -138,6 +138,7 @@ class _Cycle:
     def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
         by_shape: dict[Hashable, tuple[Finding, str, _Listed]] = {}
+        said: dict[Hashable, tuple[Finding, str]] = {}
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
         notes, remarks = self._round.notes(), self._round.remarks()
@@ -150,7 +151,7 @@ class _Cycle:
             shared = by_shape.get(key)
             if shared is None:
                 known = None if own else self._draft.failed.get(shape)
-                shared = by_shape[key] = self._explain(gang, known)
+                shared = by_shape[key] = self._explain(gang, known, {} if own else said)
             finding, sentence, checks = shared
             numbers = dict(finding.numbers)
             if finding.check.queues:
@@ -171,12 +172,25 @@ class _Cycle:
             explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers, checks))
         return tuple(explanations)
 
-    def _explain(self, gang: Gang, known: Finding | None) -> tuple[Finding, str, _Listed]:
+    def _explain(
+        self, gang: Gang, known: Finding | None, said: dict[Hashable, tuple[Finding, str]]
+    ) -> tuple[Finding, str, _Listed]:
+        """said: what was found for others; it is read and added to. Where users or projects have limits, most of what
+        is said of a shape is the same for all of them."""
         finding = known or self._evaluate(gang)
         assert isinstance(finding, Finding)
-        sentence = finding.check.sentence(finding)
-        checks = self._policy.checks_for(finding.supply.slot_type)
-        return finding, sentence, _Listed(finding, sentence, checks)
+        check, slot_type = finding.check, finding.supply.slot_type
+        if check.of_owner or self._shape is self._shape_of_any:
+            sentence = check.sentence(finding)
+        else:
+            key = check, slot_type, finding.scope, self._shape_of_any(gang)
+            same = said.get(key)
+            if same is None:
+                same = said[key] = finding, check.sentence(finding)
+            else:
+                finding.share_numbers(same[0])
+            sentence = same[1]
+        return finding, sentence, _Listed(finding, sentence, self._policy.checks_for(slot_type))
 
 
 class _Listed:

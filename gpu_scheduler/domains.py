@@ -32,6 +32,7 @@ class Fitting:
         self.learners = dict(learners)
         self._domains = domains
         self._count = Counter(self.learners.values())
+        self._most: int | None = None
         self._widest: tuple[Domain, int] | None = None
         self._heaps: defaultdict[int, dict[Domain, list[Domain]]] | None = None  # built by the first start
 
@@ -46,7 +47,7 @@ class Fitting:
         if not self._count[before]:
             del self._count[before]
         self._count[now] += 1
-        self._widest = None
+        self._most = self._widest = None
         if self._heaps is not None:
             around = self._domains.around[domain]
             heapq.heappush(self._heaps[now].setdefault(around, []), domain)
@@ -58,8 +59,10 @@ class Fitting:
 
     @property
     def most(self) -> int:
-        """How many learners fit into the domain that holds the most. O(distinct numbers)."""
-        return max(self._count, default=0)
+        """How many learners fit into the domain that holds the most. O(distinct numbers) once after each change."""
+        if self._most is None:
+            self._most = max(self._count, default=0)
+        return self._most
 
     @property
     def widest(self) -> tuple[Domain, int]:

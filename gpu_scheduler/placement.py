@@ -6,6 +6,7 @@ by node; everything else about a pool is counting.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -83,7 +84,9 @@ class Pool:
                 if name in free:
                     free[name] = minus(free[name], need)
         self.free = Rooms(free)
-        self.unreserved = self.free.copy()
+        self.unreserved = (
+            self.free
+        )  # one object until something is reserved: most plans then count each start once
         self.reserved_for: Gang | None = None
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
@@ -221,7 +224,8 @@ class Pool:
         for name, learners in chosen:
             left = minus(self.free.of[name], need, learners)
             self.free.lower(name, left)
-            self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
+            if self.unreserved is not self.free:
+                self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
     def choose(self, gang: Gang, offer: Rooms) -> list[tuple[str, int]]:
@@ -383,6 +387,8 @@ class Pool:
 
     def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
         self._reserved |= rooms
+        if self.unreserved is self.free:
+            self.unreserved = self.free.copy()
         for name, reserved in rooms.items():
             self.unreserved.lower(name, minus(self.free.of[name], reserved))
         self.reserved_for = self.reserved_for or gang
@@ -432,10 +438,11 @@ def _pack(offer: Rooms, learners: int, need: Room) -> list[tuple[str, int]]:
     left = learners
     holding = offer.holding(need)
     while left:
-        fit, room = next((each for each in holding if each[0] >= left), holding[-1])
+        at = bisect_left(holding, (left,))
+        fit, room = holding[min(at, len(holding) - 1)]
         name = offer.pop(room)
         if name is None:
-            holding.remove((fit, room))
+            holding = [each for each in holding if each != (fit, room)]
             continue
         taken = min(left, fit)
         chosen.append((name, taken))

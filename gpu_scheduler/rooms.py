@@ -6,6 +6,7 @@ A learner's slots, CPUs and memory are taken together on its node; what a node d
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from copy import copy
@@ -17,6 +18,8 @@ SLOTS, CPUS, MEMORY = 0, 1, 2
 """Places in a Room."""
 NO_ROOM: Room = (0, 0, 0)
 ONE_SLOT: Room = (1, 0, 0)
+SIZES_HELD = 8
+"""Distinct sizes of learners for which the rooms that hold them are kept sorted."""
 NEEDS_KNOWN = 64
 """Distinct sizes of learners for which the number that fits is kept up to date."""
 
@@ -46,7 +49,7 @@ def times(need: Room, learners: int) -> Room:
     return need[0] * learners, need[1] * learners, need[2] * learners
 
 
-def plus(room: Room, need: Need) -> Room:
+def plus(room: Room, need: Room) -> Room:
     """What there is again when a learner leaves."""
     slots, cpus, memory = room
     cpus += 0 if cpus == UNCOUNTED else need[1]
@@ -65,6 +68,7 @@ class Rooms:
         self._capacity: dict[Room, int] = {}
         self._most: dict[tuple[int, Room], int] = {}
         self._by_fit: dict[Need, Counter[int]] = {}
+        self._holding: dict[Room, list[tuple[int, Room]]] = {}
         self._by_domain: dict[tuple[Level, Room], Fitting] = {}
 
     def copy(self) -> Rooms:
@@ -72,6 +76,7 @@ class Rooms:
         found = copy(self)
         found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
         found._capacity, found._most, found._by_domain, found._by_fit = {}, {}, {}, {}
+        found._holding = {}
         return found
 
     def without(self, names: Collection[str]) -> Rooms:
@@ -90,9 +95,12 @@ class Rooms:
         self.of[name] = to
         self.total += to[0] - before[0]
         self._count[before] -= 1
-        if not self._count[before]:
+        is_last, is_new = not self._count[before], to not in self._count
+        if is_last:
             del self._count[before]
         self._count[to] += 1
+        if self._holding and (is_last or is_new):
+            self._hold(before if is_last else None, to if is_new else None)
         if self._heaps is not None:
             heapq.heappush(self._heaps[to], name)
         self._most.clear()
@@ -127,9 +135,23 @@ class Rooms:
         return known
 
     def holding(self, need: Room) -> list[tuple[int, Room]]:
-        """The distinct rooms in which at least one learner fits, with how many; those with the fewest first."""
-        fitting = [(learners_in(room, need), room) for room in self._count]
-        return sorted([each for each in fitting if each[0]])
+        """The distinct rooms in which at least one learner fits, with how many; those with the fewest first. Not to be
+        changed."""
+        found = self._holding.get(need)
+        if found is None:
+            if len(self._holding) >= SIZES_HELD:
+                self._holding.clear()
+            fitting = [(learners_in(room, need), room) for room in self._count]
+            found = self._holding[need] = sorted([each for each in fitting if each[0]])
+        return found
+
+    def _hold(self, gone: Room | None, new: Room | None) -> None:
+        """Keep what ``holding`` said up to date: no node offers the one room any longer, one offers the other now."""
+        for need, rooms in self._holding.items():
+            if gone is not None and (fit := learners_in(gone, need)):
+                del rooms[bisect_left(rooms, (fit, gone))]
+            if new is not None and (fit := learners_in(new, need)):
+                insort(rooms, (fit, new))
 
     def by_fit(self, need: Need) -> Counter[int]:
         """How many nodes hold how many learners of this size; not to be changed."""

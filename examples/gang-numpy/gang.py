@@ -123,6 +123,8 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
     while count:
         try:
             part = peer.recv(min(count, 1 << 20))
+        except ConnectionError as error:  # it ended with data of ours unread
+            raise PeerLost(f"lost another learner: {error}") from error
         except OSError as error:
             raise PeerLost(f"no data from another learner: {error}") from error
         if not part:

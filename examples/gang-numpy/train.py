@@ -23,8 +23,12 @@ from learner_agent import training
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_S = float(os.environ.get("STEP_S", "0"))
 BATCH_S = float(os.environ.get("BATCH_S", "0"))
-"""Seconds that one learner waits for a whole batch, as if it were one of a larger network; each waits for its share."""
-BATCH, RATE, MOMENTUM, SEED = 64, 0.1, 0.9, 7
+"""Seconds that one learner waits for 64 samples, as if the network were a larger one; each waits for its own."""
+USUAL_BATCH, MOMENTUM, SEED = 64, 0.9, 7
+BATCH = (
+    training.batch_size() or USUAL_BATCH
+)  # of an elastic job with a range of batches, the platform's choice
+RATE = 0.1 * (BATCH / USUAL_BATCH) ** 0.5
 SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
 
 
@@ -32,6 +36,8 @@ def main() -> None:
     images, labels = load_data()
     with Gang.connect(training.rank(), training.world_size()) as gang:
         print(f"rank {gang.rank} of {gang.size}: all learners are connected", flush=True)
+        if training.batch_size():
+            print(f"rank {gang.rank}: batch {BATCH}, {training.micro_batch_size()} at once", flush=True)
         state, step = agree_on_start(gang)
         halted = train(gang, state, step, images[:1500], labels[:1500])
         if not halted:
@@ -45,7 +51,7 @@ def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: 
     while step < STEPS:
         batch = np.random.default_rng([SEED, step]).integers(len(images), size=BATCH)
         mine = batch[gang.rank :: gang.size]
-        slope, loss = gradient(weights, images[mine], labels[mine])
+        slope, loss = in_parts(weights, images[mine], labels[mine])
         sums, halt = gang.sum(np.append(slope, loss), training.halt_requested())
         velocity[:] = MOMENTUM * velocity - RATE * sums[:-1] / BATCH
         weights += velocity
@@ -59,8 +65,16 @@ def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: 
         if halt:
             print(f"rank {gang.rank}: halted after step {step}", flush=True)
             return True
-        time.sleep(STEP_S + BATCH_S * len(mine) / BATCH)
+        time.sleep(STEP_S + BATCH_S * len(mine) / USUAL_BATCH)
     return False
+
+
+def in_parts(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
+    """The gradient and the loss, summed over as many samples at once as the platform says."""
+    at_once = training.micro_batch_size() or max(1, len(images))
+    parts = range(0, max(1, len(images)), at_once)
+    found = [gradient(weights, images[n : n + at_once], labels[n : n + at_once]) for n in parts]
+    return sum(slope for slope, _ in found), sum(loss for _, loss in found)
 
 
 def load_data() -> tuple[np.ndarray, np.ndarray]:

@@ -63,6 +63,10 @@ class Finding:
             )
         return self._numbers
 
+    def share_numbers(self, other: Finding) -> None:
+        """Take over those of another gang that fails the same check, of the same type, in the same state."""
+        self._numbers = other.numbers
+
 
 class Check(ABC):
     """One admission rule.
@@ -70,8 +74,9 @@ class Check(ABC):
     code: the reason that a job shows when it fails here. key: the name in lists of checks. title: what is checked, as a
     heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that fails
     here keeps a queue position. own: what is missing is of the user's or the project's own limit, so nothing of the
-    tenant's is reserved for the job; of_project: of the project's. remedy: what ends the wait. scope: where the
-    obstacle usually is. private: names of numbers that people outside the tenant must not see; they read ``redacted``
+    tenant's is reserved for the job; of_project: of the project's. of_owner: its numbers and its sentence are those of
+    the job's own user or project. remedy: what ends the wait. scope: where the obstacle usually is. private: names of
+    numbers that people outside the tenant must not see; they read ``redacted``
     instead of the sentence, unless it is empty. reads: the Gang's fields that the test depends on, besides tenant,
     slot_type, slots, asked, learners and runs_at_most_s: a plan tests gangs that are equal in all of them once.
     """
@@ -85,6 +90,7 @@ class Check(ABC):
     queues: ClassVar[bool] = True
     own: ClassVar[bool] = False
     of_project: ClassVar[bool] = False
+    of_owner: ClassVar[bool] = False
     scope: ClassVar[Scope]
     private: ClassVar[frozenset[str]] = frozenset()
     redacted: ClassVar[str] = ""

@@ -16,6 +16,7 @@ PRIVATE = frozenset(
 
 class _OfProject(Check):
     scope = Scope.TENANT
+    of_owner = True
     private = PRIVATE
 
     def applies(self, supply: Supply) -> bool:

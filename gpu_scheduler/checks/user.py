@@ -20,6 +20,7 @@ class UserMax(Check):
     label = "larger than the user limit"
     remedy = Remedy.FIX
     scope = Scope.TENANT
+    of_owner = True
     queues = False
     private = frozenset({"user_limit", "user_used"})
     redacted = "Larger than the tenant's limit for one user. Clone the job with fewer devices."
@@ -60,6 +61,7 @@ class UserRoom(Check):
     claim = "The owner is below the limit for one user"
     label = "over the user limit"
     scope = Scope.TENANT
+    of_owner = True
     own = True
     private = frozenset({"user_limit", "user_used", "user_reserved", "holder"})
     redacted = "Waiting for another job of its owner to end."
@@ -113,6 +115,7 @@ class UserJobs(Check):
     claim = "The owner is below the limit of concurrent jobs for one user"
     label = "too many jobs of the user at once"
     scope = Scope.TENANT
+    of_owner = True
     own = True
     private = frozenset({"user_jobs_limit", "user_jobs_used", "user_jobs_reserved", "holder"})
     redacted = "Waiting for another job of its owner to end."

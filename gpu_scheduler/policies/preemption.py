@@ -21,6 +21,8 @@ PREEMPTS = Priority.URGENT
 """The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
 PREEMPTED, RECLAIMED = "preempted", "reclaimed"
 """Reasons of the stops."""
+STILL_FREE = 0.75
+"""The part of the sorted runs that can still be ordered, below which they are filtered again."""
 TRIES = 4
 """Sizes of jobs of one tenant and type for which a plan looks in vain for what to reclaim, before it looks no more."""
 
@@ -69,7 +71,9 @@ class Preemption:
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
         self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
-        self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that can be ordered
+        self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
+        self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
+        """By type and class, those of _cheapest of lower classes."""
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
@@ -87,19 +91,20 @@ class Preemption:
             return 0
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
-        candidates, leaving = self._candidates(gang, supply, owns=owns), self._orders.given(gang, slot_type)
         shape = (urgent, "" if urgent and owns else gang.tenant, gang.need, gang.learners.min, gang.topology)
-        if (
-            not (urgent or owns)
-            or not (candidates or leaving or rooms.changed)
-            or shape in rooms.too_small_for
-        ):
+        if not (urgent or owns) or shape in rooms.too_small_for:
+            return 0
+        candidates, leaving = self._candidates(gang, supply, owns=owns), self._orders.given(gang, slot_type)
+        if not (candidates or leaving or rooms.changed):
             return 0
         made = RoomMade(gang, supply, rooms, self._ledger, owns=owns, around_reservations=not urgent)
         for run, order in leaving:
             made.carried_out(run, order)
         victims: list[Running] = []
+        free_to_go = self._orders.free_to_go[slot_type]
         for run in self._own_first(gang, finding, candidates):
+            if run.job not in free_to_go:
+                continue
             if made.suffices():
                 break
             made.without(run)
@@ -142,8 +147,11 @@ class Preemption:
         return cohort is not None and self._ledger.account(run.tenant, run.slot_type).cohort is cohort
 
     def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> list[Running]:
-        """Those that may be stopped for the gang, the first to go first. owns: its tenant's limit covers it."""
+        """Those that may be stopped for the gang, the first to go first, and some that this plan stops already. owns:
+        its tenant's limit covers it."""
         urgent = gang.priority >= PREEMPTS
+        if not self._borrowed:
+            return self._of_lower_classes(gang, supply.slot_type, owns=owns) if urgent else []
 
         def may_go(run: Running) -> bool:
             if urgent and run.priority < gang.priority and (owns or run.tenant == gang.tenant):
@@ -152,11 +160,21 @@ class Preemption:
 
         return [run for run in self._by_cost(supply.slot_type) if may_go(run)]
 
+    def _of_lower_classes(self, gang: Gang, slot_type: str, *, owns: bool) -> list[Running]:
+        """Those that an urgent gang may have stopped while no run borrows; not to be changed."""
+        cheapest, key = self._by_cost(slot_type), (slot_type, gang.priority)
+        known = self._lower.get(key)
+        if known is None or known[0] is not cheapest:
+            known = cheapest, [run for run in cheapest if run.priority < gang.priority]
+            self._lower[key] = known
+        return known[1] if owns else [run for run in known[1] if run.tenant == gang.tenant]
+
     def _by_cost(self, slot_type: str) -> list[Running]:
         """The runs whose lease is over: those on borrowed slots first; the lowest class; the least work lost; the
-        newest. Sorted once; what is ordered in this plan can be ordered no more."""
+        newest. Sorted once; what is ordered in this plan can be ordered no more, and is left out when it is a part of
+        them."""
         free_to_go, known = self._orders.free_to_go[slot_type], self._cheapest.get(slot_type)
-        if known is not None and known[0] == len(free_to_go):
+        if known is not None and len(free_to_go) > known[0] * STILL_FREE:
             return known[1]
         if known is None:
             found = [run for run in free_to_go.values() if run.started_at <= self._leased_until]

@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from gpu_scheduler.checks import Supply
 from gpu_scheduler.ledger import Account, Ledger
-from gpu_scheduler.model import Domain, Gang, Resize, Room, Running, Stop, need_of
+from gpu_scheduler.model import Domain, Gang, Need, Resize, Room, Running, Stop
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
 
@@ -21,6 +21,9 @@ class RoomLeft:
         self._made: list[RoomMade] = []
         self._left: dict[str, Room] = {}
         self._left_of, self._counted = -1, 0  # free slots that _left began with, and how many of _made it has
+        self._fitting: dict[Need, dict[str, int]] = {}  # learners of a size by node, in _left
+        self.free_slots = 0
+        """Those of all nodes, in what ``left`` said last."""
         held: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for run in runs:
             for name in run.nodes:
@@ -50,13 +53,32 @@ class RoomLeft:
         free = self.pool.free
         if free.total != self._left_of:
             self._left, self._left_of, self._counted = dict(free.of), free.total, 0
-        new = self._made[self._counted :]
+            self._fitting.clear()
+            self.free_slots = free.total
+        if self._counted < len(self._made):
+            self._count(self._made[self._counted :])
+        return self._left.copy()
+
+    def _count(self, new: Sequence[RoomMade]) -> None:
+        left, names = self._left, {name for made in new for name in made.touched() if name in self._left}
+        self.free_slots -= sum(left[name][0] for name in names)
         for made in new:  # all of them first: a gang may be where runs leave that shrink for another one
-            made.vacate(self._left)
+            made.vacate(left)
         for made in new:
-            made.fill(self._left)
+            made.fill(left)
         self._counted = len(self._made)
-        return dict(self._left)
+        self.free_slots += sum(left[name][0] for name in names)
+        for need, fitting in self._fitting.items():
+            for name in names:
+                fitting[name] = learners_in(left[name], need)
+
+    def fitting(self, need: Need) -> dict[str, int]:
+        """How many learners of this size fit into what ``left`` said last, by node; for the caller to change."""
+        known = self._fitting.get(need)
+        if known is None:
+            fit = {room: learners_in(room, need) for room in set(self._left.values())}
+            known = self._fitting[need] = {name: fit[room] for name, room in self._left.items()}
+        return known.copy()
 
     def place_all(self, made: RoomMade) -> bool:
         """Place this gang, those before it, and the runs that start again after them, as plans will, one after the
@@ -129,9 +151,12 @@ class RoomMade:
         self._need = rooms.pool.need(gang)
         self._owed = rooms.owed
         self._before, self._rooms, self.owns = rooms.left(), rooms, owns
+        self._fitting, self._free_slots = rooms.fitting(self._need), rooms.free_slots
         if around_reservations:
             for name in rooms.pool.kept_for_others(gang):
-                self._before.pop(name, None)
+                if (kept := self._before.pop(name, None)) is not None:
+                    self._free_slots -= kept[0]
+                    del self._fitting[name]
         self.slots = Counter({gang.tenant: gang.asked})
         self.jobs = Counter({gang.tenant: 1})
         self.users = Counter({(gang.tenant, gang.user): gang.asked})
@@ -145,11 +170,9 @@ class RoomMade:
         self._domains = rooms.pool.domains(level) if level is not None else {}
         self._learners: Counter[Domain] = Counter()  # those that fit, by domain
         self._large_enough = 0  # domains
-        self._fitting: dict[str, int] = {}
         self._nodes: dict[str, int] | None = None  # of nodes(), once asked for
         self._placed_back: list[tuple[Running, str, int]] | None = None  # of placed()
         self._fit_all()
-        self._free_slots = sum(room[0] for room in self._before.values())
         self._vacated_slots: Counter[str] = Counter()  # by node, what is free in addition
 
     @property
@@ -163,8 +186,7 @@ class RoomMade:
 
     def _fit_all(self) -> None:
         """Count every node once, at the beginning."""
-        need, domains = self._need, self._domains
-        self._fitting = {name: learners_in(room, need) for name, room in self._before.items()}
+        domains = self._domains
         if not domains:
             self._learners[()] = sum(self._fitting.values())
         else:
@@ -295,6 +317,12 @@ class RoomMade:
         for run, name, times in self._places_back() or ():
             rooms[name] = minus(rooms[name], self._pool.need(run.gang), times)
 
+    def touched(self) -> Iterator[str]:
+        """The nodes on which it changes anything."""
+        yield from self._gone
+        yield from self.nodes()
+        yield from (name for _, name, _ in self._places_back() or ())
+
     def vacate(self, rooms: dict[str, Room]) -> None:
         """Change these rooms as all that leave do."""
         for name in self._gone:
@@ -382,10 +410,9 @@ class RoomMade:
         self.jobs[run.tenant] += sign
 
     def _vacated(self, name: str, room: Room) -> Room:
-        freed = [0, 0, 0]
+        slots = cpus = memory = 0
         for run in self._gone[name]:
-            freed = [sum(pair) for pair in zip(freed, self._pool.need(run.gang), strict=True)]
-        slots, cpus, memory = (
-            max(0, more - owed) for more, owed in zip(freed, self._owed[name], strict=True)
-        )
-        return plus(room, need_of(slots, cpus, memory))
+            need = self._pool.need(run.gang)
+            slots, cpus, memory = slots + need[0], cpus + need[1], memory + need[2]
+        owed = self._owed[name]
+        return plus(room, (max(0, slots - owed[0]), max(0, cpus - owed[1]), max(0, memory - owed[2])))

@@ -67,10 +67,10 @@ def _source() -> str:
     return found.hexdigest()
 
 
-def check_newest(at_most: int, job: str = "") -> Iterator[Checked]:
-    """Plan the newest stored snapshots again, or those that decided something for a job; the newest first. Changes
-    nothing."""
-    rows = DecidedPlan.objects.order_by("-pk")
+def check_newest(at_most: int, job: str = "", snapshot: str = "") -> Iterator[Checked]:
+    """Plan the newest stored snapshots again, or those that decided something for a job, or of a digest that begins
+    like this; the newest first. Changes nothing."""
+    rows = DecidedPlan.objects.filter(digest__startswith=snapshot).order_by("-pk")
     if job:
         rows = rows.filter(digest__in=_digests(job))
     return map(_checked, rows[:at_most].iterator(chunk_size=20))

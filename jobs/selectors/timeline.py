@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db.models import Q
 
-from jobs.models import ClusterNode, Job, NodeChange
+from jobs.models import ClusterNode, DecidedPlan, Job, NodeChange
 from jobs.selectors.demand import Use, Wait, events_removed_between, uses_between, waits_between
 from jobs.selectors.jobs import shared_ids
 from jobs.selectors.platform_stops import stops_between
@@ -24,6 +25,8 @@ UNKNOWN = "unknown"
 """The state of a node before the first line of its history."""
 MOST = 40_000
 """Attempts or waits that are read for one answer: about a second's work."""
+MOST_PLANS = 8
+"""Plans that are named for one gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,23 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """A plan that decided something: the digest of its snapshot, and whether that is kept, so that it can be made
+    again."""
+
+    digest: str
+    at: datetime
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Why nothing more ran on a node from a time until another.
 
     others: how many jobs of others waited for its type. stops: when the platform was stopped. removed: jobs of that
     time whose events were removed by a retention rule, so that their reasons are unknown; purged: deleted jobs of that
-    time may be gone altogether.
+    time may be gone altogether. plans: those that decided something in this time, and the last one before it, which
+    what held then follows from; the newest first, of more_plans further ones none is named.
     """
 
     node: str
@@ -80,6 +94,8 @@ class Gap:
     stops: tuple[tuple[datetime, datetime], ...]
     removed: int
     purged: bool
+    plans: tuple[Decided, ...] = ()
+    more_plans: int = 0
 
     @property
     def complete(self) -> bool:
@@ -163,6 +179,7 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
     sees = _sees(user)
     shown = {wait.job for wait in waits if sees(wait)}
     names = dict(Job.objects.filter(pk__in=shown, deleted_at=None).values_list("pk", "name"))
+    plans, more_plans = _plans(start, end)
     return Gap(
         node,
         row.slot_type,
@@ -174,7 +191,19 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
         tuple(stops_between(start, end)),
         events_removed_between(start, end),
         now - start > timedelta(days=settings.LUTHIER_RETENTION_DAYS),
+        plans,
+        more_plans,
     )
+
+
+def _plans(start: datetime, end: datetime) -> tuple[tuple[Decided, ...], int]:
+    """What the answer about a gap follows from. A digest says nothing of whose jobs the plan was about."""
+    rows = DecidedPlan.objects.order_by("-at", "-pk")
+    named = rows.annotate(kept=Q(snapshot__isnull=False)).values_list("digest", "at", "kept")
+    within = rows.filter(at__gte=start, at__lt=end)
+    found = [*named.filter(at__gte=start, at__lt=end)[: MOST_PLANS - 1], *named.filter(at__lt=start)[:1]]
+    more = max(0, within.count() - (MOST_PLANS - 1))
+    return tuple(Decided(*row) for row in found), more
 
 
 def _sees(user: access.Person) -> Callable[[Use | Wait], bool]:

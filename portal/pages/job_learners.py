@@ -133,7 +133,7 @@ def panel(job: Job, view: View, n: int, now: datetime) -> dict[str, Any]:
         "learner_rows": learners,
         "attempt": n,
         "attempt_numbers": _offered(max(1, job.attempt), n),
-        "strip": strip(job, learners, over=over),
+        "strip": strip(job, attempt, learners, over=over),
         "slowest": max((one for one in learners if one.slow), key=lambda one: one.slow or 0, default=None),
         "start": start(attempt, [one.row for one in learners], now) if attempt else None,
         "starting": STARTING,
@@ -161,12 +161,16 @@ def sizes(job: Job, now: datetime) -> Steps | None:
     return steps(sorted(moves), total=held, capacity=size.max, first=newest[-1].opened_at, last=last)
 
 
-def strip(job: Job, learners: Sequence[LearnerRow], *, over: bool) -> list[Kpi]:
+def strip(job: Job, attempt: Attempt | None, learners: Sequence[LearnerRow], *, over: bool) -> list[Kpi]:
     """The gang in a few numbers; nothing before its first learner."""
     if not learners:
         return []
     times = {one.row.rank: one.step_time for one in learners if one.step_time is not None}
     cells = [_gang(learners, over=over)]
+    if attempt is not None and attempt.batch:
+        cells.append(
+            Kpi("Batch", f"{attempt.batch:,}", f"samples in a step, {attempt.micro_batch:,} at once")
+        )
     if times:
         usual = median_low(times.values())
         reporting = f"{len(times)} of {len(learners)} learners report" if len(times) < len(learners) else ""

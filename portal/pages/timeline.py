@@ -36,6 +36,7 @@ MONDAY = datetime(2000, 1, 3, tzinfo=UTC)
 LEAST_IDLE = 0.05
 """Slots that are idle on average, from which on a part has a gap."""
 JOBS_SHOWN = 20
+DIGEST_SHOWN = 12
 STATES = {
     NodeChange.State.DOWN: "down",
     NodeChange.State.CORDONED: "cordoned",
@@ -245,6 +246,7 @@ def _why(found: Gap | None) -> dict[str, Any] | None:
         "sentences": list(_sentences(found)),
         "jobs": [{"job": each, "reason": label_of(each.reason)} for each in found.jobs[:JOBS_SHOWN]],
         "more": max(0, len(found.jobs) - JOBS_SHOWN),
+        "plans": [{"plan": each, "short": each.digest[:DIGEST_SHOWN]} for each in found.plans],
     }
 
 

@@ -130,7 +130,8 @@ def quota_changes_apply(
             _applied(change, tenants[change.tenant], rows.get((tenants[change.tenant].pk, change.gpu_type)))
             for change in changes
         )
-        _refuse_below_guarantees(applied, tenants)
+        if wrong := below_guarantees(applied):
+            raise FieldsInvalid(errors=wrong)
         totals = totals_of(applied, capacity, overcommit)
         change_set = None if dry_run else uuid.uuid4()
         if change_set:
@@ -221,16 +222,19 @@ def _terms_now(change: Change, tenant: Tenant, row: Quota | None) -> dict[str, T
     return {name: getattr(row, name) if row else usual for name, usual in TERMS.items()}
 
 
-def _refuse_below_guarantees(applied: Sequence[Applied], tenants: Mapping[str, Tenant]) -> None:
-    """What a tenant guarantees to its projects it must have."""
-    shares = ProjectShare.objects.filter(project__tenant__in=[tenant.pk for tenant in tenants.values()])
+def below_guarantees(
+    applied: Sequence[Applied], tried: Mapping[tuple[str, str], int] | None = None
+) -> list[dict[str, Any]]:
+    """What is wrong with each limit that would be lowered below what the tenant guarantees to its projects. tried: by
+    tenant and type, sums of guarantees in place of those that are set."""
+    shares = ProjectShare.objects.filter(project__tenant__slug__in={one.tenant for one in applied})
     sums = {
         (slug, gpu_type): total
         for slug, gpu_type, total in shares.order_by()
         .values_list("project__tenant__slug", "gpu_type")
         .annotate(Sum("guarantee"))
-    }
-    wrong = [
+    } | dict(tried or {})
+    return [
         problem(
             f"changes[{index}].limit",
             "below_guarantees",
@@ -241,8 +245,6 @@ def _refuse_below_guarantees(applied: Sequence[Applied], tenants: Mapping[str, T
         for index, one in enumerate(applied)
         if one.new_limit < min(one.old_limit, sums.get((one.tenant, one.gpu_type), 0))
     ]
-    if wrong:
-        raise FieldsInvalid(errors=wrong)
 
 
 def _applied(change: Change, tenant: Tenant, row: Quota | None) -> Applied:

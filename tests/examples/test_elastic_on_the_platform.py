@@ -109,3 +109,34 @@ def test_an_elastic_job_shrinks_for_others_and_grows_when_they_leave(tmp_path: P
     alone = Program(tmp_path / "alone", "gang-numpy", "sklearn", ["train.py"], {"STEPS": str(max(seen))})
     expected = losses(alone.run())
     assert {step: expected[step] for step in seen} == pytest.approx(seen, rel=1e-3), "the same training"
+
+
+def test_with_a_range_of_batches_each_size_trains_with_the_batch_that_was_chosen_for_it(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    share(data)
+    with running(data, nodes="node-a:cpu:4") as platform:
+        client = platform.client("alice")
+        limit = {"tenant": client.tenant, "gpu_type": "cpu", "limit": 4}
+        platform.client("admin").post("/quota-changes", {"changes": [limit], "reason": "All of it"})
+        spec = elastic("batches")
+        spec["resources"] |= {"batch": {"min": 32, "max": 256}}
+        job = client.submit(spec)["id"]
+        has(client, job, 1)  # nothing is known of it yet
+        has(client, job, 4)  # maybe with two in between
+        client.post(f"/jobs/{job}/halt")
+        client.wait_state(job, "HALTED", within_s=90)
+
+        attempts = [each for each in reversed(attempts_of(client, job)) if each["processing_at"]]
+        batches = [attempt["batch"] for attempt in attempts]
+        assert batches[0] == 32, "the smallest, which is known to train well"
+        assert 32 < batches[-1] <= 256, "more learners compute more samples in a step"
+        for attempt in attempts:
+            printed = client.raw_log(job, attempt=attempt["n"]).decode()
+            assert f"batch {attempt['batch']}, {attempt['micro_batch']} at once" in printed
+            assert attempt["micro_batch"] <= 32, "no learner computes more at once than one has before"
+        events = client.get(f"/jobs/{job}/events", page_size=200)["items"]
+        placed = " ".join(event["message"] for event in events)
+        assert all(f", batch {batch}" in placed for batch in batches)

@@ -251,6 +251,7 @@ def test_what_is_sorted_and_counted_once_decides_as_if_that_were_done_for_each_j
         return sorted((each for each in runs if each.started_at <= self._leased_until), key=self._cost)
 
     def node_by_node(self: RoomMade) -> None:
+        self._fitting.clear()
         for name, room in self._before.items():
             self._set_fitting(name, learners_in(room, self._need))
 

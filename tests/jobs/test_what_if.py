@@ -94,6 +94,22 @@ def test_shares_of_projects_that_cannot_be_set_are_noted(held_back: str) -> None
     assert seen["overcommitted"] == [], "with the limit that is tried"
 
 
+def test_a_limit_below_what_projects_are_guaranteed_is_noted(held_back: str) -> None:
+    assert answer("--limit", "vision-lab:cpu=1")["overcommitted"] == [
+        "the tenant's projects are guaranteed 2: lower these first"
+    ]
+    assert answer("--limit", "vision-lab:cpu=2")["overcommitted"] == []
+    lowered = answer("--limit", "vision-lab:cpu=1", "--guarantee", "vision-lab/speech:cpu=0")
+    assert lowered["overcommitted"] == [], "with the guarantees that are tried"
+    raised = answer("--limit", "vision-lab:cpu=1", "--guarantee", "vision-lab/speech:cpu=1")
+    assert "the tenant's projects are guaranteed 2: lower these first" in raised["overcommitted"]
+    none = answer("--limit", "vision-lab:cpu=0", "--guarantee", "vision-lab/speech:cpu=0")
+    assert none["overcommitted"] == ["the tenant's projects are guaranteed 1: lower these first"]
+    assert answer("--limit", "vision-lab:cpu=1", "--project-limit", "vision-lab/speech:cpu=1")[
+        "overcommitted"
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

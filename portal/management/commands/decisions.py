@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
+from string import hexdigits
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -35,13 +36,21 @@ class Command(BaseCommand):
             "--newest", type=int, default=100, metavar="N", help="how many plans; default: 100"
         )
         parser.add_argument("--job", default="", help="only plans that decided something for this job")
+        parser.add_argument(
+            "--snapshot",
+            default="",
+            metavar="DIGEST",
+            help="only plans of snapshots whose digest begins like this, as the cluster's timeline shows it",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON, a line for each plan")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 1 <= options["newest"] <= MOST:
             raise CommandError(f"--newest: a number from 1 to {MOST:,}.")
         found: Counter[Verdict] = Counter()
-        for each in check_newest(options["newest"], options["job"]):
+        if not all(letter in hexdigits for letter in options["snapshot"]):
+            raise CommandError("--snapshot: a digest, or how it begins: digits, and letters from a to f.")
+        for each in check_newest(options["newest"], options["job"], options["snapshot"].lower()):
             found[each.verdict] += 1
             if options["json"]:
                 self.stdout.write(json.dumps(asdict(each) | {"at": each.at.isoformat()}))
@@ -69,6 +78,6 @@ def _line(each: Checked) -> str:
 def _sum(found: Counter[Verdict]) -> str:
     total = found.total()
     if not total:
-        return "No plan that decided something is stored, or none for this job."
+        return "No plan that decided something is stored, or none for this job or of this snapshot."
     parts = ", ".join(f"{count} {WORDS[verdict]}" for verdict, count in found.items())
     return f"{'1 plan' if total == 1 else f'{total} plans'}: {parts}."

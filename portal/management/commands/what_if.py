@@ -27,7 +27,7 @@ from jobs.selectors.what_if import Affected, would_start
 from tenants.errors import Overcommitted
 from tenants.models import Quota, Tenant
 from tenants.services.projects import WHOLE, Change, project_changes_tried, projects_of
-from tenants.services.quotas import Applied, totals_of
+from tenants.services.quotas import Applied, below_guarantees, totals_of
 
 LimitOf = tuple[str, str, int]
 ShareOf = tuple[str, str, str, int | None]
@@ -141,19 +141,36 @@ def _by_type(limits: list[LimitOf]) -> dict[tuple[str, str], int]:
     return {(tenant, slot_type): slots for tenant, slot_type, slots in limits}
 
 
-def _overcommitted(
-    limits: list[LimitOf], current: dict[tuple[str, str], int], capacity: dict[str, int]
+def _unsettable(
+    limits: list[LimitOf],
+    current: dict[tuple[str, str], int],
+    capacity: dict[str, int],
+    guaranteed: Mapping[tuple[str, str], int],
 ) -> list[str]:
-    """A sentence for each type whose limits would be refused because they sum to too much."""
+    """A sentence for each type whose limits would be refused because they sum to too much, and for each limit that is
+    less than what the tenant guarantees to its projects. guaranteed: the sums of those that are tried, by tenant and
+    type."""
     applied = [
         Applied(tenant, kind, current.get((tenant, kind), 0), slots, 0)
         for (tenant, kind), slots in _by_type(limits).items()
     ]
+    found = {wrong["message"] for wrong in below_guarantees(applied, guaranteed)}
     try:
         totals_of(applied, capacity, settings.LUTHIER_OVERCOMMIT_MAX)
     except Overcommitted as error:
-        return sorted({wrong["message"] for wrong in error.details["errors"]})
-    return []
+        found |= {wrong["message"] for wrong in error.details["errors"]}
+    return sorted(found)
+
+
+def _guaranteed(shares: list[ShareOf]) -> dict[tuple[str, str], int]:
+    """By tenant and type, the sum of what all its projects are guaranteed with these."""
+    sums = {}
+    for of in Tenant.objects.filter(slug__in={tenant for tenant, _, _, _ in shares}):
+        tried = {(project, kind): slots for tenant, project, kind, slots in shares if tenant == of.slug}
+        known = {key: terms.get("guarantee") for key, terms in projects_of(of).items()} | tried
+        for kind in {kind for _, kind in tried}:
+            sums[of.slug, kind] = sum(slots or 0 for (_, each), slots in known.items() if each == kind)
+    return sums
 
 
 def _refuse_unknown(option: str, named: set[str]) -> None:
@@ -256,7 +273,7 @@ class Command(BaseCommand):
                     f"{option}: no type {', '.join(foreign)}; there are {', '.join(sorted(types)) or 'none'}."
                 )
         divided, unsettable = _divided(shares, current | _by_type(limits))
-        notes = _overcommitted(limits, current, capacity) + unsettable
+        notes = _unsettable(limits, current, capacity, _guaranteed(options["guarantee"])) + unsettable
         if options["replay"] is not None:
             self._replay(limits, divided, notes, options)
             return

@@ -181,6 +181,11 @@ def test_the_command_says_what_came_of_it(world: World) -> None:
     one_pass()
     assert "1 plan: 1 the same" in shown("--job", job.pk)
     assert '"verdict": "same"' in shown("--json")
+    digest = DecidedPlan.objects.get().digest
+    assert "1 plan: 1 the same" in shown("--snapshot", digest[:12].upper())
+    assert "No plan" in shown("--snapshot", ("1" if digest[0] == "0" else "0") + digest[1:12])
+    with pytest.raises(CommandError, match="--snapshot: a digest"):
+        shown("--snapshot", "100%")
     DecidedPlan.objects.update(decided={"starts": [], "stops": [], "resizes": [], "reserved": []})
     with pytest.raises(CommandError, match="1 plan"):
         shown()

@@ -121,6 +121,16 @@ def test_the_size_of_an_elastic_job_is_drawn_over_its_attempts(alice: User, sign
     assert job_learners.sizes(job_of(job), after(200)) is None
 
 
+def test_the_batch_that_was_chosen_for_an_attempt_is_shown_with_it(alice: User, signed_in: SignIn) -> None:
+    job: Job = factories.job(owner=alice, state=State.PROCESSING, learners=2)
+    client, at = signed_in(alice), f"/t/{job.tenant.slug}/jobs/{job.pk}/learners"
+    assert "samples in a step" not in markup(client.get(at)), "the program has its own"
+    Attempt.objects.filter(job=job).update(batch=4096, micro_batch=512)
+    page = " ".join(markup(client.get(at)).split())
+    assert "4,096" in page
+    assert "samples in a step, 512 at once" in page
+
+
 def job_of(job: Job) -> Job:
     return Job.objects.get(pk=job.pk)
 

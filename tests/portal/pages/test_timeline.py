@@ -13,7 +13,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from gpu_scheduler.model import WaitReason
-from jobs.models import ClusterNode, Job, NodeChange, PlatformStop
+from jobs.models import ClusterNode, DecidedPlan, Job, NodeChange, PlatformStop
 from jobs.selectors import demand
 from jobs.selectors import timeline as selected
 from portal.pages import timeline
@@ -255,3 +255,30 @@ def test_a_large_cluster_is_drawn_in_pages(
     assert "Nodes 2 to 2 of 2" in markup(client.get(PAGE, {"nodes": "2"}))
     for text in ("9", "-1", "two", "9" * 30):
         assert len(nodes(client, nodes=text)) == 1
+
+
+def test_a_gap_names_the_snapshots_that_its_answer_follows_from(
+    signed_in: SignIn, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last before it, and those in it; none after it. Of many, the newest."""
+    for n, (hour, kept) in enumerate([(1, True), (2, False), (3.5, True), (4, False), (5, True)]):
+        row = DecidedPlan.objects.create(
+            digest=f"{n}abcdef" * 9,
+            policy="fair_share",
+            program="",
+            decided={},
+            snapshot=b"x" if kept else None,
+        )
+        DecidedPlan.objects.filter(pk=row.pk).update(at=at(hour))
+    page = why(signed_in(alice), "node-a", 3, 5)
+    found = page.context["timeline"]["why"]
+    assert [each["short"] for each in found["plans"]] == ["3abcdef3abcd", "2abcdef2abcd", "1abcdef1abcd"]
+    html = markup(page)
+    assert "/help/scheduling#decisions-can-be-made-again" in html
+    assert 'id="decisions-can-be-made-again"' in markup(signed_in(alice).get("/help/scheduling"))
+    assert html.count("(not kept)") == 2
+    monkeypatch.setattr(selected, "MOST_PLANS", 2)
+    found = why(signed_in(alice), "node-a", 3, 5).context["timeline"]["why"]
+    assert [each["short"] for each in found["plans"]] == ["3abcdef3abcd", "1abcdef1abcd"]
+    assert found["gap"].more_plans == 1
+    assert why(signed_in(alice), "node-a", 0, 1).context["timeline"]["why"]["plans"] == []

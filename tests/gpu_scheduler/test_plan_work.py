@@ -1,0 +1,81 @@
+"""How much a plan counts: what stays within bounds for thousands of jobs, in calls and not in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler import rooms
+from gpu_scheduler.checks.nodes import Capacity
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.model import Priority
+from gpu_scheduler.policies import room
+from tests.gpu_scheduler.worlds import gang, nodes, running, snapshot
+
+NODES = 60
+
+
+class Calls:
+    """A function that counts how often it is called."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function, self.count = function, 0
+
+    def __call__(self, *args: object) -> object:
+        self.count += 1
+        return self._function(*args)
+
+
+def test_a_stop_for_one_job_has_only_the_nodes_counted_again_that_it_touches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"a{i}" for i in range(NODES)]
+    victims = [running(f"r{name}", name, slots=4) for name in names]
+    victims = [replace(run, gang=replace(run.gang, priority=Priority.LOW)) for run in victims]
+    urgent = [gang(f"j{i:02}", 1, 4, tenant="green", priority=Priority.URGENT) for i in range(NODES)]
+    before = snapshot(nodes(**dict.fromkeys(names, 4)), urgent, victims, limits={"green": 4 * NODES})
+    counted = Calls(rooms.learners_in)
+    monkeypatch.setattr(room, "learners_in", counted)
+    assert len(plan(before).stops) == NODES
+    assert counted.count < 6 * NODES, "not every node for each of the jobs"
+
+
+def test_the_rooms_of_nodes_that_all_differ_are_sorted_once_for_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {f"a{i:02}": i + 1 for i in range(NODES)}
+    waiting = [gang(f"j{i:02}", 1, 1) for i in range(NODES)]
+    before = snapshot(nodes(**names), waiting, limits={"red": 10_000})
+    counted = Calls(rooms.learners_in)
+    monkeypatch.setattr(rooms, "learners_in", counted)
+    assert len(plan(before).starts) == NODES
+    assert counted.count < NODES * NODES / 2, "not every distinct node for each start"
+
+
+def test_what_users_wait_for_alike_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [gang(f"j{i}", 1, 4, user=f"u{i}") for i in range(8)]
+    before = snapshot(nodes(a1=4), waiting, [running("r1", "a1", slots=4)])
+    before = replace(before, quotas=tuple(replace(quota, user_limit=8) for quota in before.quotas))
+    said = Calls(Capacity.sentence)
+    monkeypatch.setattr(Capacity, "sentence", lambda check, finding: said(check, finding))
+    waits = plan(before).waits
+    assert len(waits) == 8
+    assert {wait.message for wait in waits} == {
+        "Waiting for capacity: 0 of 4 a100 GPUs free, this job needs 4."
+    }
+    assert said.count == 1
+    meters = [check["used"] for wait in waits for check in wait.checks() if check["check"] == "user_quota"]
+    assert meters == [0] * 8, "but each list is the user's own"
+
+
+def test_starts_are_counted_once_while_nothing_is_reserved() -> None:
+    draft = Draft(snapshot(nodes(a1=4, a2=4), [gang("j1"), gang("j2", 1, 4)]))
+    pool = draft.pools["a100"]
+    assert pool.unreserved is pool.free
+    draft.start(gang("j1"), "a100")
+    assert (pool.free.total, pool.unreserved.total) == (7, 7)
+    draft.reserve_nodes(gang("j2", 1, 4), "a100", {"a2": 1})
+    assert (pool.free.total, pool.unreserved.total) == (7, 3)
