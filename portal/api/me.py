@@ -14,15 +14,17 @@ from portal.api.fields import (
     ROLES,
     TENANT_STATES,
     PagedQuery,
+    StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
 from tenants import access, tokens, two_factor
-from tenants.errors import FieldsInvalid, problem
+from tenants.errors import FieldsInvalid, NotAllowed, problem
 from tenants.models import Tenant, Token, User
 from tenants.roles import Role
+from tenants.services.users import preference_set
 
 
 class MyTenantSerializer(ReadSerializer):
@@ -90,6 +92,42 @@ def me(call: Call) -> dict[str, Any]:
     With a token: only its own tenant, and at most its maximum role.
     """
     return MeSerializer.render(call.user, call.user)
+
+
+class PreferencesSerializer(ReadSerializer):
+    shortcuts = serializers.BooleanField(help_text="whether single keys are shortcuts on the pages")
+
+
+class PreferencesRequest(StrictSerializer):
+    shortcuts = StrictBooleanField()
+
+
+def _to_change_own(call: Call) -> None:
+    if not access.has_whole_token(call.user):
+        raise NotAllowed("This request's token is limited: it cannot change the settings of its user.")
+
+
+def _preferences(user: User) -> dict[str, Any]:
+    return PreferencesSerializer.render({"shortcuts": bool(user.preferences.get("shortcuts", True))})
+
+
+@operation(Out=PreferencesSerializer, response_example={"shortcuts": True})
+def preferences_get(call: Call) -> dict[str, Any]:
+    """Your settings of the pages that belong to your account. The theme belongs to each browser."""
+    return _preferences(call.user)
+
+
+@operation(
+    authorize=_to_change_own,
+    In=PreferencesRequest,
+    Out=PreferencesSerializer,
+    request_example={"shortcuts": False},
+    response_example={"shortcuts": False},
+)
+def preferences_change(call: Call) -> dict[str, Any]:
+    """Change them; not with a token that is limited to a tenant or a role."""
+    preference_set(call.user, "shortcuts", call.data["shortcuts"])
+    return _preferences(call.user)
 
 
 class TokenSerializer(ReadSerializer):

@@ -48,6 +48,7 @@ EVERYWHERE: dict[str, Operation] = dict.fromkeys(("get", "post", "put", "patch",
 
 urlpatterns = [
     path("me", resource(get=me.me)),
+    path("me/preferences", resource(get=me.preferences_get, patch=me.preferences_change)),
     path("me/tokens", resource(get=me.token_list, post=me.token_create)),
     path("me/tokens/<str:token_id>", resource(delete=me.token_revoke)),
     path("me/secrets", resource(get=secrets.own_list)),

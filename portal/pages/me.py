@@ -21,9 +21,10 @@ from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
 from tenants import access, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
-from tenants.models import Token, User
+from tenants.models import Token
 from tenants.services.members import member_accept
 from tenants.services.sessions import Ended, session_end, sessions_end
+from tenants.services.users import preference_set
 
 DAY_S = 24 * 3600
 YEAR_S = 365 * DAY_S
@@ -70,8 +71,7 @@ def appearance(request: HttpRequest) -> HttpResponse:
         answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
     else:
         answer.delete_cookie("theme", samesite="Lax")
-    user.preferences = {**user.preferences, "shortcuts": request.POST.get("shortcuts") == "on"}
-    User.objects.filter(pk=user.pk).update(preferences=user.preferences)
+    preference_set(user, "shortcuts", request.POST.get("shortcuts") == "on")
     messages.success(request, "Saved.")
     return answer
 

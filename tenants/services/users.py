@@ -288,6 +288,14 @@ def _signs_in_by_provider() -> Q:
     return Q(pk__in=used_links().values("user"))
 
 
+def preference_set(user: User, name: str, value: Any) -> None:
+    """Change one of the caller's own preferences, and no other that is changed at the same time."""
+    with transaction.atomic():
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        user.preferences = {**row.preferences, name: value}
+        User.objects.filter(pk=user.pk).update(preferences=user.preferences)
+
+
 def _note_reset(user: User) -> None:
     """For the next sign-in, which shows it to the user."""
     User.objects.filter(pk=user.pk).update(

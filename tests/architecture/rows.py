@@ -115,6 +115,8 @@ UPLOAD = (
 T, J = "tenants/<str:t>", "jobs/<str:job_id>"
 API: dict[str, Row] = {
     "GET me": Row(ANY_USER),
+    "GET me/preferences": Row(ANY_USER),
+    "PATCH me/preferences": Row(ANY_USER, body={"shortcuts": False}),
     "GET me/tokens": Row(ANY_USER),
     "POST me/tokens": Row(ANY_USER, body={"name": "x"}),
     "DELETE me/tokens/<str:token_id>": Row(OWN_THING),

@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from jobs.models import IdempotentResponse
 from portal.api.auth import WRONG_TOKENS_A_MINUTE
-from tenants.models import AuditEntry, Membership, Token
+from tenants.models import AuditEntry, Membership, Token, User
+from tenants.services.users import RESET_NOTED, preference_set
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
 
@@ -26,6 +27,37 @@ def test_me_names_tenants_with_role_and_permissions(alice: Api) -> None:
             "permissions": ["submit", "view"],
         }
     ]
+
+
+def test_shortcuts_are_turned_off_for_the_pages_and_nothing_else_changes(alice: Api, people: People) -> None:
+    path = "/me/preferences"
+    assert alice.get(path).json() == {"shortcuts": True}
+    noted = {RESET_NOTED: "2026-11-21T09:00:00+00:00"}
+    User.objects.filter(pk=people.alice.pk).update(preferences=noted)
+    assert alice.patch(path, {"shortcuts": False}).json() == {"shortcuts": False}
+    people.alice.refresh_from_db()
+    assert people.alice.preferences == noted | {"shortcuts": False}
+    assert alice.get(path).json() == {"shortcuts": False}
+    for wrong in (
+        {},
+        {"shortcuts": "no"},
+        {"shortcuts": 0},
+        {"shortcuts": None},
+        {"theme": "dark", "shortcuts": True},
+    ):
+        answer = alice.patch(path, wrong)
+        assert (answer.status_code, len(answer.json()["errors"])) == (400, 1)
+    limited = Api(secret=alice.post("/me/tokens", {"name": "ci", "role": "viewer"}).json()["secret"])
+    assert limited.patch(path, {"shortcuts": True}).status_code == 403
+    assert limited.get(path).json() == {"shortcuts": False}
+
+
+def test_preferences_that_change_at_the_same_time_are_both_kept(people: People) -> None:
+    earlier = User.objects.get(pk=people.alice.pk)
+    preference_set(people.alice, "shortcuts", False)
+    preference_set(earlier, "other", 1)
+    people.alice.refresh_from_db()
+    assert people.alice.preferences == {"shortcuts": False, "other": 1}
 
 
 def test_a_secret_is_shown_once_and_is_valid(alice: Api) -> None:
