@@ -332,7 +332,9 @@ def test_a_job_that_waits_in_a_changed_project_gets_an_event(
     ]
     waits.refresh_from_db()
     assert waits.event_seq == 2
-    assert [numbers for _, numbers, _ in events_of(on_gpus)] == [{**added, "changes": [added]}], "not of its type"
+    assert [numbers for _, numbers, _ in events_of(on_gpus)] == [{**added, "changes": [added]}], (
+        "not of its type"
+    )
     assert [events_of(job) for job in beside] == [[]] * 5
     change(manager, whole("vision", 2))
     assert (len(events_of(waits)), len(asked)) == (1, 1), "nothing changed"
