@@ -566,3 +566,9 @@ def test_on_a_phone_every_value_of_a_token_and_an_account_has_its_heading(
     for row in rows:
         cells = re.findall(r"<td[^>]*>", row)[1:-1]
         assert [cell for cell in cells if "data-label=" not in cell and "hide-on-phone" not in cell] == []
+
+
+def test_the_profile_of_a_user_without_a_tenant_says_where_tokens_are(signed_in: SignIn, admin: User) -> None:
+    page = markup(signed_in(admin).get("/me"))
+    assert "you are not a member of a tenant" in page
+    assert "Manage tokens per tenant" not in page
