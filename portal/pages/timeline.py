@@ -171,7 +171,8 @@ def _node(node: NodeTime, frame: Frame) -> dict[str, Any]:
         "name": node.name,
         "slots": node.slots,
         "unit": humanize.unit(node.slot_type, node.slots),
-        "used": 100 * sum(held) / (slots * len(held)),
+        "used": _used(node, slots, held, frame),
+        "partly_known": any(phase.state == UNKNOWN for phase in node.phases),
         "bands": [
             *_bands("part-used", node.visible, [0.0] * len(held), slots),
             *_bands("part-others", node.others, node.visible, slots),
@@ -183,6 +184,21 @@ def _node(node: NodeTime, frame: Frame) -> dict[str, Any]:
             if value > LEAST_IDLE
         ],
     }
+
+
+def _used(node: NodeTime, slots: int, held: Sequence[float], frame: Frame) -> float | None:
+    """Percent of the slots that were held, of the time in which it is known what the node was; None: it never is."""
+    lengths = [
+        min(phase.until, frame.now) - phase.since
+        for phase in node.phases
+        if phase.state != UNKNOWN and phase.since < frame.now
+    ]
+    known = sum(lengths, timedelta())
+    if not known:
+        return None
+    # Of the last part, only what is over was averaged.
+    taken = sum(held[:-1]) * frame.part + held[-1] * (frame.now - frame.end + frame.part)
+    return min(100.0, 100 * (taken / known) / slots)
 
 
 def _bands(kind: str, values: Sequence[float], below: Sequence[float], slots: int) -> list[Band]:

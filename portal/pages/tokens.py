@@ -60,7 +60,7 @@ def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     who: Any = request.user
     if request.method == "GET":
         return _page(request, tenant, form=True)
-    values, problems = _read(request)
+    values, problems = _read(request, who)
     account = request.POST.get("account", "")
     if problems:
         return _page(
@@ -162,7 +162,7 @@ def _made(request: HttpRequest) -> dict[str, Any] | None:
     return made | {"expiry": datetime.fromisoformat(made["expiry"]) if made["expiry"] else None}
 
 
-def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
+def _read(request: HttpRequest, user: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """The form's values, and what is wrong with them by field."""
     name = request.POST.get("name", "").strip()
     problems: dict[str, str] = {}
@@ -176,6 +176,8 @@ def _read(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
     if days not in {str(count) for count, _ in PERIODS}:
         problems["days"] = "Choose one of the periods."
         days = str(tokens.DEFAULT_DAYS)
+    if passwords.asked_of(user) and not request.POST.get("password"):
+        problems |= {"password": "Enter your password."}
     bound = request.POST.get("bound", "yes") == "yes"
     return {"name": name, "role": Role(role), "days": int(days), "bound": bound}, problems
 

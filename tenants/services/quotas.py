@@ -275,7 +275,7 @@ def totals_of(
                     f"changes[{index}].limit",
                     "overcommitted",
                     f"all limits for {gpu_type} would sum to {total.limits}; the cluster has {total.capacity}, "
-                    f"so at most {total.allowed} may be allocated (the over-commit limit is {overcommit:g})",
+                    f"so at most {total.allowed} may be allocated (the over-commit limit is {overcommit:.0%})",
                     one.new_limit,
                     total.allowed,
                 )

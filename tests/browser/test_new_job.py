@@ -50,6 +50,9 @@ def test_all_errors_are_listed_and_linked_at_once_and_no_input_is_lost(open_as: 
     )
     expect(page.locator("[data-findings]")).to_contain_text("Did you mean")
     expect(page.get_by_label("Memory each")).to_have_attribute("aria-invalid", "true")
+    bar = page.locator("[data-verdict]")
+    expect(bar).to_have_text(re.compile(r"^5 errors: .+ and 2 more$"))
+    expect(bar.get_by_role("link")).to_have_count(3)
     assert not violations(page)
     before = yaml_of(page)
 
@@ -59,14 +62,14 @@ def test_all_errors_are_listed_and_linked_at_once_and_no_input_is_lost(open_as: 
     expect(control).to_be_focused()
     assert page.url.endswith("?template=digits-sklearn")
     assert yaml_of(page) == before
-    page.locator('[data-go-path="max_restart"]').click()
+    page.locator('[data-findings] [data-go-path="max_restart"]').click()
     expect(page.locator(".cm-activeLine")).to_have_text("max_restart: 3")
 
     checks = page.locator("[data-checks]")
     expect(checks).to_contain_text("5 errors")
     page.get_by_role("button", name="Replace plasement with placement").click()
     expect(page.get_by_label("Placement", exact=True)).to_have_value("spread")
-    page.locator('[data-go-path="max_restart"]').click()
+    page.locator('[data-findings] [data-go-path="max_restart"]').click()
     page.keyboard.press("End")
     page.keyboard.press("Shift+Home")
     page.keyboard.press("Delete")

@@ -266,11 +266,15 @@ def test_a_token_without_a_name(open_as: Open, picture: Picture) -> None:
 def test_a_tenant_that_is_there_already(open_as: Open, picture: Picture) -> None:
     page = open_as("admin", "/admin-console/tenants/new")
     page.get_by_label("Name", exact=True).fill("Vision Lab")
+    page.get_by_label("cpu", exact=True).fill("900000")
     page.get_by_label(re.compile("^Reason")).fill("once more")
     page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("alert")).to_be_visible()
     expect(page.locator("[aria-invalid=true]").first).to_be_focused()
     expect(page.get_by_label("Name", exact=True)).to_have_value("Vision Lab")
+    width = "element => element.getBoundingClientRect().width"
+    error, row = (page.locator(each).evaluate(width) for each in ("#problem-limit-cpu", ".initial-limits"))
+    assert error > row / 2, "the error has the row, not a column of it"
     assert not faults(page, picture, "refused-tenant")
 
 

@@ -38,7 +38,7 @@ class Sandboxing:
 
     landlock: int = 0
     namespaces: bool = False
-    why_not: str = "it is switched off by LUTHIER_LOCAL_SANDBOX"
+    why_not: str = "LUTHIER_LOCAL_SANDBOX is off"
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
 

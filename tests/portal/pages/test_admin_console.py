@@ -252,7 +252,7 @@ def test_everything_wrong_is_said_at_once_each_beside_its_field_and_the_draft_is
     answer = signed_in(admin).post("/admin-console/quotas", draft)
     review = answer.context["review"]
     assert set(review.limits) == {("vision-lab", "cpu"), ("nlp-research", "cpu"), ("nlp-research", "a100")}
-    assert "the over-commit limit is 1.25" in review.limits["vision-lab", "cpu"]
+    assert "the over-commit limit is 125%" in review.limits["vision-lab", "cpu"]
     assert review.reason
     page = markup(answer)
     for name, shown in (("vision-lab-cpu", "900"), ("nlp-research-cpu", "6"), ("nlp-research-a100", "many")):

@@ -54,6 +54,15 @@ def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     ]
 
 
+def test_on_a_phone_every_cell_of_an_entry_has_its_place(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    """There a row is a grid: a cell without a place comes first, before what was done."""
+    client = signed_in(admin)
+    client.get("/admin-console/tenants/vision-lab")
+    cells = re.findall(r"<td[^>]*>", markup(client.get(PATH)))
+    assert len(cells) >= 7
+    assert [cell for cell in cells if " phone-" not in cell and '"phone-' not in cell] == []
+
+
 @pytest.mark.parametrize("per_page", [1, 2, 3, 7])
 def test_the_pages_hold_each_row_once_in_order_also_where_many_share_an_instant(
     signed_in: SignIn, lab: Tenant, admin: User, monkeypatch: pytest.MonkeyPatch, per_page: int

@@ -87,6 +87,7 @@ def test_a_tenant_reads_its_own_lines_and_nothing_of_others(past: Past) -> None:
     assert "Entitled and received" in page
     assert "nlp-research" not in page
     assert "Jain" not in page
+    assert "on average per" not in page, "the key of a chart that only the console has"
 
 
 def test_the_chart_its_table_and_rest_say_the_same_of_each_interval(

@@ -550,3 +550,25 @@ def test_the_usage_page_says_how_long_the_platform_was_stopped(
 
 def test_the_usage_page_names_what_the_limits_allow_a_day(signed_in: SignIn, lab: Tenant, dave: User) -> None:
     assert "Daily maximum (limits × 24 h): 192" in markup(signed_in(dave).get("/t/vision-lab/usage?of=cpu"))
+
+
+def test_on_a_phone_every_value_of_a_token_and_an_account_has_its_heading(
+    signed_in: SignIn, lab: Tenant, dave: User
+) -> None:
+    """There a row becomes a block without the table's head, and what has no heading there is hidden."""
+    client = signed_in(dave)
+    client.post("/t/vision-lab/tokens/accounts", {"name": "ci-nightly", "role": "viewer"})
+    client.post("/t/vision-lab/tokens/new", {"name": "laptop", "role": "viewer", "days": "30"} | OWN)
+    client.get("/t/vision-lab/tokens")  # shows the new secret, once
+    page = markup(client.get("/t/vision-lab/tokens"))
+    rows = re.findall(r"<tr>\s*(<td.*?)</tr>", page, re.DOTALL)
+    assert len(rows) == 2
+    for row in rows:
+        cells = re.findall(r"<td[^>]*>", row)[1:-1]
+        assert [cell for cell in cells if "data-label=" not in cell and "hide-on-phone" not in cell] == []
+
+
+def test_the_profile_of_a_user_without_a_tenant_says_where_tokens_are(signed_in: SignIn, admin: User) -> None:
+    page = markup(signed_in(admin).get("/me"))
+    assert "you are not a member of a tenant" in page
+    assert "Manage tokens per tenant" not in page

@@ -88,6 +88,22 @@ def test_the_gaps_are_what_nothing_held(signed_in: SignIn, alice: User, lab: Ten
     assert "8 of 8 idle" in html or "8.0 of 8 idle" in html
 
 
+def test_time_before_the_first_record_of_a_node_counts_as_neither_used_nor_idle(
+    signed_in: SignIn, alice: User, lab: Tenant
+) -> None:
+    """On the first day of a cluster, its nodes were not idle for the hours before it existed."""
+    NodeChange.objects.all().delete()
+    change("node-a", NodeChange.State.READY, NOW - timedelta(hours=4))
+    ran(lab, 8, 9 + 7 / 60, 11 + 7 / 60)
+    client = signed_in(alice)
+    found = nodes(client)
+    assert found["node-a"]["used"] == pytest.approx(50)
+    assert found["node-b"]["used"] is None
+    page = " ".join(markup(client.get(PAGE)).split())
+    assert "8 CPUs, 50% used, as far as known<" in page
+    assert ">8 CPUs<" in page
+
+
 def test_jobs_of_others_are_drawn_apart_and_without_their_names(
     signed_in: SignIn, alice: User, lab: Tenant, admin: User
 ) -> None:

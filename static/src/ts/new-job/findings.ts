@@ -5,6 +5,8 @@ import type { Mark } from "./editor";
 import { pathOf, Spec } from "./spec";
 import { texts } from "./texts";
 
+const LINKED = 3;
+
 export function showFindings(list: HTMLElement, { errors, warnings }: Verdict): void {
   list.replaceChildren(...errors.map((finding) => row(finding, "no")), ...warnings.map((finding) => row(finding, "warn")));
   list.hidden = list.childElementCount === 0;
@@ -25,13 +27,17 @@ export function marksOf(verdict: Verdict, text: string): Mark[] {
   return [...verdict.errors.map((e) => mark(e, "error")), ...verdict.warnings.map((w) => mark(w, "warning"))];
 }
 
-/** ": path", a link to the place of the first finding. */
-export function wayToFirst([first]: Finding[]): Node[] {
-  if (!first) return [];
-  const link = wayTo(first);
-  link.className = "underlined";
-  link.textContent = first.path || (first.line ? texts.line(first.line) : texts.spec);
-  return [document.createTextNode(": "), link];
+/** ": path path path and 2 more": links to the places of the first findings, as many as a phone's bar has room for. */
+export function waysTo(findings: Finding[]): Node[] {
+  const links = findings.slice(0, LINKED).map((finding) => {
+    const link = wayTo(finding);
+    link.className = "underlined";
+    link.textContent = finding.path || (finding.line ? texts.line(finding.line) : texts.spec);
+    return link;
+  });
+  const more = findings.length - links.length;
+  const nodes: Node[] = [document.createTextNode(": "), ...links.flatMap((link, n) => (n ? [document.createTextNode(" "), link] : [link]))];
+  return more ? [...nodes, document.createTextNode(texts.more(more))] : nodes;
 }
 
 function wayTo(finding: Finding): HTMLAnchorElement {

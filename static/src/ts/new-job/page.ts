@@ -4,7 +4,7 @@ import { toast } from "../toast";
 import { showChanges } from "./changes";
 import { Checker, type Verdict } from "./check";
 import { DraftStore, offerStartOver } from "./draft";
-import { lineOf, marksOf, replace, showFindings, wayToFirst } from "./findings";
+import { lineOf, marksOf, replace, showFindings, waysTo } from "./findings";
 import { SpecForm } from "./form";
 import { showChecks, showOutlook } from "./outlook";
 import { Spec } from "./spec";
@@ -156,6 +156,6 @@ function showVerdict(page: HTMLElement, verdict: Verdict): void {
   const badge = page.querySelector<HTMLElement>("[data-count]");
   if (badge) [badge.textContent, badge.hidden] = [String(errors.length), !errors.length];
   line.dataset.kind = kind;
-  if (errors.length && !verdict.problem) line.replaceChildren(texts.errors(errors.length), ...wayToFirst(errors));
+  if (errors.length && !verdict.problem) line.replaceChildren(texts.errors(errors.length), ...waysTo(errors));
   else line.textContent = oneLine(verdict);
 }

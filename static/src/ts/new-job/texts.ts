@@ -13,6 +13,7 @@ export const texts = {
   uploaded: (file: string, files: number) => `${file}: ${counted(files, "file")} uploaded, kept for 24 h.`,
   uploadFailed: "The upload failed. Try again.",
   errors: (count: number) => counted(count, "error"),
+  more: (count: number) => ` and ${count} more`,
   unreachable: "The server is not responding",
   valid: "Valid",
   notChecked: "Not checked yet",
