@@ -91,8 +91,10 @@ def run(options: argparse.Namespace, client: Client) -> None:
     elif name == "logs":
         read = client.follow if options.follow else client.lines
         where = {"learner": options.learner, "attempt": options.attempt, "tail": options.tail}
-        for line in read(job, **where):
+        for line in read(job, **where, note=_note):
             print(line["text"], flush=options.follow)
+            if line.get("cut"):
+                _note(f"Line {line['n']} is longer: {line['cut']} more characters are not shown.")
     elif name == "results":
         _download(options, client)
     else:
@@ -160,6 +162,10 @@ def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:
         return
     for each in events:
         print(f"{each['n']:>4}  {each['at']}  {each['code']}  {_visible(each['message'])}")
+
+
+def _note(text: str) -> None:
+    print(f"[{text}]", file=sys.stderr)
 
 
 def _visible(text: str) -> str:

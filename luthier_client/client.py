@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 TIMEOUT_S = 60.0
 FOLLOW_EVERY_S = 1.0
 PAGE = 200
+TAIL_MAX = 5_000
 SHOWN = 5  # jobs that a sentence about several of them names
 ID_CHARS = 12
 CROCKFORD = frozenset("0123456789abcdefghjkmnpqrstvwxyz")
@@ -39,6 +40,7 @@ class Reply:
     body: bytes
 
 
+Note = Callable[[str], None]
 Send = Callable[[str, str, bytes, Mapping[str, str], IO[bytes] | None], Reply]
 """(method, path below /api/v1 with its query, body, headers, into) -> the reply, whatever its status. The bytes of a
 success are written to `into`, if it is given: a download may be larger than the memory."""
@@ -131,7 +133,8 @@ class Client:
         return str(slugs[0])
 
     def find(self, wanted: str) -> dict[str, Any]:
-        """The job with this id, the only one whose id begins so, or the newest with this name.
+        """The job with this id, or of the caller's own tenants the only one whose id begins so, or the newest with this
+        name: one that others share, or that only an administrator sees, needs its whole id.
 
         Raises ClientError for none, for several with the prefix, and if one job's name is the beginning of another's
         id: what is halted or deleted must be the one that was meant.
@@ -146,7 +149,10 @@ class Client:
             raise ClientError("Give a job's id, the beginning of one, or a name")
         begin: list[dict[str, Any]] = []
         named: dict[str, Any] | None = None
+        own = {each["slug"] for each in self.call("GET", "/me")["tenants"] if each["role"]}
         for job in self.items("/jobs", q=wanted, order="newest"):
+            if job["tenant"] not in own:
+                continue
             if set(wanted) <= CROCKFORD and job["id"].startswith(wanted):
                 begin.append(job)
             if job["name"] == wanted and (named is None or job["created_at"] > named["created_at"]):
@@ -180,36 +186,54 @@ class Client:
         self.call("DELETE", f"/jobs/{self.find(wanted)['id']}")
 
     def lines(
-        self, wanted: str, *, learner: int = 0, attempt: int | None = None, tail: int | None = None
+        self,
+        wanted: str,
+        *,
+        learner: int = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        note: Note = lambda _: None,
     ) -> Iterator[dict[str, Any]]:
-        """The lines of a learner's log, from the beginning or the last of them."""
-        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, follow=False)
+        """The lines of a learner's log, from the beginning or the last of them. note: gets a sentence for each gap."""
+        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, note, follow=False)
 
     def follow(
-        self, wanted: str, *, learner: int = 0, attempt: int | None = None, tail: int | None = None
+        self,
+        wanted: str,
+        *,
+        learner: int = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        note: Note = lambda _: None,
     ) -> Iterator[dict[str, Any]]:
         """The same, and what is printed from now on, until that attempt has printed everything."""
-        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, follow=True)
+        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, note, follow=True)
 
     def _pages(
-        self, job: str, learner: int, attempt: int | None, tail: int | None, *, follow: bool
+        self, job: str, learner: int, attempt: int | None, tail: int | None, note: Note, *, follow: bool
     ) -> Iterator[dict[str, Any]]:
-        where: dict[str, Any] = {"after": 0} if tail is None else {"tail": tail}
+        where: dict[str, Any] = {"after": 0}
+        if tail is not None:
+            if not 1 <= tail <= TAIL_MAX:
+                raise ClientError(f"The last lines: from 1 to {TAIL_MAX} at a time")
+            where = {"tail": tail, "limit": tail}
+        is_over = False
         while True:
             page = self.call("GET", f"/jobs/{job}/logs", learner=learner, attempt=attempt, **where)
+            for gap in page["gaps"]:
+                note(f"Lines {gap['from']} to {gap['to']} were not stored.")
             yield from page["lines"]
             attempt = page["attempt"] or attempt  # a later attempt has a log of its own
             if "tail" not in where or page["lines"]:
                 where = {"after": page["next"]}
             if page["more"]:
                 continue
-            if not follow or page["sealed"] or self._is_over(job, page):
+            if not follow or page["sealed"] or is_over:
                 return
-            time.sleep(FOLLOW_EVERY_S)
-
-    def _is_over(self, job: str, page: Mapping[str, Any]) -> bool:
-        """Whether a job ended that never printed: such a log is not sealed."""
-        return not page["lines"] and self.call("GET", f"/jobs/{job}")["state"] in ENDED
+            # The log of a job that never printed is not sealed. What came since the page is read before the end.
+            is_over = not page["lines"] and self.call("GET", f"/jobs/{job}")["state"] in ENDED
+            if not is_over:
+                time.sleep(FOLLOW_EVERY_S)
 
 
 def _refused(reply: Reply) -> NoReturn:

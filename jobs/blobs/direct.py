@@ -28,7 +28,7 @@ PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000
 """S3 allows 10,000."""
 FINISHED_WITHIN = timedelta(minutes=30)
-"""How long the store may make one object of the parts. After that they are sent again."""
+"""How long the store may make one object of the parts, from the first request on. After that it has failed."""
 _furthest: OrderedDict[tuple[str, int], int] = OrderedDict()
 """(upload, learner) -> the highest part that this process signed a link for; the latest UPLOADS of them."""
 UPLOADS = 1_000
@@ -63,7 +63,9 @@ def arrived(place: S3Store, blob: Blob) -> list[Part]:
 def _begin(place: S3Store, blob: Blob) -> list[Part]:
     """Begin an upload; of several at once, one counts."""
     before, begun = blob.upload_id, place.start(_key(blob))
-    if Blob.objects.filter(pk=blob.pk, verified=False, upload_id=before).update(upload_id=begun):
+    if Blob.objects.filter(pk=blob.pk, verified=False, upload_id=before).update(
+        upload_id=begun, finishing_at=None
+    ):
         blob.upload_id = begun
         return []
     place.abort(_key(blob), begun)
@@ -113,7 +115,7 @@ def finish(place: S3Store, blob: Blob, wanted: Sequence[str]) -> Blob:
         have = place.parts(_key(blob), upload := _upload_of(blob))
         if [part.sha256 for part in have] != list(wanted) or sum(part.size for part in have) != blob.size:
             raise PartsWrong("The store has other parts of this file. Ask for them, and send the rest.")
-        Blob.objects.filter(pk=blob.pk, upload_id=upload).update(finishing_at=Now())
+        Blob.objects.filter(pk=blob.pk, upload_id=upload, finishing_at=None).update(finishing_at=Now())
         place.finish(_key(blob), upload, have)
     if not _is_finished(place, blob):
         raise FileNotFoundError(f"The store has ended upload {blob.upload_id}.")

@@ -59,5 +59,7 @@ def discard(blob: Blob) -> None:
     with transaction.atomic():
         locked = Blob.objects.select_for_update(no_key=True).filter(pk=blob.pk, verified=True).first()
         if locked is not None:
-            Blob.objects.filter(pk=locked.pk).update(verified=False, received=0, upload_id="")
+            Blob.objects.filter(pk=locked.pk).update(
+                verified=False, received=0, upload_id="", finishing_at=None
+            )
             store().remove(key_of(locked.tenant_id, locked.pk))

@@ -109,9 +109,10 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
 
 
 def _note_restart(job: Job) -> None:
-    """Append an event if these learners run because those of the attempt before failed or were lost."""
-    before = Attempt.objects.filter(job=job, n=job.attempt - 1, outcome__in=EARLY_ENDS).first()
-    if before is None:
+    """Append an event if the learners that ran last failed or were lost. Attempts that never ran do not count."""
+    ran = Attempt.objects.filter(job=job, n__lt=job.attempt).exclude(processing_at=None)
+    before = ran.order_by("-n").first()
+    if before is None or before.outcome not in EARLY_ENDS:
         return
     count = f"; {job.restarts_used} of {job.max_restarts} restarts used" if job.max_restarts else ""
     events.append(
@@ -203,6 +204,7 @@ def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
         _append_condition(rows, Reason("packages_chosen", message, {"packages": list(lock)}))
 
 
+@retry_on_serialization_failure
 def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) -> None:
     """Keep which images the attempt's learners run, as the cluster comes to know it. Raises StaleJob.
 
@@ -219,7 +221,7 @@ def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) 
         Attempt.objects.filter(pk=attempt.pk, held=True).update(image=image, image_digests=digests)
         numbers: dict[str, Any] = {"image": image, "digests": digests}
         if len(digests) > 1:
-            text = f"Not all learners run the same image {image}: {', '.join(digests)}"
+            text = f"The nodes name different digests of image {image}: {', '.join(digests)}"
             _append_condition(rows, Reason("images_differ", text, numbers))
         earlier = Attempt.objects.filter(job=rows.job, n__lt=attempt.n, image=image).exclude(image_digests=[])
         before = earlier.order_by("-n").first()

@@ -161,4 +161,9 @@ class JobEvent(models.Model):
     @property
     def words(self) -> str:
         """Its message, or what every event of its code says."""
-        return self.message or EVENT_MESSAGES[EventCode(self.code)]
+        return self.message or (EVENT_MESSAGES[self.kind] if self.kind else self.code)
+
+    @property
+    def kind(self) -> EventCode | None:
+        """None for a code that only a later version knows, which may run beside this one (docs/adr/0063)."""
+        return next((code for code in EventCode if code == self.code), None)

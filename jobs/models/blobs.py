@@ -19,7 +19,7 @@ class Blob(models.Model):
     restarts: how often bytes that had arrived were given up; what was hashed of them counts no more.
     kind: what the bytes were stored for first (StorageKind); triggers count size from the row's beginning to its end.
     upload_id: the store's name for an upload in parts that is under way (`jobs.blobs.direct`).
-    finishing_at: when the store was last asked to make one object of them.
+    finishing_at: when the store was first asked to make one object of its parts.
     released_at: when the last reference to it went; it may have a new one since (`jobs.blobs.removal`).
     """
 

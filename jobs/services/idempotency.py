@@ -17,7 +17,7 @@ from jobs.failpoints import fp
 from jobs.models import IdempotentResponse
 from jobs.retries import retry_on_serialization_failure
 from tenants import two_factor
-from tenants.errors import ServiceError
+from tenants.errors import FieldsInvalid, ServiceError, problem
 from tenants.models import User
 
 KEY = re.compile(r"[\x21-\x7e]{1,128}")
@@ -83,6 +83,7 @@ def _prove_and_work_once(
             return first
         two_factor.locked(user)  # before the rows of their factors, as every change of these takes them
         try:
+            _require_same_password(user)
             proof()
             with transaction.atomic():
                 status, body = work()
@@ -93,6 +94,12 @@ def _prove_and_work_once(
             _keep(user, key, status, body)
             return status, body
     raise refused
+
+
+def _require_same_password(user: User) -> None:
+    """A request that waited while another one changed the password does not pass with the one before it."""
+    if not User.objects.filter(pk=user.pk, password=user.password).exists():
+        raise FieldsInvalid(errors=[problem("password", "wrong_password", "was changed a moment ago")])
 
 
 def _first_answer_or_take(user: User, key: str, request_sha256: str) -> Answer | None:

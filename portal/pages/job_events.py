@@ -182,7 +182,7 @@ def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
 
 def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> EventLine:
     event, oldest = run[0], run[-1]
-    title = TITLES[EventCode(event.code)]
+    title = TITLES[event.kind] if event.kind else event.code
     if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == usage.CPU_TYPE:
         title = "CPUs released"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)

@@ -105,6 +105,17 @@ def test_an_object_of_another_size_is_not_the_file(slow: SlowStore, blob: Blob) 
     assert slow.uploads, "its parts are sent again"
 
 
+def test_a_store_that_goes_on_listing_the_parts_has_no_more_time(slow: SlowStore, blob: Blob) -> None:
+    slow.finish = lambda *_: None  # type: ignore[method-assign]  # it answers, and nothing comes of it
+    with pytest.raises(blobs.BeingFinished):
+        finish(slow, blob)
+    Blob.objects.update(finishing_at=F("finishing_at") - direct.FINISHED_WITHIN)
+
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            finish(slow, blob)
+
+
 def test_a_store_that_never_shows_the_object_is_sent_the_parts_again(slow: SlowStore, blob: Blob) -> None:
     with pytest.raises(blobs.BeingFinished):
         finish(slow, blob)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import pytest
 
 from jobs.models import ClusterNode, Job, Runtime
+from jobs.services.sharing import SharePermission, job_share
 from jobs.states import State
 from luthier_client import Client, ClientError
 from luthier_client.__main__ import main
@@ -62,6 +63,33 @@ def test_a_job_is_found_by_its_id_by_the_beginning_of_it_and_by_its_name(
     assert client.find("4")["id"] == other.pk
     factories.job(pk="4b00000000zz", owner=people.bob, name="mnist & co=1")
     assert client.find("4")["id"] == other.pk, "jobs of other tenants are none"
+
+
+def test_a_job_that_another_tenant_shares_is_found_by_its_whole_id_only(
+    client: Client, people: People
+) -> None:
+    own = factories.job(owner=people.alice, name="train")
+    theirs = factories.job(pk="4b00000000zz", name="train")
+    job_share(user=theirs.owner, job_id=theirs.pk, username="alice", permission=SharePermission.OPERATE)
+    Job.objects.filter(pk=theirs.pk).update(created_at=own.created_at + timedelta(seconds=1))
+    assert "4b00000000zz" in {job["id"] for job in client.items("/jobs")}
+    assert client.find("train")["id"] == own.pk
+    with pytest.raises(ClientError, match="No job"):
+        client.find("4b")
+    assert client.find("4b00000000zz")["id"] == theirs.pk
+
+
+def test_what_a_log_lacks_is_said_and_a_tail_is_as_long_as_was_asked(
+    client: Client, people: People, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = factories.job(owner=people.alice, name="long", state=State.COMPLETED)
+    store(job, [b"x" * 20_000 + b"\n" + b"line\n" * 1_500], sealed=True)
+    assert main(["logs", "long", "--tail", "1501"], client) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 1501
+    assert "[Line 1 is longer: " in printed.err
+    assert main(["logs", "long", "--tail", "0"], client) == 1
+    assert "from 1 to 5000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

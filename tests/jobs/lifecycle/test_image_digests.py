@@ -79,7 +79,9 @@ def test_learners_that_do_not_run_the_same_image_are_an_event(world: World) -> N
         world.elapse(2)
         world.settle()
     assert images(job) == [(FULL, [OLD, NEW])]
-    assert noted(job) == [("images_differ", f"Not all learners run the same image {FULL}: {OLD}, {NEW}.")]
+    assert noted(job) == [
+        ("images_differ", f"The nodes name different digests of image {FULL}: {OLD}, {NEW}.")
+    ]
 
 
 def test_a_job_without_an_image_has_none(world: World) -> None:

@@ -12,6 +12,7 @@ from jobs.errors import IdempotencyInProgress, IdempotencyKeyInvalid, Idempotenc
 from jobs.models import IdempotentResponse
 from jobs.services.idempotency import answer_once
 from tenants import audit
+from tenants.errors import FieldsInvalid
 from tenants.models import AuditEntry, User
 from tests import factories
 
@@ -109,6 +110,16 @@ def test_a_repeat_is_answered_before_its_proof_is_looked_at() -> None:
     with pytest.raises(IdempotencyKeyReused):
         answer_once(user=user, key="k1", request_sha256=B, work=work, proof=used_up)
     assert used_up.looked_at == 1
+
+
+@pytest.mark.django_db
+def test_a_request_that_waited_for_a_change_of_the_password_does_not_pass_with_the_old_one() -> None:
+    user, work = factories.user(), Work()
+    User.objects.filter(pk=user.pk).update(password="another")
+    with pytest.raises(FieldsInvalid):
+        answer_once(user=user, key="k1", request_sha256=A, work=work, proof=Proof(user))
+    assert (work.done, Proof(user).looked_at) == (0, 0)
+    assert not IdempotentResponse.objects.exists()
 
 
 @pytest.mark.django_db

@@ -380,6 +380,15 @@ def test_canceling_a_halted_job_promises_no_devices(alice: User, open_page: Call
     assert "gets its 1 CPU back." in " ".join(open_page(alice, runs).split())
 
 
+def test_an_event_of_a_later_version_is_shown_with_its_code(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    JobEvent.objects.create(job=job, tenant=job.tenant, n=99, code="OF_LATER", source="lifecycle")
+    for tab in ("", "/events"):
+        assert "OF_LATER" in open_page(alice, job, tab)
+
+
 def test_a_stop_for_memory_is_not_shown_as_a_halt(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.STOPPING, stop_reason="learner_failed")
     moved(job, State.PROCESSING)
