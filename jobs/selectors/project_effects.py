@@ -12,7 +12,7 @@ from django.db.models import F, Sum
 from gpu_scheduler.model import Project, ProjectShare, Snapshot
 from jobs.models import Attempt
 from jobs.selectors.snapshot import projects
-from jobs.selectors.what_if import Affected, outcome
+from jobs.selectors.what_if import Affected, Outcome, current, outcome
 from tenants.models import Tenant
 from tenants.services.projects import WHOLE, ChangeSet, State, projects_of
 
@@ -61,12 +61,23 @@ def projects_of_all() -> dict[str, list[ProjectStatus]]:
     return {tenant: _status(state, used[tenant]) for tenant, state in states.items()}
 
 
-def project_effects(tenant: Tenant, made: ChangeSet, seen: Snapshot) -> ProjectEffects:
-    """The effects of applied changes, or of a dry run. seen: the snapshot from before them.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a plan decides before a tenant's projects change. planned: None where nothing of the tenant waits."""
 
-    It is planned twice, without and with the changes, so that only these make the difference; where nothing of the
-    tenant waits or nothing changed, not at all.
-    """
+    seen: Snapshot
+    planned: Outcome | None
+
+
+def before_changes(tenant: Tenant) -> Before:
+    """Call it before the change, so that this plan is not made under the lock of all quotas."""
+    seen = current()
+    waits = any(gang.tenant == tenant.slug for gang in seen.waiting)
+    return Before(seen, outcome(seen) if waits else None)
+
+
+def project_effects(tenant: Tenant, made: ChangeSet, before: Before) -> ProjectEffects:
+    """The effects of applied changes, or of a dry run: the difference between two plans of one snapshot."""
     changed = {(one.project, one.gpu_type) for one in made.changes}
     over = tuple(
         (project.slug, share)
@@ -74,17 +85,15 @@ def project_effects(tenant: Tenant, made: ChangeSet, seen: Snapshot) -> ProjectE
         for share in project.shares
         if (project.slug, share.gpu_type) in changed and share.limit is not None and share.used > share.limit
     )
-    if not changed or not any(gang.tenant == tenant.slug for gang in seen.waiting):
+    if not changed or before.planned is None:
         return ProjectEffects(over, (), ())
-    of_others = [project for project in seen.projects if project.tenant != tenant.slug]
-    before = outcome(seen)
-    after = outcome(replace(seen, projects=(*of_others, *as_planned(tenant.slug, made.after))))
+    started = before.planned.starting_ids
+    of_others = [project for project in before.seen.projects if project.tenant != tenant.slug]
+    after = outcome(replace(before.seen, projects=(*of_others, *as_planned(tenant.slug, made.after))))
     return ProjectEffects(
         over,
-        tuple(
-            job for job in after.starting if job.job not in before.starting_ids and job.tenant == tenant.slug
-        ),
-        tuple(job for job in after.waiting if job.job in before.starting_ids and job.tenant == tenant.slug),
+        tuple(job for job in after.starting if job.job not in started and job.tenant == tenant.slug),
+        tuple(job for job in after.waiting if job.job in started and job.tenant == tenant.slug),
     )
 
 

@@ -7,8 +7,12 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.project_effects import ProjectEffects, project_effects, projects_status
-from jobs.selectors.what_if import current
+from jobs.selectors.project_effects import (
+    ProjectEffects,
+    before_changes,
+    project_effects,
+    projects_status,
+)
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.projects import projects_change, projects_undo
 from portal.api import paging, permissions
@@ -151,11 +155,11 @@ def project_changes(call: Call, t: str) -> dict[str, Any]:
         for each in call.data["changes"]
     ]
     dry_run = call.data["dry_run"]
-    seen = current()
+    before = before_changes(call.found)
     made = projects_change(
         user=call.user, tenant=call.found, changes=changes, reason=call.data["reason"], dry_run=dry_run
     )
-    return _shown(call, project_effects(call.found, made, seen), made)
+    return _shown(call, project_effects(call.found, made, before), made)
 
 
 @operation(
@@ -171,7 +175,7 @@ def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
 
     Refused if any of it has changed since.
     """
-    seen = current()
+    before = before_changes(call.found)
     made = projects_undo(
         user=call.user,
         tenant=call.found,
@@ -179,7 +183,7 @@ def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
         reason=call.data["reason"],
         dry_run=call.data["dry_run"],
     )
-    return _shown(call, project_effects(call.found, made, seen), made)
+    return _shown(call, project_effects(call.found, made, before), made)
 
 
 def _uuid(text: str) -> uuid.UUID:

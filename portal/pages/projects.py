@@ -15,8 +15,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
 
-from jobs.selectors.project_effects import ProjectEffects, project_effects, projects_status
-from jobs.selectors.what_if import current
+from jobs.selectors.project_effects import (
+    ProjectEffects,
+    before_changes,
+    project_effects,
+    projects_status,
+)
 from jobs.services.projects import projects_change, projects_undo
 from portal import budgets
 from portal.pages.form_once import Outcome, once, say
@@ -74,11 +78,11 @@ def change(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             if not budgets.within(f"project_preview:{person(request).pk}", PREVIEWS_A_MINUTE):
                 text = f"More than {PREVIEWS_A_MINUTE} previews within a minute. Try again in a minute."
                 return _page(request, tenant, Draft(changes, [text], fields))
-            seen = current()
+            before = before_changes(tenant)
             made = projects_change(
                 user=person(request), tenant=tenant, changes=changes, reason=reason or "preview", dry_run=True
             )
-            effects = project_effects(tenant, made, seen)
+            effects = project_effects(tenant, made, before)
             listed = [_line(one.project, one.gpu_type, one.terms) for one in made.changes]
             return _page(request, tenant, Draft(changes, (), fields, effects, listed))
 
