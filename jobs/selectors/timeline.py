@@ -102,6 +102,11 @@ class Gap:
         """Whether a job that is not in here did not wait."""
         return not self.removed and not self.purged
 
+    @property
+    def has_earlier_plan(self) -> bool:
+        """Whether one from before it is stored. Otherwise there was none, or it was removed with others."""
+        return any(plan.at < self.since for plan in self.plans)
+
 
 def nodes() -> list[ClusterNode]:
     """The nodes of now, by type and name."""

@@ -293,6 +293,8 @@ def test_a_gap_names_the_snapshots_that_its_answer_follows_from(
     assert "/help/scheduling#decisions-can-be-made-again" in html
     assert 'id="decisions-can-be-made-again"' in markup(signed_in(alice).get("/help/scheduling"))
     assert html.count("(not kept)") == 2
+    assert "no earlier one is stored" not in html
+    assert "no earlier one is stored" in markup(why(signed_in(alice), "node-a", 0.5, 2))
     monkeypatch.setattr(selected, "MOST_PLANS", 2)
     found = why(signed_in(alice), "node-a", 3, 5).context["timeline"]["why"]
     assert [each["short"] for each in found["plans"]] == ["3abcdef3abcd", "1abcdef1abcd"]
