@@ -21,7 +21,7 @@ from jobs.lifecycle.facts import (
 )
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
-from jobs.states import Intent, Phase, State, StopReason
+from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tenants.models import Tenant
 from tests.jobs.lifecycle.world import World, gang, job_of, state
 
@@ -139,6 +139,11 @@ def test_a_late_job_releases_its_slots_and_starts_on_another_node(world: World) 
     assert marked.avoid_until > timezone.now() + timedelta(minutes=20)
     assert "Learner 0 on node-a" in marked.avoid_reason
     assert gang(job) in world.cluster.listing()
+    world.cluster.starts_in_s = 0
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    assert not job.events.filter(code=EventCode.LEARNER_RESTARTED).exists(), "it runs for the first time"
 
 
 def test_a_node_that_returns_in_time_keeps_the_gang_whose_image_it_pulls(world: World) -> None:
