@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -38,7 +38,6 @@ PREVIEWS_A_MINUTE = 30
 """Of one user: each may plan the whole queue of the installation twice."""
 NEW = "+"
 """In place of a project's name in fields of the row for a new one."""
-LABELS = {"weight": "weight", "guarantee": "guarantee", "limit": "limit"}
 Seen = dict[tuple[str, str], dict[str, int | None]]
 
 
@@ -66,10 +65,9 @@ def change(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     fields = {name: value.strip() for name, value in request.POST.items() if isinstance(value, str)}
     if not access.may(request.user, Permission.MANAGE_PROJECTS, tenant.pk):
         raise PermissionDenied(access.needs(Permission.MANAGE_PROJECTS, tenant))
-    try:
-        changes = list(_changes(fields, _kinds(tenant)))
-    except ValueError as error:
-        return _page(request, tenant, Draft(problems=[str(error)], fields=fields))
+    changes, wrong = _changes(fields, _kinds(tenant))
+    if wrong:
+        return _page(request, tenant, Draft(problems=wrong, fields=fields))
     if not changes:
         return _page(request, tenant, Draft(problems=["No field was changed."], fields=fields))
     applies, reason = fields.get("do") == "apply", fields.get("reason", "")
@@ -94,7 +92,7 @@ def change(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
     except ServiceError as error:
-        named = [_named(line, changes) for line in problems_of(error)]
+        named = list(dict.fromkeys(_named(line, changes) for line in problems_of(error)))
         return _page(request, tenant, Draft(changes, named, fields))
     say(request, "The projects are changed; the next plan is made with them.")
     return HttpResponseRedirect(f"/t/{tenant.slug}/projects")
@@ -120,35 +118,42 @@ def undo(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     )
 
 
-def _changes(fields: Mapping[str, str], kinds: Sequence[str]) -> Iterator[Change]:
-    """What differs from what the form was made of. Raises ValueError with a sentence."""
-    seen = _seen(fields.get("seen", ""))
+def _changes(fields: Mapping[str, str], kinds: Sequence[str]) -> tuple[list[Change], list[str]]:
+    """What differs from what the form was made of, and a sentence for each field that cannot be read."""
+    try:
+        seen = _seen(fields.get("seen", ""))
+    except ValueError as error:
+        return [], [str(error)]
+    changes: list[Change] = []
+    wrong: list[str] = []
     for slug in [*dict.fromkeys(name for name, kind in seen if kind == WHOLE), NEW]:
         name = fields.get("new", "") if slug == NEW else slug
         if not name:
             continue
         if fields.get(f"remove:{slug}"):
-            yield Change(name, WHOLE, {"weight": None}, seen.get((slug, WHOLE), {}))
+            changes.append(Change(name, WHOLE, {"weight": None}, seen.get((slug, WHOLE), {})))
             continue
         for kind in (WHOLE, *kinds):
-            before = seen.get((slug, kind), usual(kind))
-            typed = {
-                term: _number(
-                    fields.get(f"{term}:{slug}:{kind}", ""), name, term, 1 if term == "weight" else 0
-                )
-                for term in usual(kind)
-            }
-            terms = {term: value for term, value in typed.items() if value != before.get(term)}
+            before, terms = seen.get((slug, kind), usual(kind)), {}
+            for term in usual(kind):
+                try:
+                    value = _number(fields.get(f"{term}:{slug}:{kind}", ""), term)
+                except ValueError as error:
+                    wrong.append(f"{name} {kind}".rstrip() + f", {term}: {error}")
+                    continue
+                if value != before.get(term):
+                    terms[term] = value
             if terms:
-                yield Change(name, kind, terms, {term: before.get(term) for term in terms})
+                changes.append(Change(name, kind, terms, {term: before.get(term) for term in terms}))
+    return changes, wrong
 
 
-def _number(text: str, project: str, term: str, usual: int) -> int | None:
-    """The number in a field; an empty one means the usual value, and no limit."""
+def _number(text: str, term: str) -> int | None:
+    """The number in a field; an empty one means the usual value, and no limit. Raises ValueError with what to enter."""
     if not text:
-        return None if term == "limit" else usual
+        return None if term == "limit" else int(term == "weight")
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"{project}, {LABELS[term]}: enter a whole number.")
+        raise ValueError("enter a whole number.")
     return int(text)
 
 
@@ -174,7 +179,8 @@ def _named(line: str, changes: Sequence[Change]) -> str:
     words = line.split(" ", 2)
     if len(words) == 3 and words[0] == "Changes" and words[1].isdigit() and int(words[1]) < len(changes):
         one = changes[int(words[1])]
-        return f"{one.project} {one.gpu_type}".rstrip() + f", {words[2]}"
+        whose = one.project if words[2].startswith("project:") else f"{one.project} {one.gpu_type}".rstrip()
+        return f"{whose}, {words[2]}"
     return line
 
 

@@ -78,6 +78,11 @@ def test_what_is_wrong_is_named_and_what_was_typed_stays(manager: Client) -> Non
     text = answer.content.decode()
     assert "vision cpu, guarantee: the tenant&#x27;s projects would be guaranteed 9 cpu together" in text
     assert 'name="guarantee:+:cpu" value="9"' in text
+    both = send(manager, **{"new": "vision", "limit:+:cpu": "many", "weight:+:": "-1"}).content.decode()
+    assert "vision cpu, limit: enter a whole number." in both
+    assert "vision, weight: enter a whole number." in both
+    bad_name = send(manager, **{"new": "Vision Lab", "limit:+:cpu": "2", "weight:+:": "2"}).content.decode()
+    assert bad_name.count("Vision Lab, project: ") == 1
     for fields in (
         {"new": "vision", "limit:+:cpu": "many"},
         {"new": "Vision Lab"},
