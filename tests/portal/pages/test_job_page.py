@@ -539,6 +539,8 @@ def test_the_page_says_which_image_the_attempts_ran_as_far_as_that_is_known(
     assert page.count(f'title="docker.io/team/train:1 {digest}"') == 1
     assert f'<span class="sub">{digest}</span>' in page
     assert "digest unknown" not in page
+    Job.objects.filter(pk=job.pk).update(spec=job.spec)
+    assert f'<span class="sub">{digest}</span>' in open_page(alice, job), "the image of a framework"
 
 
 def test_of_more_metrics_than_a_page_shows_the_rest_is_counted_and_found_by_name(
