@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes import manifests
@@ -12,7 +13,7 @@ PODS = "/api/v1/pods"
 WATCH_S, PAUSE_S = 30, 0.5
 
 
-class PodWatch:
+class PodWatch(ABC):
     """Calls `seen` in a thread of its own for each change of a gang's pod. Follows from the beginning."""
 
     def __init__(self, api: Api) -> None:
@@ -24,9 +25,9 @@ class PodWatch:
         self._stream.close()
         self._thread.join()
 
+    @abstractmethod
     def seen(self, kind: str, pod: Object) -> None:
         """kind: ADDED, MODIFIED or DELETED."""
-        raise NotImplementedError
 
     def _follow(self) -> None:
         while not self._stream.is_closed:

@@ -89,9 +89,8 @@ def run(options: argparse.Namespace, client: Client) -> None:
     elif name == "delete":
         client.delete(job)
     elif name == "logs":
-        read = client.follow if options.follow else client.lines
         where = {"learner": options.learner, "attempt": options.attempt, "tail": options.tail}
-        for line in read(job, **where, note=_note):
+        for line in client.lines(job, **where, follow=options.follow, note=_note):
             print(line["text"], flush=options.follow)
             if line.get("cut"):
                 _note(f"Line {line['n']} is longer: {line['cut']} more characters are not shown.")

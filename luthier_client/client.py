@@ -192,26 +192,15 @@ class Client:
         learner: int = 0,
         attempt: int | None = None,
         tail: int | None = None,
+        follow: bool = False,
         note: Note = lambda _: None,
     ) -> Iterator[dict[str, Any]]:
-        """The lines of a learner's log, from the beginning or the last of them. note: gets a sentence for each gap."""
-        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, note, follow=False)
+        """The lines of a learner's log, from the beginning or the last of them.
 
-    def follow(
-        self,
-        wanted: str,
-        *,
-        learner: int = 0,
-        attempt: int | None = None,
-        tail: int | None = None,
-        note: Note = lambda _: None,
-    ) -> Iterator[dict[str, Any]]:
-        """The same, and what is printed from now on, until that attempt has printed everything."""
-        yield from self._pages(self.find(wanted)["id"], learner, attempt, tail, note, follow=True)
-
-    def _pages(
-        self, job: str, learner: int, attempt: int | None, tail: int | None, note: Note, *, follow: bool
-    ) -> Iterator[dict[str, Any]]:
+        follow: also what is printed from now on, until that attempt has printed everything. note: gets a sentence for
+        each gap.
+        """
+        job = self.find(wanted)["id"]
         where: dict[str, Any] = {"after": 0}
         if tail is not None:
             if not 1 <= tail <= TAIL_MAX:

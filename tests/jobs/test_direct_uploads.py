@@ -26,6 +26,8 @@ class SlowStore:
     def __init__(self) -> None:
         self.uploads: dict[str, list[Part]] = {}
         self.objects: dict[str, int] = {}
+        self.lists_on = False
+        """It lists the parts even then."""
 
     def start(self, key: str) -> str:
         self.uploads[name := f"upload {len(self.uploads) + 1}"] = list(PARTS)
@@ -37,7 +39,8 @@ class SlowStore:
         return self.uploads[upload_id]
 
     def finish(self, key: str, upload_id: str, wanted: Any) -> None:
-        del self.uploads[upload_id]
+        if not self.lists_on:
+            del self.uploads[upload_id]
 
     def size(self, key: str) -> int | None:
         return self.objects.get(key)
@@ -106,7 +109,7 @@ def test_an_object_of_another_size_is_not_the_file(slow: SlowStore, blob: Blob) 
 
 
 def test_a_store_that_goes_on_listing_the_parts_has_no_more_time(slow: SlowStore, blob: Blob) -> None:
-    slow.finish = lambda *_: None  # type: ignore[method-assign]  # it answers, and nothing comes of it
+    slow.lists_on = True
     with pytest.raises(blobs.BeingFinished):
         finish(slow, blob)
     Blob.objects.update(finishing_at=F("finishing_at") - direct.FINISHED_WITHIN)
