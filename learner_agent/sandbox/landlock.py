@@ -90,7 +90,10 @@ def _allow(ruleset_handle: int, path: str, allowed: int) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
-        if not stat.S_ISDIR(os.fstat(place).st_mode):
+        mode = os.fstat(place).st_mode
+        if stat.S_ISCHR(mode) and allowed & WRITE_FILE:
+            allowed |= DEVICE  # one that is named itself; those in a folder of its own are not controlled
+        if not stat.S_ISDIR(mode):
             allowed &= FOR_FILES
         rule = _Beneath(allowed, place)
         kernel.syscall(

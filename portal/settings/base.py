@@ -26,11 +26,7 @@ LUTHIER_CLUSTER = ENV.luthier_cluster
 LUTHIER_NODE_SOCKET = EMBEDDED.node_socket
 LUTHIER_NODE_KEY = EMBEDDED.node_key
 LOCAL_NODES = ENV.local_nodes
-LUTHIER_TENANTS_TRUST_EACH_OTHER = (
-    ENV.luthier_local_sandbox == "off"
-    if ENV.luthier_tenants_trust_each_other is None
-    else ENV.luthier_tenants_trust_each_other
-)
+LUTHIER_TENANTS_TRUST_EACH_OTHER = ENV.luthier_tenants_trust_each_other
 KUBECONFIG = ENV.kubeconfig
 KUBE_NAMESPACE_PREFIX = ENV.kube_namespace_prefix
 KUBE_INSTALLATION = ENV.kube_installation

@@ -118,9 +118,9 @@ class Environment:
     # sum of limits over a type's capacity
     luthier_overcommit_max: Annotated[float, values.number(1, 100)] = 1.25
     # whether programs on the local cluster are confined to what is theirs: auto (where the kernel can), required or off
-    luthier_local_sandbox: Annotated[str, values.sandbox] = "off"
-    # lets a second tenant onto a local cluster that does not isolate their programs; none = where the sandbox is off
-    luthier_tenants_trust_each_other: Annotated[bool | None, values.yes_or_no] = None
+    luthier_local_sandbox: Annotated[str, values.sandbox] = "auto"
+    # lets a second tenant onto a local cluster that does not isolate their programs
+    luthier_tenants_trust_each_other: Annotated[bool, values.yes_or_no] = False
     # apart by colons; what each program reads and writes besides its own
     luthier_program_reads: Annotated[str, values.paths] = ""
     luthier_program_writes: Annotated[str, values.paths] = ""

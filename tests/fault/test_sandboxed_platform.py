@@ -1,4 +1,4 @@
-"""A platform whose programs are confined: jobs run, halt and resume, survive the node daemon, and reach no keys."""
+"""A platform as it starts by default confines programs: jobs run, halt and resume, survive the node daemon, and reach no keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if not training.halt_requested():
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     place = tmp_path_factory.mktemp("sandboxed") / "data"
-    with running(place, workers=1, LUTHIER_LOCAL_SANDBOX="required") as started:
+    with running(place, workers=1) as started:
         yield started
 
 

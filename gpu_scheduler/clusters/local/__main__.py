@@ -76,7 +76,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key", type=Path, required=True, help="file of the key that every request must have"
     )
-    parser.add_argument("--sandbox", type=Mode, choices=list(Mode), default=Mode.OFF,
+    parser.add_argument("--sandbox", type=Mode, choices=list(Mode), default=Mode.AUTO,
                         help="whether programs are confined to what is theirs")  # fmt: skip
     for which in ("reads", "writes"):
         parser.add_argument(f"--program-{which}", default="", metavar="PATHS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandbox
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = stage.launch({"PORT": str(server.getsockname()[1])}, sandboxing, "works.py")
     assert "all of it works" in said, said
+
+
+ASKS_A_DEVICE = """\
+import fcntl, sys
+from learner_agent.sandbox import landlock, privileges
+privileges.gain_no_more()
+rights = {"/": landlock.READ} | dict.fromkeys(sys.argv[1:], landlock.WRITE)
+landlock.restrict(landlock.ruleset(rights, scoped=True))
+print(len(fcntl.ioctl(open("/dev/urandom"), 0x80045200, bytes(4))))  # RNDGETENTCNT
+"""
+
+
+@pytest.mark.parametrize(("named", "ends_with"), [(["/dev/urandom"], "4\n"), ([], "")])
+def test_a_device_that_the_operator_names_can_be_controlled(named: list[str], ends_with: str) -> None:
+    command = [sys.executable, "-c", ASKS_A_DEVICE, *named]
+    done = subprocess.run(command, cwd=AGENT.parent, capture_output=True, text=True, check=False)
+    assert done.stdout == ends_with
+    assert ("PermissionError" in done.stderr) == (not named), done.stderr
 
 
 def test_setup_commands_run_in_the_sandbox_too(stage: Stage) -> None:
