@@ -1,4 +1,4 @@
-"""A platform as it starts by default confines programs: jobs run, halt and resume, survive the node daemon, and reach no keys."""
+"""Programs are confined by default: jobs run, halt and resume, survive the node daemon, and reach no keys."""
 
 from __future__ import annotations
 
