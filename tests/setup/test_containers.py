@@ -74,6 +74,14 @@ def test_programs_are_kept_from_the_platforms_secrets_files_and_servers() -> Non
     assert len(places) == 1, "they meet there"
 
 
+def test_images_of_others_are_named_by_version_and_digest() -> None:
+    built = re.findall(r"^ARG PYTHON=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON}"}
+    named = [*built, *(SERVICES[name]["image"] for name in SERVICES if name not in OURS)]
+    assert len(named) == 3
+    assert [name for name in named if not re.fullmatch(r"[a-z/]+:\d+\.\d[\w.-]*@sha256:[0-9a-f]{64}", name)] == []
+
+
 def test_web_is_published_on_loopback_only() -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["web"]["ports"])
 
