@@ -463,6 +463,7 @@ class QuotaUse:
     borrowing_limit: how much more than the limit it can use while others lend it; lending_limit: how much of the limit
     others can use while it does not; None: as much as there is. weight: its part of what can be borrowed by several.
     user_limit: the most that jobs of one user hold at once; gang_limit: the most that one job holds; None: no limit.
+    used_recently: how much it used on average, the more recent the more it counts; 0 unless the policy has a half-life.
     """
 
     tenant: str
@@ -475,6 +476,7 @@ class QuotaUse:
     weight: int = 1
     user_limit: int | None = None
     gang_limit: int | None = None
+    used_recently: float = 0.0
 
     @property
     def lends(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 POLICIES: dict[str, str] = {
     "fair_share": "gpu_scheduler.policies.fair_share.FairShare",
+    "fair_share_history": "gpu_scheduler.policies.history.FairShareHistory",
     "fifo": "gpu_scheduler.policies.fifo.Fifo",
     "fifo_backfill": "gpu_scheduler.policies.fifo.FifoBackfill",
 }

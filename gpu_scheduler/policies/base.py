@@ -97,6 +97,10 @@ class Policy(ABC):
         resizes jobs for other reasons than a waiting one returns True; then every cycle makes a plan."""
         return bool(state)
 
+    def half_life_s(self) -> float | None:
+        """In seconds: what a tenant held that long ago counts half in QuotaUse.used_recently. None: not at all."""
+        return None
+
     @abstractmethod
     def window(self, state: PolicyState) -> Window:
         """Which waiting jobs come first if a plan cannot evaluate all."""

@@ -199,11 +199,19 @@ class FairShareRound(Round):
         yield from (gang for _, gang in promised)
         for level in sorted(next_ones.keys() | others.keys(), reverse=True):
             overdue = next_ones.get(level, [])
-            overdue.sort(key=lambda gang: (self._since[gang.job], gang.queued_at, gang.job))
+            overdue.sort(key=self.overdue_order)
             yield from overdue
             gangs = others.get(level, [])
             gangs.sort(key=first_come)
-            yield from by_tenant(gangs, self._draft.ledger.dominant_share, self._draft)
+            yield from by_tenant(gangs, self.share, self._draft)
+
+    def overdue_order(self, gang: Gang) -> tuple[Any, ...]:
+        """Of a queue head whose starvation timeout is over, beside the others of its class."""
+        return self._since[gang.job], gang.queued_at, gang.job
+
+    def share(self, tenant: str) -> float:
+        """The tenant with the smallest has its turn first."""
+        return self._draft.ledger.dominant_share(tenant)
 
     def wait(self, gang: Gang, finding: Finding) -> None:
         """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over, or as soon

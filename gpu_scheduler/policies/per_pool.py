@@ -52,6 +52,11 @@ class PerPool(Policy):
             policy.plans_without_queue(_state_of(state, key)) for key, policy in self.policies().items()
         )
 
+    def half_life_s(self) -> float | None:
+        """The longest: all read the same past."""
+        found = (policy.half_life_s() for policy in self.policies().values())
+        return max((each for each in found if each is not None), default=None)
+
     def window(self, state: PolicyState) -> Window:
         """The default's order, with the first jobs of all."""
         windows = [policy.window(_state_of(state, key)) for key, policy in self.policies().items()]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import count
 
-from gpu_scheduler import world
+from gpu_scheduler import past_use, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
 from gpu_scheduler.policies.base import policy_of
@@ -209,7 +209,10 @@ class _Simulation:
 
     def _advance_to(self, now: datetime) -> None:
         """Let everything happen that is due, and have a plan made if that can change one."""
-        self._world = replace(self._world, now=now)
+        quotas, half_life_s = self._world.quotas, policy_of(self._world).half_life_s()
+        if half_life_s is not None:
+            quotas = past_use.after(quotas, (now - self._world.now).total_seconds(), half_life_s)
+        self._world = replace(self._world, now=now, quotas=quotas)
         ended: list[str] = []
         changed = False
         while self._events and self._events[0][0] <= now:

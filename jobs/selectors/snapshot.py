@@ -33,6 +33,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
+from jobs.selectors.past_use import with_the_past
 from jobs.selectors.requests import elastic_range, per_learner, profile, requested
 from jobs.states import TAKES_ORDERS, Intent, State, StopReason
 from tenants.models import Project as ProjectRow
@@ -86,7 +87,7 @@ def snapshot(
         nodes=tuple(nodes),
         waiting=tuple(_readable(rows, {} if broken is None else broken)),
         running=running,
-        quotas=quota_uses(),
+        quotas=with_the_past(quota_uses(), now, policy.half_life_s()),
         policy=policy,
         tenants=tenant_states(),
         policy_state=state,
@@ -114,7 +115,7 @@ QUOTA_COLUMNS = (
     "tenant__slug", "gpu_type", "limit", "used", "tenant__cohort", "borrowing_limit", "lending_limit", "weight",
     "user_limit", "gang_limit",
 )  # fmt: skip
-"""QuotaUse's fields, in order."""
+"""QuotaUse's fields, in order, but for used_recently."""
 
 
 def quota_uses(**narrowed: Any) -> tuple[QuotaUse, ...]:

@@ -79,7 +79,9 @@ def test_images_of_others_are_named_by_version_and_digest() -> None:
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON}"}
     named = [*built, *(SERVICES[name]["image"] for name in SERVICES if name not in OURS)]
     assert len(named) == 3
-    assert [name for name in named if not re.fullmatch(r"[a-z/]+:\d+\.\d[\w.-]*@sha256:[0-9a-f]{64}", name)] == []
+    assert [
+        name for name in named if not re.fullmatch(r"[a-z/]+:\d+\.\d[\w.-]*@sha256:[0-9a-f]{64}", name)
+    ] == []
 
 
 def test_web_is_published_on_loopback_only() -> None:
