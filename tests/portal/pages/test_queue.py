@@ -73,7 +73,7 @@ def test_the_page_says_how_many_first_estimates_were_right(alice: User, signed_i
     now, client = timezone.now(), signed_in(alice)
     assert "estimate-hits" not in markup(client.get("/t/vision-lab/queue"))
     other = factories.tenant("nlp-research")
-    for tenant, days, minutes in (("", 1, 5), ("", 1, 12), ("", 1, 40), ("", 31, 5), (other, 1, 5)):
+    for tenant, days, minutes in ((None, 1, 5), (None, 1, 12), (None, 1, 40), (None, 31, 5), (other, 1, 5)):
         job = factories.job(of=tenant) if tenant else factories.job(owner=alice)
         at = now - timedelta(days=days)
         Estimate.objects.create(
