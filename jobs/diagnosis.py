@@ -89,6 +89,8 @@ LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
 MORE_MEMORY = "Request more memory."
 CHECK_PEERS = "Check the logs of the other learners and the network between their nodes."
 FIX_ARGUMENTS = "Correct the command."
+NOT_COMPILED = "(?:SyntaxError|IndentationError|TabError): "
+"""How Python begins the last line about a program that it cannot compile."""
 LOST_PEER = "lost the connection to another learner: {text}"
 
 # In order: of several rules that match one line, the first one counts.
@@ -105,6 +107,21 @@ _RULES = (
         r"^(?:luthier: cannot start the program|env|/usr/bin/env): .*?[‘'](?P<text>[^'’]+)['’]",
         "could not find the command {text}",
         CHECK_COMMAND,
+        127,
+    ),
+    _rule(
+        FailureCause.MISSING_FILE,
+        r"^(?:\S*sh|\S+\.sh): (?:line )?(?:\d+: )?(?:cannot open )?(?P<text>.+?): No such file(?: or directory)?$",
+        "could not find the file {text}",
+        CHECK_PATH,
+        2,
+        127,
+    ),
+    _rule(
+        FailureCause.MISSING_FILE,
+        r"error while loading shared libraries: (?P<text>[^:]+): cannot open",
+        "could not load the shared library {text}",
+        "Use a runtime or an image that has it.",
         127,
     ),
     _rule(
@@ -137,6 +154,20 @@ _RULES = (
     ),
     _rule(
         FailureCause.IMPORT_ERROR,
+        r"^\S*python[\d.]*: No module named '?(?P<text>[^\s;']+)",
+        "could not import the module {text}",
+        CHECK_MODULE,
+        1,
+    ),
+    _rule(
+        FailureCause.IMPORT_ERROR,
+        r"^\S*python[\d.]*: Error while finding module specification for '(?P<text>[^']+)'",
+        "could not import the module {text}",
+        CHECK_MODULE,
+        1,
+    ),
+    _rule(
+        FailureCause.IMPORT_ERROR,
         r"^ImportError: (?P<text>.+)$",
         "could not import what it needs: {text}",
         "Check the versions in the job's environment.",
@@ -144,14 +175,14 @@ _RULES = (
     ),
     _rule(
         FailureCause.MISSING_FILE,
-        r"^FileNotFoundError: \[Errno 2\] [^:]+: '(?P<text>[^']+)'",
+        r"^FileNotFoundError: \[Errno 2\] [^:]+: b?(?P<quote>['\"])(?P<text>.+?)(?P=quote)",
         "could not find the file {text}",
         CHECK_PATH,
         raised=True,
     ),
     _rule(
         FailureCause.ACCESS_DENIED,
-        r"^(?:PermissionError: \[Errno 13\]|OSError: \[Errno 30\]) [^:]+: '(?P<text>[^']+)'",
+        r"^(?:PermissionError: \[Errno 13\]|OSError: \[Errno 30\]) [^:]+: b?(?P<quote>['\"])(?P<text>.+?)(?P=quote)",
         "was denied access to {text}",
         CHECK_ACCESS,
         raised=True,
@@ -192,6 +223,13 @@ _RULES = (
     ),
     _rule(
         FailureCause.EXCEPTION,
+        rf"^(?P<text>{NOT_COMPILED}.*)$",
+        "failed with {text}",
+        "Correct the program at the place that the log shows.",
+        raised=True,
+    ),
+    _rule(
+        FailureCause.EXCEPTION,
         r"^(?P<text>.+)$",
         "failed with {text}",
         "See the traceback in the log.",
@@ -200,8 +238,16 @@ _RULES = (
 )
 
 _BY_CODE = {
-    126: (FailureCause.NOT_EXECUTABLE, "could not run its command: it is not executable", CHECK_COMMAND),
-    127: (FailureCause.COMMAND_NOT_FOUND, "could not find a command", CHECK_COMMAND),
+    126: (
+        FailureCause.NOT_EXECUTABLE,
+        "exited with code 126, a shell's code for what it cannot execute",
+        CHECK_COMMAND,
+    ),
+    127: (
+        FailureCause.COMMAND_NOT_FOUND,
+        "exited with code 127, a shell's code for a command that it did not find",
+        CHECK_COMMAND,
+    ),
 }
 SIGNALS = {
     2: "was interrupted (SIGINT",
@@ -223,6 +269,15 @@ CRASHED = re.compile(r"^(?:terminate called|Fatal Python error|Segmentation faul
 """What native code prints when it dies."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+FILE = re.compile(r'^ +File ".+", line \d+$')
+"""Where Python could not compile a program: no traceback begins before it."""
+GROUP = re.compile(r"^\s*\+ Exception Group Traceback ")
+MARGIN = re.compile(r"^\s+(?:\| ?|\+ |\+(?=-))")
+"""What Python prints before each line of an exception group."""
+OF_A_SERVER = re.compile(
+    r"\b(?:urllib|urllib3|requests|http\.client|httpx|httpcore|aiohttp|Connection aborted)\b"
+)
+"""A line that names one of these is about a connection to some server, not to another learner."""
 WRAPPERS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "SystemExit")
 """Exceptions that only say that something else failed before."""
 
@@ -230,28 +285,38 @@ Line = tuple[int, str]
 """Number and text."""
 
 
-def diagnose(code: int, lines: Sequence[Line]) -> Diagnosis:
-    """Why a program ended with this exit code (not 0). lines: the end of its log without escape sequences."""
+def diagnose(code: int, lines: Sequence[Line], *, learners: int = 1) -> Diagnosis:
+    """Why a program ended with this exit code (not 0).
+
+    lines: the end of its log without escape sequences. learners: of its attempt; a single one can lose no other.
+    """
     read = [(n, _plain(text)) for n, text in lines[-LOOK:]]
-    found = _by_log(code, read)
+    found = _by_log(code, read, is_gang=learners > 1)
     signal = code - SHELL if SHELL < code < SHELL + 65 else 0
     if found is not None and not (signal and found.cause is FailureCause.EXCEPTION):
         return found
-    last = read[-1][0] if read else None
+    last, words = next(((n, text) for n, text in reversed(read) if text.strip()), (None, ""))
     if signal:
         return _by_signal(signal, code, read, last)
     if code in _BY_CODE:
         return Diagnosis(*_BY_CODE[code], last)
-    why = "its log does not say why" if read else "it printed nothing"
-    return Diagnosis(FailureCause.UNKNOWN, f"exited with code {code}; {why}", line=last)
+    why = (
+        f' for a reason that the platform does not recognize. Its log ends with "{_shortened(words)}"'
+        if words
+        else "; it printed nothing"
+    )
+    return Diagnosis(FailureCause.UNKNOWN, f"exited with code {code}{why}", line=last)
 
 
-def _by_log(code: int, lines: Sequence[Line]) -> Diagnosis | None:
+def _by_log(code: int, lines: Sequence[Line], *, is_gang: bool) -> Diagnosis | None:
     """By the last line that names a cause."""
+    lines = list(_without_margins(lines))
     raised = set(_ends_of_tracebacks(lines))
     for n, text in reversed(lines):
         for rule in _RULES:
             if (rule.raised and n not in raised) or (rule.codes and code not in rule.codes):
+                continue
+            if rule.cause is FailureCause.PEER_LOST and (not is_gang or OF_A_SERVER.search(text)):
                 continue
             if match := rule.pattern.search(text):
                 did = rule.did.format(text=_shortened(match["text"]))
@@ -259,13 +324,23 @@ def _by_log(code: int, lines: Sequence[Line]) -> Diagnosis | None:
     return None
 
 
+def _without_margins(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines, those of exception groups as Python prints the tracebacks of others."""
+    inside = False
+    for n, text in lines:
+        inside = bool(GROUP.match(text) or (inside and MARGIN.match(text)))
+        yield n, MARGIN.sub("", text) if inside else text
+
+
 def _ends_of_tracebacks(lines: Sequence[Line]) -> Iterator[int]:
-    """The line of each traceback that names its exception."""
-    after = After.NOTHING
+    """The line of each traceback that names its exception, and the one of a program that was never compiled."""
+    after, compiling = After.NOTHING, False
     for n, text in lines:
         kind, after = classify(text, after)
-        if kind is Kind.RAISED and not text.startswith(WRAPPERS):
+        is_raised = kind is Kind.RAISED and not text.startswith(WRAPPERS)
+        if is_raised or (compiling and re.match(NOT_COMPILED, text)):
             yield n
+        compiling = bool(FILE.match(text)) or (compiling and text.startswith("  "))
 
 
 def _by_signal(signal: int, code: int, lines: Sequence[Line], last: int | None) -> Diagnosis:

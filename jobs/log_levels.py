@@ -20,6 +20,9 @@ RANK = re.compile(_PATTERNS["rank"], re.ASCII)
 _TRACEBACK = re.compile(_PATTERNS["traceback"], re.ASCII)
 _RAISED = re.compile(_PATTERNS["raised"], re.ASCII)
 _CHAIN = re.compile(_PATTERNS["chain"], re.ASCII)
+_STATED_WARNING = re.compile(_PATTERNS["statedWarning"], re.ASCII)
+_STATED_LESS = re.compile(_PATTERNS["statedLess"], re.ASCII)
+"""Lines that a logger marked as a warning, or as less: whatever their words are."""
 _ERROR = re.compile(_PATTERNS["error"], re.ASCII | re.IGNORECASE)
 _ERROR_NAME = re.compile(_PATTERNS["errorName"], re.ASCII)
 _WARNING = re.compile(_PATTERNS["warning"], re.ASCII | re.IGNORECASE)
@@ -73,6 +76,10 @@ def classify(text: str, after: After) -> tuple[Kind, After]:
         return (Kind.NONE, after) if is_blank else (Kind.BODY, After.CHAIN)
     if after is After.WARNING and is_indented:
         return Kind.NONE, After.NOTHING  # the source line that Python prints below its warning
+    if _STATED_WARNING.match(words):
+        return Kind.WARNING, After.WARNING
+    if _STATED_LESS.match(words):
+        return Kind.NONE, After.NOTHING
     if _ERROR.search(words) or _ERROR_NAME.search(words):
         return Kind.ERROR, After.ERROR
     if _WARNING.search(words) or _WARNING_NAME.search(words):

@@ -71,7 +71,7 @@ def first_failure(learners: Sequence[Learner]) -> Failure | None:
     failed.sort(key=lambda row: (was_stopped(row, first), row.exited_at or LATEST, row.rank))
     failed = failed[:READ]
     ends = logs.read_ends([(row.job_id, row.attempt, row.rank) for row in failed], LOOK)
-    found = [_failure(row, ends) for row in failed]
+    found = [_failure(row, ends, learners=len(learners)) for row in failed]
     return next((one for one in found if not _follows(one, first)), found[0] if found else None)
 
 
@@ -88,13 +88,13 @@ def last_failures(jobs: Iterable[Job]) -> dict[str, JobEvent]:
     return {event.job_id: event for event in events.order_by("job", "-n").distinct("job")}
 
 
-def _failure(row: Learner, ends: dict[logs.Stream, list[logs.LogLine]]) -> Failure:
+def _failure(row: Learner, ends: dict[logs.Stream, list[logs.LogLine]], *, learners: int) -> Failure:
     code = exit_code_of(row)
     assert code
     lines = [
         (line.n, ESCAPES.sub("", line.text)) for line in ends.get((row.job_id, row.attempt, row.rank), [])
     ]
-    diagnosis = diagnose(code, lines)
+    diagnosis = diagnose(code, lines, learners=learners)
     if row.failure_details.get("reason") == FailureCause.OUT_OF_MEMORY:
         diagnosis = _out_of_memory(row, diagnosis)
     return Failure(row, code, diagnosis)

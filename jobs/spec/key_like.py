@@ -12,10 +12,12 @@ VALUE = re.compile(
     r"(?:hf_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-|sk-|rk_live_|sk_live_|AIza|npm_|pypi-|lut_|dop_v1_)[\w-]{12,}"
     r"|(?:AKIA|ASIA)[0-9A-Z]{12,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|[A-Za-z]://[^\s/:@]{0,100}:[^\s/@]{1,200}@",
     re.ASCII,
 )
-"""The prefixes that well-known services give their keys, a signed web token, a private key."""
+"""The prefixes that well-known services give their keys, a signed web token, a private key, an address with a
+password."""
 PLAIN = re.compile(r"(?i)\s*(?:[-+.\d]+(?:e[-+]?\d+)?|true|false|yes|no|on|off|none|null)?\s*", re.ASCII)
 """A number or a switch: what MAX_TOKEN or USE_KEY may hold."""
 

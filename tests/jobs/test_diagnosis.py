@@ -8,6 +8,19 @@ from jobs.diagnosis import FailureCause, diagnose
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
 
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 9, in <module>
+  |     raise ExceptionGroup("two", [e])
+  | ExceptionGroup: two (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "train.py", line 2, in f
+    |     raise ValueError("leaf")
+    | ValueError: leaf
+    +------------------------------------"""
+"""As Python 3.13 prints it."""
+
 SAID: list[tuple[str, int, str, FailureCause, str]] = [
     ("a file that is another job's", 1,
      TRACEBACK + "PermissionError: [Errno 13] Permission denied: '/srv/x'",
@@ -57,6 +70,28 @@ SAID: list[tuple[str, int, str, FailureCause, str]] = [
     ("an exception behind torchrun", 1, TRACEBACK + "ValueError: no shard\n" + TRACEBACK
      + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====", FailureCause.EXCEPTION,
      "failed with ValueError: no shard"),
+    ("an exception group", 1, GROUP, FailureCause.EXCEPTION, "failed with ValueError: leaf"),
+    ("a program that cannot be compiled", 1,
+     '  File "/job/train.py", line 3\n    x = (\n        ^\nSyntaxError: \'(\' was never closed',
+     FailureCause.EXCEPTION, "failed with SyntaxError: '(' was never closed"),
+    ("wrong indentation", 1,
+     '  File "/job/train.py", line 4\n    print(1)\n    ^\nIndentationError: expected an indented block after \'if\'',
+     FailureCause.EXCEPTION, "failed with IndentationError: expected an indented block after 'if'"),
+    ("a module as the program", 1, "/job/env/bin/python3: No module named torchrun", FailureCause.IMPORT_ERROR,
+     "could not import the module torchrun"),
+    ("a module of a missing package as the program", 1,
+     "python: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')",
+     FailureCause.IMPORT_ERROR, "could not import the module a.b"),
+    ("a missing script (dash)", 2, "sh: 0: cannot open train.sh: No such file", FailureCause.MISSING_FILE,
+     "could not find the file train.sh"),
+    ("a missing script (bash)", 127, "bash: train.sh: No such file or directory", FailureCause.MISSING_FILE,
+     "could not find the file train.sh"),
+    ("a missing shared library", 127,
+     "./a.out: error while loading shared libraries: libx.so.1: cannot open shared object file: No such file",
+     FailureCause.MISSING_FILE, "could not load the shared library libx.so.1"),
+    ("a missing file with an apostrophe", 1,
+     TRACEBACK + 'FileNotFoundError: [Errno 2] No such file or directory: "it\'s.csv"', FailureCause.MISSING_FILE,
+     "could not find the file it's.csv"),
     ("a crash in native code", 139, "step 3\nFatal Python error: Segmentation fault\n", FailureCause.SIGNAL,
      "crashed on an invalid memory access (SIGSEGV, exit code 139)"),
 ]  # fmt: skip
@@ -72,7 +107,7 @@ def numbered(text: str) -> list[tuple[int, str]]:
 def test_a_log_that_names_the_cause_is_quoted_with_its_line(
     code: int, text: str, cause: FailureCause, did: str
 ) -> None:
-    found = diagnose(code, [(1, "epoch 1"), *numbered(text + "\nlater: a warning")])
+    found = diagnose(code, [(1, "epoch 1"), *numbered(text + "\nlater: a warning")], learners=2)
     assert (found.cause, found.did) == (cause, did)
     assert found.said
     assert found.line is not None
@@ -83,7 +118,12 @@ def test_a_log_that_names_the_cause_is_quoted_with_its_line(
 @pytest.mark.parametrize(
     ("code", "text", "sentence"),
     [
-        (3, "epoch 1\nbye", "Learner 1 exited with code 3; its log does not say why."),
+        (3, "epoch 1\nbye\n\n", 'Learner 1 exited with code 3 for a reason that the platform does not recognize.'
+         ' Its log ends with "bye".'),
+        (1, "cat: x.csv: No such file or directory", "Learner 1 exited with code 1 for a reason that the platform does"
+         ' not recognize. Its log ends with "cat: x.csv: No such file or directory".'),
+        (127, "bye", "Learner 1 exited with code 127, a shell's code for a command that it did not find. Check its"
+         " spelling, and that the job's environment has it."),
         (3, "", "Learner 1 exited with code 3; it printed nothing."),
         (137, "epoch 1", "Learner 1 was killed (SIGKILL, exit code 137). Its own memory was not reported as the"
          " cause; often the node runs out of memory."),
@@ -102,6 +142,26 @@ def test_an_error_that_the_program_survived_is_not_the_cause() -> None:
     missing = TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: 'cache'\nretrying\n"
     assert "KeyError" in diagnose(1, numbered(missing + TRACEBACK + "KeyError: 'x'")).did
     assert diagnose(1, numbered("sh: 1: nproc: not found\nbye")).cause is FailureCause.UNKNOWN
+
+
+def test_a_syntax_error_that_was_only_printed_is_not_the_cause() -> None:
+    assert diagnose(1, numbered("SyntaxError: of a file under test\nbye")).cause is FailureCause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("learners", "text", "cause"),
+    [
+        (1, "ConnectionResetError: [Errno 104] Connection reset by peer", FailureCause.EXCEPTION),
+        (2, "ConnectionResetError: [Errno 104] Connection reset by peer", FailureCause.PEER_LOST),
+        (2, "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset"
+         " by peer'))", FailureCause.EXCEPTION),
+    ],
+)  # fmt: skip
+def test_a_lost_connection_is_to_a_learner_only_where_there_is_another(
+    learners: int, text: str, cause: FailureCause
+) -> None:
+    """A job of one learner that lost a download got the advice to look at the logs of the others."""
+    assert diagnose(1, numbered(TRACEBACK + text), learners=learners).cause is cause
 
 
 def test_a_hostile_line_is_shortened_and_loses_its_control_characters() -> None:

@@ -65,6 +65,14 @@ def test_where_only_a_lost_connection_is_known_the_sentence_says_that(world: Wor
     assert "Learner 0 lost the connection to another learner" in job_of(job).reason_message
 
 
+def test_a_single_learner_loses_no_other_one(world: World) -> None:
+    job = world.running()
+    fail(world, job, {0: 1}, {0: PEER})
+    assert job_of(job).reason_message.startswith(
+        "Learner 0 failed with RuntimeError: Connection closed by peer"
+    )
+
+
 def test_memory_used_is_stated_against_its_limit(world: World) -> None:
     job = world.running()
     world.cluster.out_of_memory(gang(job), 0, peak_mib=4321)

@@ -84,6 +84,25 @@ def test_a_sealed_log_becomes_one_chunk_with_the_same_bytes_lines_and_times(job:
     assert Learner.objects.get(job=job).log_merged is None
 
 
+def test_a_quiet_log_takes_hardly_more_room_than_its_bytes(job: Job) -> None:
+    """As rows of a line each it took more than five times as much."""
+    lines = [
+        b"[2026-01-01 10:00:00] epoch %04d  loss 0.%04d  lr 0.00010  %s\n" % (n, n, b"x" * 20)
+        for n in range(200)
+    ]
+
+    def room() -> float:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT sum(pg_column_size(c.*)) FROM jobs_logchunk c WHERE job_id = %s", [job.pk])
+            return float(cursor.fetchone()[0]) / sum(map(len, lines))
+
+    send(job, *lines)
+    seal(job)
+    assert room() > 2
+    compacted(job)
+    assert room() <= 1.3
+
+
 def test_a_log_that_goes_on_is_merged_in_large_parts_and_takes_more_and_repeats(job: Job) -> None:
     few = quiet_lines(LIVE_ROWS - 1)
     send(job, *few)

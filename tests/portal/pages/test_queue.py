@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from gpu_scheduler.checks import check_of
 from jobs.lifecycle import cycle
-from jobs.models import Job
+from jobs.models import Estimate, Job
 from jobs.states import State
 from tenants.models import Tenant, User
 from tests import factories
@@ -63,6 +66,29 @@ def test_the_queue_names_the_tenants_jobs_and_counts_the_others(
         assert foreign.pk not in text
     assert page.count("A job of another tenant") == 1
     assert "1 job of other tenants" in " ".join(page.split())
+
+
+def test_the_page_says_how_many_first_estimates_were_right(alice: User, signed_in: SignIn) -> None:
+    """Of the tenant's own jobs of the last 30 days; without any it says nothing."""
+    now, client = timezone.now(), signed_in(alice)
+    assert "estimate-hits" not in markup(client.get("/t/vision-lab/queue"))
+    other = factories.tenant("nlp-research")
+    for tenant, days, minutes in ((None, 1, 5), (None, 1, 12), (None, 1, 40), (None, 31, 5), (other, 1, 5)):
+        job = factories.job(of=tenant) if tenant else factories.job(owner=alice)
+        at = now - timedelta(days=days)
+        Estimate.objects.create(
+            job=job,
+            tenant=job.tenant,
+            first_at=at,
+            first_soonest=at + timedelta(minutes=6),
+            first_latest=at + timedelta(minutes=20),
+            started_at=at + timedelta(minutes=minutes),
+        )
+    page = " ".join(re.sub(r"<[^>]*>", " ", markup(client.get("/t/vision-lab/queue"))).split())
+    assert (
+        "2 of 3 jobs of Vision-Lab started by the later time of their first estimate, 1 by the earlier one"
+        in page
+    )
 
 
 def test_the_queue_comes_in_pages(alice: User, signed_in: SignIn) -> None:

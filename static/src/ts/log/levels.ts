@@ -26,6 +26,8 @@ const RANK = new RegExp(patterns.rank);
 const TRACEBACK = new RegExp(patterns.traceback);
 const RAISED = new RegExp(patterns.raised);
 const CHAIN = new RegExp(patterns.chain);
+const STATED_WARNING = new RegExp(patterns.statedWarning);
+const STATED_LESS = new RegExp(patterns.statedLess);
 const ERROR = new RegExp(patterns.error, "i");
 const ERROR_NAME = new RegExp(patterns.errorName);
 const WARNING = new RegExp(patterns.warning, "i");
@@ -63,6 +65,8 @@ export function classify(text: string, after: After): Mark {
     if (CHAIN.test(words)) return { kind: "body", after: "chain" };
   }
   if (after === "warning" && isIndented) return { kind: "none", after: "nothing" };
+  if (STATED_WARNING.test(words)) return { kind: "warning", after: "warning" };
+  if (STATED_LESS.test(words)) return { kind: "none", after: "nothing" };
   if (ERROR.test(words) || ERROR_NAME.test(words)) return { kind: "error", after: "error" };
   if (WARNING.test(words) || WARNING_NAME.test(words)) return { kind: "warning", after: "warning" };
   return { kind: "none", after: "nothing" };
