@@ -226,11 +226,11 @@ def check_on_pollux(asked: argparse.Namespace) -> None:
     record("traces_pollux", figures, command=command(), details={"columns": columns})
 
 
-def command() -> str:
+def command(module: str = "bench.traces") -> str:
     """This run's command; the folder of the traces differs from machine to machine."""
     words = sys.argv[1:]
     words = [word for at, word in enumerate(words) if "--traces" not in (word, words[at - 1])]
-    return f"python -m bench.traces {' '.join(words)}"
+    return f"python -m {module} {' '.join(words)}".strip()
 
 
 def main() -> None:

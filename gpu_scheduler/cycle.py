@@ -56,9 +56,11 @@ class _Cycle:
         starts: list[Start] = []
         waits: list[Gang] = []
         findings: list[Finding] = []
+        shapes: list[int] = []  # of waits
         failed, shape_of, wait = self._draft.failed, self._shape, self._round.wait
+        known: dict[Hashable, int] = {}  # a number for each shape: hashing one again and again takes longer
         for gang in self._round.queue():
-            shape = shape_of(gang)
+            shape = known.setdefault(shape_of(gang), len(known))
             finding = failed.get(shape)
             if finding is None:
                 outcome = self._evaluate(gang)
@@ -68,9 +70,10 @@ class _Cycle:
                 finding = failed[shape] = outcome
             waits.append(gang)
             findings.append(finding)
+            shapes.append(shape)
             wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
-        explanations = self._explained(waits) if explained else ()
+        explanations = self._explained(waits, shapes) if explained else ()
         state, kept_for = self._round.state(), self._draft.ledger.with_reservation
         reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
@@ -135,22 +138,22 @@ class _Cycle:
         pool = self._draft.pools[slot_type]
         return pool.unreserved.total / pool.total if pool.total else 0.0
 
-    def _explained(self, waits: list[Gang]) -> tuple[Explanation, ...]:
+    def _explained(self, waits: list[Gang], shapes: list[int]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        by_shape: dict[Hashable, tuple[Finding, str, _Listed]] = {}
+        by_shape: dict[int | str, tuple[Finding, str, _Listed]] = {}  # by job where it has a reservation
         said: dict[Hashable, tuple[Finding, str]] = {}
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
         notes, remarks = self._round.notes(), self._round.remarks()
         explanations = []
-        for gang in waits:
-            shape = self._shape(gang)
+        failed, reserving = self._draft.failed, self._draft.ledger.with_reservation
+        for gang, shape in zip(waits, shapes, strict=True):
             # What is reserved for the job itself is no obstacle to it.
-            own = gang.job if gang.job in self._draft.ledger.with_reservation else ""
-            key = (shape, own)
+            own = gang.job in reserving
+            key = gang.job if own else shape
             shared = by_shape.get(key)
             if shared is None:
-                known = None if own else self._draft.failed.get(shape)
+                known = None if own else failed.get(shape)
                 shared = by_shape[key] = self._explain(gang, known, {} if own else said)
             finding, sentence, checks = shared
             numbers = dict(finding.numbers)

@@ -26,28 +26,34 @@ class Domains:
 
 
 class Fitting:
-    """How many learners of one size fit into each domain of one level, of nodes that offer only ever less."""
+    """How many learners of one size fit into each domain of one level, of nodes that offer only ever less.
+
+    seen: how many changes of the nodes it knows; Rooms, which keeps it, counts them.
+    """
 
     def __init__(self, domains: Domains, learners: Mapping[Domain, int]) -> None:
         self.learners = dict(learners)
+        self.seen = 0
         self._domains = domains
         self._count = Counter(self.learners.values())
         self._most: int | None = None
         self._widest: tuple[Domain, int] | None = None
         self._heaps: defaultdict[int, dict[Domain, list[Domain]]] | None = None  # built by the first start
 
-    def lower(self, name: str, by: int) -> None:
-        """So many learners fewer fit on this node."""
-        if not by:
-            return
-        domain = self._domains.of[name]
+    def lower(self, fewer: Mapping[Domain, int]) -> None:
+        """By domain, so many learners fewer fit."""
+        for domain, by in fewer.items():
+            if by:
+                self._lower(domain, by)
+        self._most = self._widest = None
+
+    def _lower(self, domain: Domain, by: int) -> None:
         before = self.learners[domain]
         now = self.learners[domain] = before - by
         self._count[before] -= 1
         if not self._count[before]:
             del self._count[before]
         self._count[now] += 1
-        self._most = self._widest = None
         if self._heaps is not None:
             around = self._domains.around[domain]
             heapq.heappush(self._heaps[now].setdefault(around, []), domain)

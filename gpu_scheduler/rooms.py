@@ -65,7 +65,8 @@ class Rooms:
         self._count = Counter(of.values())
         self.total = sum(room[0] * count for room, count in self._count.items())
         self._heaps: defaultdict[Room, list[str]] | None = None  # most plans place little or nothing
-        self._capacity: dict[Room, int] = {}
+        self._capacity: dict[Room, tuple[int, int]] = {}  # how many fit, after so many of _changes
+        self._changes: list[tuple[str, Room, Room]] = []  # node, what it offered before and after
         self._most: dict[tuple[int, Room], int] = {}
         self._by_fit: dict[Need, Counter[int]] = {}
         self._holding: dict[Room, list[tuple[int, Room]]] = {}
@@ -76,7 +77,7 @@ class Rooms:
         found = copy(self)
         found.of, found._count, found._heaps = dict(self.of), self._count.copy(), None
         found._capacity, found._most, found._by_domain, found._by_fit = {}, {}, {}, {}
-        found._holding = {}
+        found._holding, found._changes = {}, []
         return found
 
     def without(self, names: Collection[str]) -> Rooms:
@@ -105,33 +106,44 @@ class Rooms:
             heapq.heappush(self._heaps[to], name)
         self._most.clear()
         self._by_fit.clear()
-        known = self._capacity
-        if len(known) > NEEDS_KNOWN:
-            known.clear()
-        for need in known:
-            known[need] += learners_in(to, need) - learners_in(before, need)
-        if len(self._by_domain) > NEEDS_KNOWN:
-            self._by_domain.clear()
-        for (_, need), fitting in self._by_domain.items():
-            fitting.lower(name, learners_in(before, need) - learners_in(to, need))
+        if self._capacity or self._by_domain:
+            self._changes.append((name, before, to))
 
     def capacity(self, need: Room) -> int:
-        """How many learners of this size fit. O(distinct rooms) once, then kept up to date."""
-        known = self._capacity.get(need)
-        if known is None:
-            known = sum([count * learners_in(room, need) for room, count in self._count.items()])
-            self._capacity[need] = known
-        return known
+        """How many learners of this size fit. O(distinct rooms) once, then O(1) for each change since it was asked."""
+        known, now = self._capacity.get(need), len(self._changes)
+        if known is not None:
+            fitting, seen = known
+            if seen == now:
+                return fitting
+            for _, before, to in self._changes[seen:]:
+                fitting += learners_in(to, need) - learners_in(before, need)
+        else:
+            if len(self._capacity) > NEEDS_KNOWN:
+                self._capacity.clear()
+            fitting = sum([count * learners_in(room, need) for room, count in self._count.items()])
+        self._capacity[need] = fitting, now
+        return fitting
 
     def by_domain(self, need: Room, domains: Domains) -> Fitting:
-        """How many learners of this size fit into each domain of a level. O(nodes) once, then kept up to date."""
+        """How many learners of this size fit into each domain of a level. O(nodes) once, then O(log nodes) for each
+        domain that changed since it was asked: most sizes are asked for seldom, and gangs fill a domain at once."""
         known = self._by_domain.get((domains.level, need))
         if known is None:
+            if len(self._by_domain) > NEEDS_KNOWN:
+                self._by_domain.clear()
             fit = {room: learners_in(room, need) for room in self._count}
             learners: defaultdict[Domain, int] = defaultdict(int)
             for name, room in self.of.items():
                 learners[domains.of[name]] += fit[room]
             known = self._by_domain[domains.level, need] = Fitting(domains, learners)
+            known.seen = len(self._changes)
+        elif known.seen < len(self._changes):
+            lost: defaultdict[Domain, int] = defaultdict(int)
+            for name, before, to in self._changes[known.seen :]:
+                lost[domains.of[name]] += learners_in(before, need) - learners_in(to, need)
+            known.lower(lost)
+            known.seen = len(self._changes)
         return known
 
     def holding(self, need: Room) -> list[tuple[int, Room]]:

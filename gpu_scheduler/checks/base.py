@@ -58,9 +58,9 @@ class Finding:
         """As they were when this was first read."""
         if self._numbers is None:
             gang, supply, check = self.gang, self.supply, self.check
-            self._numbers = (
-                supply.numbers(gang) | check.numbers(gang, supply) | check.shortage_numbers(gang, supply)
-            )
+            self._numbers = supply.numbers(gang)
+            self._numbers |= check.numbers(gang, supply)
+            self._numbers |= check.shortage_numbers(gang, supply)
         return self._numbers
 
     def share_numbers(self, other: Finding) -> None:

@@ -280,12 +280,14 @@ def _since(at: datetime | None, now: datetime) -> float | None:
 
 
 def halt_receipt(rows: JobRows) -> dict[str, Any]:
-    """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}}, seconds with milliseconds.
+    """{step, steps_lost, seconds, checkpoint, parts: {seen, saved, verified, released}, learners, batch}, seconds with
+    milliseconds.
 
     step and checkpoint are None if nothing was saved; step is also None if the program saved without stating it.
     steps_lost is None unless what was reported and what is kept are both known; a part is None if it was not observed.
+    learners: with how many it ran; None: it held none. batch: what was chosen for these; None: the program's own.
     """
-    job = rows.job
+    job, attempt = rows.job, rows.attempt
     newest = _kept(rows)
     # A resume that came meanwhile has overwritten the time at which the halt was requested.
     asked = job.intent_at if job.intent == Intent.HALT else (job.stop_at or job.intent_at)
@@ -299,6 +301,8 @@ def halt_receipt(rows: JobRows) -> dict[str, Any]:
         "seconds": _seconds(asked, rows.now),
         "checkpoint": newest.n if newest else None,
         "parts": _phases(asked, rows.now, seen=seen, saved=saved, verified=verified, released=rows.now),
+        "learners": attempt.learners if attempt else None,
+        "batch": attempt.batch if attempt else None,
     }
 
 
@@ -331,7 +335,7 @@ def _phases(since: datetime, now: datetime, **marks: datetime | None) -> dict[st
 
 def halt_message(message: str, receipt: dict[str, Any], reported: int | None) -> str:
     """Why the job was halted, and what that saved, for people. reported: the last step that was."""
-    n, step, lost = receipt["checkpoint"], receipt["step"], receipt["steps_lost"]
+    n, step, lost, batch = (receipt[key] for key in ("checkpoint", "step", "steps_lost", "batch"))
     if n is None and lost is None:
         saved = "No checkpoint was saved, so a resume starts from scratch"
     elif n is None:
@@ -342,7 +346,13 @@ def halt_message(message: str, receipt: dict[str, Any], reported: int | None) ->
         saved = f"Checkpoint {n} has step {step:,}; how many steps are lost is unknown"
     else:
         saved = f"Checkpoint {n} has step {step:,}; {_lost(lost)}"
-    return f"{message.removesuffix('.')}. {saved}."
+    # A resume may have another batch: only this one explains the losses that were reported until now.
+    ran = f" It ran with {_learners(receipt['learners'])}, batch {batch:,}." if batch is not None else ""
+    return f"{message.removesuffix('.')}. {saved}.{ran}"
+
+
+def _learners(count: int) -> str:
+    return "1 learner" if count == 1 else f"{count:,} learners"
 
 
 def _lost(steps: int) -> str:

@@ -50,7 +50,8 @@ class HaltPhase:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a halt kept, and how long each part of it took. waited: it was taken out of the queue and held nothing."""
+    """What a halt kept, and how long each part of it took. waited: it was taken out of the queue and held nothing.
+    learners, batch: with what it ran, of an attempt whose batch the platform chose."""
 
     headline: str
     step: int | None
@@ -59,6 +60,8 @@ class Receipt:
     checkpoint: int | None
     legs: list[HaltPhase]
     waited: bool
+    learners: int | None = None
+    batch: int | None = None
 
 
 def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> list[Kpi]:
@@ -131,7 +134,15 @@ def receipt(job: View, *, waited: bool) -> Receipt | None:
     else:
         headline = f"Halted, {thousands(lost)} step{pluralize(lost)} to repeat"
     return Receipt(
-        headline, last.get("step"), lost, last.get("seconds"), last.get("checkpoint"), _legs(parts), waited
+        headline,
+        last.get("step"),
+        lost,
+        last.get("seconds"),
+        last.get("checkpoint"),
+        _legs(parts),
+        waited,
+        last.get("learners"),
+        last.get("batch"),
     )
 
 

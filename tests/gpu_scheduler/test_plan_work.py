@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_scheduler import rooms
 from gpu_scheduler.checks.nodes import Capacity
 from gpu_scheduler.cycle import plan
+from gpu_scheduler.domains import Domains, Fitting
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Priority
+from gpu_scheduler.model import UNCOUNTED, Level, Priority
 from gpu_scheduler.policies import room
+from gpu_scheduler.rooms import Rooms
 from tests.gpu_scheduler.worlds import gang, nodes, running, snapshot
 
 NODES = 60
@@ -69,6 +73,43 @@ def test_what_users_wait_for_alike_is_said_once(monkeypatch: pytest.MonkeyPatch)
     assert said.count == 1
     meters = [check["used"] for wait in waits for check in wait.checks() if check["check"] == "user_quota"]
     assert meters == [0] * 8, "but each list is the user's own"
+
+
+def test_a_gang_that_fills_a_rack_changes_the_count_of_a_size_once_and_of_those_not_asked_for_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = {f"a{number}": ("b1", "r1", f"a{number}") for number in range(8)}
+    racks, offer = Domains(Level.RACK, at), Rooms(dict.fromkeys(at, (8, UNCOUNTED, UNCOUNTED)))
+    assert [offer.by_domain((slots, 0, 0), racks).most for slots in (1, 2)] == [64, 32]
+    counted = Calls(Fitting._lower)
+    monkeypatch.setattr(Fitting, "_lower", lambda *args: counted(*args))
+    for name in at:
+        offer.lower(name, (3, UNCOUNTED, UNCOUNTED))
+    assert offer.by_domain((1, 0, 0), racks).most == 24
+    assert counted.count == 1
+    assert offer.by_domain((2, 0, 0), racks).most == 8
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(1, 3), st.sampled_from(Level))),
+)
+def test_what_fits_is_counted_as_if_for_the_first_time_whenever_it_is_asked(
+    sizes: list[int], steps: list[tuple[int, int, int, Level]]
+) -> None:
+    at = {f"a{number}": ("b", f"r{number % 2}", f"a{number}") for number in range(len(sizes))}
+    levels = {level: Domains(level, at) for level in Level}
+    offer = Rooms({f"a{number}": (slots, UNCOUNTED, UNCOUNTED) for number, slots in enumerate(sizes)})
+    for node, to, slots, level in steps:
+        if (name := f"a{node}") in offer.of and to < offer.of[name][0]:
+            offer.lower(name, (to, UNCOUNTED, UNCOUNTED))
+        need, again = (slots, 0, 0), Rooms(offer.of)
+        assert offer.capacity(need) == again.capacity(need)
+        known, fresh = (each.by_domain(need, levels[level]) for each in (offer, again))
+        assert (known.most, known.widest) == (fresh.most, fresh.widest)
+        for least in (1, 2, 5):
+            (fewest, tied), (same, others) = known.tightest(least), fresh.tightest(least)
+            assert (fewest, sorted(tied)) == (same, sorted(others))
 
 
 def test_starts_are_counted_once_while_nothing_is_reserved() -> None:

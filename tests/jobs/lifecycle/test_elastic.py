@@ -18,7 +18,7 @@ from jobs.lifecycle.plan_effects import NotAdmitted, admit, write_orders
 from jobs.models import Attempt, Job, MetricPoint, Progress
 from jobs.selectors import requests
 from jobs.selectors.snapshot import database_now, gang_of_job, snapshot
-from jobs.states import Phase, State
+from jobs.states import Intent, Phase, State
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang, job_of, last_move, one_pass, state, used
 
@@ -222,6 +222,20 @@ def test_the_batch_is_chosen_once_for_the_attempt_and_reaches_the_program(world:
     assert launched.learners[1].env["LUTHIER_BATCH"] == "10"
     assert launched.learners[1].env["LUTHIER_MICRO_BATCH"] == "5"
     assert launched.is_distributed
+
+
+def test_the_receipt_of_a_halt_names_the_batch_that_was_chosen(world: World) -> None:
+    job = processing(world, 2, batch={"min": 10, "max": 640})
+    world.request(job, Intent.HALT)
+    world.settle()
+    world.report(job, gen_seen=2)
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+    halted = job_of(job)
+    assert halted.state == State.HALTED
+    assert (halted.last_halt["learners"], halted.last_halt["batch"]) == (2, 10)
+    assert halted.reason_message.endswith(" It ran with 2 learners, batch 10.")
 
 
 def last_placed(job: Job) -> str:

@@ -241,11 +241,14 @@ def test_a_halted_job_shows_its_receipt(alice: User, open_page: Callable[..., st
             "seconds": 3.4,
             "checkpoint": 9,
             "parts": {"seen": 0.2, "saved": 1.7, "verified": 1.2, "released": 0.3},
+            "learners": 4,
+            "batch": 1024,
         },
     )
     page = open_page(alice, job)
     for words in ("Halted, no steps lost", "step 41,250", "3.4 s", "saved 1.7", "verified"):
         assert words in page
+    assert "ran with 4 learners, batch 1,024" in page
     assert f"/jobs/{job.pk}/resume" in page
 
 
