@@ -1,5 +1,6 @@
 # One image for every service of docker-compose.yml. Built from the same locks as `make env`.
-FROM python:3.12-slim-bookworm AS build
+# 3.12.14, as its digest says; `docker buildx imagetools inspect python:3.12-slim-bookworm` prints the newest one.
+FROM python:3.12-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254 AS build
 WORKDIR /luthier
 COPY requirements requirements
 COPY tools tools
@@ -10,7 +11,7 @@ COPY jobs/log_levels.json jobs/
 RUN .venv/bin/python tools/front_end.py
 RUN rm -rf node_modules && python tools/environment.py runtime
 
-FROM python:3.12-slim-bookworm
+FROM python:3.12-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254
 RUN useradd --create-home --uid 10001 luthier \
     && install -d -o luthier -g luthier -m 0700 /data /data/datasets /run/luthier
 WORKDIR /luthier
