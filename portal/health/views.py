@@ -11,7 +11,7 @@ from portal.problem_details import RETRY_AFTER_S
 @require_safe
 def alive(request: HttpRequest) -> HttpResponse:
     """200 as long as this process responds; checks nothing else. Runs in the event loop."""
-    return JsonResponse({"status": "alive"}, headers={"X-Content-Type-Options": "nosniff"})
+    return JsonResponse({"status": "alive"})
 
 
 @require_safe

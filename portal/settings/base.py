@@ -265,7 +265,6 @@ STORAGES = {
 }
 # Straight from the sources, so that neither a start, a test nor an image needs collectstatic.
 WHITENOISE_USE_FINDERS = True
-WHITENOISE_ALLOW_ALL_ORIGINS = False
 WHITENOISE_IMMUTABLE_FILE_TEST = (
     r"/dist/.*-[0-9A-Z]{8}\.(?:js|css|svg|woff2)(?:\.map)?$"  # the hash in its name
 )
@@ -291,8 +290,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_ENGINE = "tenants.sessions"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"
-CSRF_COOKIE_NAME = "__Host-csrftoken" if HTTPS else "csrftoken"  # static/src/ts/api.ts reads both
-SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds after the sign-in, however it is used
+SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"
