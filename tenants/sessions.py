@@ -59,9 +59,17 @@ class SessionStore(DatabaseStore):
             row.delete()  # so that it does not come back to life should less be required again
             self._session_key = None
             return None
+        if row is not None and row.user_id is not None and timezone.now() - row.started_at > _lifetime():
+            row.delete()  # a change of what it holds, such as a confirmed password, prolongs its cookie
+            self._session_key = None
+            return None
         if row is not None and timezone.now() - row.seen_at > SEEN_EVERY:
             Session.objects.filter(pk=row.pk).update(seen_at=Now())
         return row
+
+
+def _lifetime() -> timedelta:
+    return timedelta(seconds=settings.SESSION_COOKIE_AGE)
 
 
 def prove(request: HttpRequest, *, second: str, by: str | None = None) -> None:

@@ -38,6 +38,8 @@ STEP_S = 30
 SKEW_STEPS = 1
 """By how many steps the clock of the app may differ: the codes before and after count as well."""
 RECOVERY_CODES = 10
+CODE_GROUPS = 6
+"""120 bits: the fast hash that is stored hides them for good."""
 TO_CONFIRM = timedelta(minutes=30)
 """How long an app that was begun may take to show its first code."""
 
@@ -213,7 +215,7 @@ def locked(user: User) -> None:
 
 def new_codes(user: User) -> list[str]:
     """Recovery codes in place of earlier ones, within the caller's transaction."""
-    codes = [one_time.random_code() for _ in range(RECOVERY_CODES)]
+    codes = [one_time.random_code(CODE_GROUPS) for _ in range(RECOVERY_CODES)]
     user.recovery_codes.all().delete()
     RecoveryCode.objects.bulk_create(RecoveryCode(user=user, digest=_digest(code)) for code in codes)
     return codes

@@ -12,7 +12,7 @@ from django.db.models import F, Sum
 from gpu_scheduler.model import Project, ProjectShare, Snapshot
 from jobs.models import Attempt
 from jobs.selectors.snapshot import projects
-from jobs.selectors.what_if import Affected, Outcome, current, outcome
+from jobs.selectors.what_if import Affected, current, outcome
 from tenants.models import Tenant
 from tenants.services.projects import WHOLE, ChangeSet, State, projects_of
 
@@ -61,39 +61,51 @@ def projects_of_all() -> dict[str, list[ProjectStatus]]:
     return {tenant: _status(state, used[tenant]) for tenant, state in states.items()}
 
 
+def project_effects(tenant: Tenant, made: ChangeSet, seen: Snapshot) -> ProjectEffects:
+    """The effects of a dry run: the difference between two plans of what was seen before. A set that changes nothing,
+    or nothing for a job that waits, is not planned."""
+    if not made.changes or not any(gang.tenant == tenant.slug for gang in seen.waiting):
+        return ProjectEffects(_over(tenant, made), (), ())
+    started = outcome(seen).starting_ids
+    of_others = [project for project in seen.projects if project.tenant != tenant.slug]
+    after = outcome(replace(seen, projects=(*of_others, *as_planned(tenant.slug, made.after))))
+    return ProjectEffects(
+        _over(tenant, made),
+        tuple(job for job in after.starting if job.job not in started and job.tenant == tenant.slug),
+        tuple(job for job in after.waiting if job.job in started and job.tenant == tenant.slug),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What a plan decides before a tenant's projects change. planned: None where nothing of the tenant waits."""
+class Tried:
+    """A dry run and its effects. It is made before the set is applied, so that no plan is made under the lock of all
+    quotas, which a request with an Idempotency-Key holds until its answer."""
 
+    tenant: Tenant
+    made: ChangeSet
+    effects: ProjectEffects
     seen: Snapshot
-    planned: Outcome | None
+
+    def effects_of(self, made: ChangeSet) -> ProjectEffects:
+        """The effects of the set as it was applied: planned again only if another one came between."""
+        if (made.changes, made.after) != (self.made.changes, self.made.after):
+            return project_effects(self.tenant, made, self.seen)
+        return replace(self.effects, over=_over(self.tenant, made))
 
 
-def before_changes(tenant: Tenant) -> Before:
-    """Call it before the change, so that this plan is not made under the lock of all quotas."""
+def tried(tenant: Tenant, made: ChangeSet) -> Tried:
+    """What this dry run would do now."""
     seen = current()
-    waits = any(gang.tenant == tenant.slug for gang in seen.waiting)
-    return Before(seen, outcome(seen) if waits else None)
+    return Tried(tenant, made, project_effects(tenant, made, seen), seen)
 
 
-def project_effects(tenant: Tenant, made: ChangeSet, before: Before) -> ProjectEffects:
-    """The effects of applied changes, or of a dry run: the difference between two plans of one snapshot."""
+def _over(tenant: Tenant, made: ChangeSet) -> tuple[tuple[str, ShareStatus], ...]:
     changed = {(one.project, one.gpu_type) for one in made.changes}
-    over = tuple(
+    return tuple(
         (project.slug, share)
         for project in _status(made.after, _used(tenant=tenant)[tenant.slug])
         for share in project.shares
         if (project.slug, share.gpu_type) in changed and share.limit is not None and share.used > share.limit
-    )
-    if not changed or before.planned is None:
-        return ProjectEffects(over, (), ())
-    started = before.planned.starting_ids
-    of_others = [project for project in before.seen.projects if project.tenant != tenant.slug]
-    after = outcome(replace(before.seen, projects=(*of_others, *as_planned(tenant.slug, made.after))))
-    return ProjectEffects(
-        over,
-        tuple(job for job in after.starting if job.job not in started and job.tenant == tenant.slug),
-        tuple(job for job in after.waiting if job.job in started and job.tenant == tenant.slug),
     )
 
 

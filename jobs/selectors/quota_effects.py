@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.db.models import F
 
-from jobs.selectors.what_if import Affected, Outcome, would_start
+from gpu_scheduler.model import Snapshot
+from jobs.selectors.what_if import Affected, current, outcome, with_limits
 from tenants.models import Quota, Tenant
 from tenants.services.quotas import WHOLE, Applied, ChangeSet, Total
 
@@ -37,17 +38,19 @@ class QuotaEffects:
         return not (self.over or self.starts or self.waits or self.stops or self.overallocated)
 
 
-def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
-    """The effects of applied changes, or of a dry run. before: the plan with the limits before them."""
-    after = would_start(
-        {
-            (one.tenant, one.gpu_type): {
-                **({} if one.gpu_type == WHOLE else {"limit": one.new_limit}),
-                **{name: new for name, (_, new) in one.terms.items()},
-            }
-            for one in made.changes
+def quota_effects(made: ChangeSet, seen: Snapshot) -> QuotaEffects:
+    """The effects of a dry run: the difference between two plans of what was seen before. A set that changes nothing is
+    not planned."""
+    if not any(one.changes for one in made.changes):
+        return QuotaEffects(tuple(_over(made)), (), (), (), made.totals)
+    limits = {
+        (one.tenant, one.gpu_type): {
+            **({} if one.gpu_type == WHOLE else {"limit": one.new_limit}),
+            **{name: new for name, (_, new) in one.terms.items()},
         }
-    )
+        for one in made.changes
+    }
+    before, after = outcome(seen), outcome(with_limits(seen, limits))
     stopped_before = {job.job for job in before.stopping}
     return QuotaEffects(
         tuple(_over(made)),
@@ -56,6 +59,33 @@ def quota_effects(made: ChangeSet, before: Outcome) -> QuotaEffects:
         tuple(job for job in after.stopping if job.job not in stopped_before),
         made.totals,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A dry run and its effects. It is made before the set is applied, so that no plan is made under the lock of all
+    quotas, which a request with an Idempotency-Key holds until its answer."""
+
+    made: ChangeSet
+    effects: QuotaEffects
+    seen: Snapshot
+
+    def effects_of(self, made: ChangeSet) -> QuotaEffects:
+        """The effects of the set as it was applied: planned again only if another one came between."""
+        if _without_use(made) != _without_use(self.made):
+            return quota_effects(made, self.seen)
+        return replace(self.effects, over=tuple(_over(made)), totals=made.totals)
+
+
+def tried(made: ChangeSet) -> Tried:
+    """What this dry run would do now."""
+    seen = current()
+    return Tried(made, quota_effects(made, seen), seen)
+
+
+def _without_use(made: ChangeSet) -> list[Applied]:
+    """Jobs that start meanwhile change no plan of what was seen."""
+    return [replace(one, used=0) for one in made.changes]
 
 
 def _over(made: ChangeSet) -> Iterator[Applied]:

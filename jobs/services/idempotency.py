@@ -34,20 +34,24 @@ def answer_once(
     work: Callable[[], Answer],
     prepare: Callable[[], object] | None = None,
     proof: Callable[[], object] | None = None,
+    look_first: bool = False,
 ) -> Answer:
     """Do the work and keep its (status, body), or give the answer that this key's first request got.
 
     request_sha256 covers method, path and body. prepare: what takes long and may be done again, before the transaction;
-    its error is raised unless there is a first answer. proof: in place of it, what counts each time, such as a password
-    that is checked: once per key, also of requests at the same time. An error of the work is raised and not kept. work
-    may be called again after its transaction was interrupted. Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for
-    another request) or IdempotencyInProgress (its first request is still being answered).
+    its error is raised unless there is a first answer, and with look_first it is left out if there is one. proof: in
+    place of it, what counts each time, such as a password that is checked: once per key, also of requests at the same
+    time. An error of the work is raised and not kept. work may be called again after its transaction was interrupted.
+    Raises IdempotencyKeyInvalid, IdempotencyKeyReused (for another request) or IdempotencyInProgress (its first request
+    is still being answered).
     """
     if not KEY.fullmatch(key):
         raise IdempotencyKeyInvalid
     if proof:
         assert prepare is None, "what may be done again is no proof"
         return _prove_and_work_once(user, key, request_sha256, proof, work)
+    if look_first and (first := _first_answer(user, key, request_sha256)) is not None:
+        return first
     try:
         if prepare:
             prepare()

@@ -119,8 +119,9 @@ class Operation:
         """Validate the request, run the function, build the response."""
         if any(UNFIT_IN_A_PATH.search(str(part)) for part in path.values()):
             raise errors.NotFoundError
-        if self.per_minute:
-            spend(self._counter(request), self.per_minute)
+        key = request.headers.get("Idempotency-Key") if request.method == "POST" else None
+        if key is None:
+            self._spend(request)
         query = self._checked_query(request)
         assert isinstance(request.user, User)
         call = Call(request, request.user, query)
@@ -129,8 +130,7 @@ class Operation:
             raise errors.VersionRequired
         body, data = self._checked_body(request)
         call = replace(call, data=data, body=body, found=found)
-        key = request.headers.get("Idempotency-Key")
-        if request.method == "POST" and key is not None:
+        if key is not None:
             return self._respond(self._run_once(call, path, key))
         return self._respond(self.run(self._prepared(call, path), **path))
 
@@ -152,12 +152,14 @@ class Operation:
         return raw, checked((self.In or EmptyRequest)(data=value))
 
     def _run_once(self, call: Call, path: Mapping[str, str], key: str) -> Any:
-        """Run once per Idempotency-Key. Secrets are not stored: a repeated request gets null in their place."""
+        """Run once per Idempotency-Key. Secrets are not stored: a repeated request gets null in their place, and spends
+        nothing of the limit per minute."""
         ran: list[Any] = []
         ready = call
 
         def prepare() -> None:
             nonlocal ready
+            self._spend(call.request)
             ready = self._prepared(call, path)
 
         def work() -> tuple[int, dict[str, Any]]:
@@ -173,6 +175,7 @@ class Operation:
             work=work,
             prepare=None if self.proof else prepare,
             proof=prepare if self.proof else None,
+            look_first=self.per_minute is not None and not self.proof,
         )
         return ran[0] if ran else OperationResponse(body, status, {"Idempotency-Replayed": "true"})
 
@@ -188,8 +191,9 @@ class Operation:
             headers["Location"] = self.location(answer.body)
         return Response(answer.body, status=answer.status or self.status, headers=headers)
 
-    def _counter(self, request: Request) -> str:
-        return f"{self.run.__name__}:{request.user.pk}"
+    def _spend(self, request: Request) -> None:
+        if self.per_minute:
+            spend(f"{self.run.__name__}:{request.user.pk}", self.per_minute)
 
 
 def operation(

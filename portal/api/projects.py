@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors.project_effects import (
-    ProjectEffects,
-    before_changes,
-    project_effects,
-    projects_status,
-)
+from jobs.selectors import project_effects
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.projects import projects_change, projects_undo
 from portal.api import paging, permissions
@@ -24,14 +20,11 @@ from portal.api.fields import (
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
-from portal.api.quotas import AffectedJobSerializer, ReasonRequest
+from portal.api.quotas import CHANGE_SETS_A_MINUTE, AffectedJobSerializer, ReasonRequest
 from tenants.errors import NotFound
 from tenants.roles import Permission
 from tenants.services.projects import MAX_CHANGES, WHOLE, Change, ChangeSet
 from tenants.services.quotas import MAX_LIMIT, MAX_WEIGHT
-
-CHANGE_SETS_A_MINUTE = 30
-"""Of one user, tried ones included: each may plan the whole queue of the installation twice."""
 
 
 class ProjectShareSerializer(ReadSerializer):
@@ -59,7 +52,10 @@ class ProjectSerializer(ReadSerializer):
 )
 def project_list(call: Call, t: str) -> dict[str, Any]:
     """The tenant's projects: how they divide its quota, and what their jobs hold."""
-    found = [ProjectSerializer.render(each) for each in projects_status(permissions.tenant(call, t))]
+    found = [
+        ProjectSerializer.render(each)
+        for each in project_effects.projects_status(permissions.tenant(call, t))
+    ]
     return paging.whole(call, found, keys=("slug",))
 
 
@@ -123,8 +119,52 @@ class ProjectChangesSerializer(ReadSerializer):
     effects = ProjectEffectsSerializer()
 
 
+Apply = Callable[[bool], ChangeSet]
+"""(dry_run) -> the set that was made, or would be."""
+
+
+Prepared = tuple[Apply, project_effects.Tried]
+
+
+def _tried(call: Call, apply: Apply) -> Prepared:
+    """What is wrong is refused before anything is planned."""
+    return apply, project_effects.tried(call.found, apply(True))
+
+
+def _try_changes(call: Call, t: str) -> Prepared:
+    names = ("weight", "guarantee", "limit")
+    changes = [
+        Change(
+            each["project"],
+            each["gpu_type"],
+            {name: each[name] for name in names if name in each},
+            {name: each[f"if_{name}"] for name in names if f"if_{name}" in each},
+        )
+        for each in call.data["changes"]
+    ]
+
+    def apply(dry_run: bool) -> ChangeSet:
+        return projects_change(
+            user=call.user, tenant=call.found, changes=changes, reason=call.data["reason"], dry_run=dry_run
+        )
+
+    return _tried(call, apply)
+
+
+def _try_undo(call: Call, t: str, change_set: str) -> Prepared:
+    number = _uuid(change_set)
+
+    def apply(dry_run: bool) -> ChangeSet:
+        return projects_undo(
+            user=call.user, tenant=call.found, change_set=number, reason=call.data["reason"], dry_run=dry_run
+        )
+
+    return _tried(call, apply)
+
+
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_PROJECTS),
+    prepare=_try_changes,
     In=ProjectChangesRequest,
     Out=ProjectChangesSerializer,
     request_example={
@@ -144,26 +184,12 @@ def project_changes(call: Call, t: str) -> dict[str, Any]:
 
     All guarantees for a type together are at most the tenant's limit. Nothing that runs is stopped.
     """
-    names = ("weight", "guarantee", "limit")
-    changes = [
-        Change(
-            each["project"],
-            each["gpu_type"],
-            {name: each[name] for name in names if name in each},
-            {name: each[f"if_{name}"] for name in names if f"if_{name}" in each},
-        )
-        for each in call.data["changes"]
-    ]
-    dry_run = call.data["dry_run"]
-    before = before_changes(call.found)
-    made = projects_change(
-        user=call.user, tenant=call.found, changes=changes, reason=call.data["reason"], dry_run=dry_run
-    )
-    return _shown(call, project_effects(call.found, made, before), made)
+    return _applied(call)
 
 
 @operation(
     authorize=permissions.into_tenant(Permission.MANAGE_PROJECTS),
+    prepare=_try_undo,
     In=ReasonRequest,
     Out=ProjectChangesSerializer,
     request_example={"reason": "The deadline is over"},
@@ -175,15 +201,7 @@ def project_undo(call: Call, t: str, change_set: str) -> dict[str, Any]:
 
     Refused if any of it has changed since.
     """
-    before = before_changes(call.found)
-    made = projects_undo(
-        user=call.user,
-        tenant=call.found,
-        change_set=_uuid(change_set),
-        reason=call.data["reason"],
-        dry_run=call.data["dry_run"],
-    )
-    return _shown(call, project_effects(call.found, made, before), made)
+    return _applied(call)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -228,7 +246,12 @@ def project_change_list(call: Call, t: str) -> dict[str, Any]:
     return paging.page(call, rows, ProjectHistorySerializer.render, keys=("-pk",))
 
 
-def _shown(call: Call, effects: ProjectEffects, made: ChangeSet) -> dict[str, Any]:
+def _applied(call: Call) -> dict[str, Any]:
+    apply, tried = call.prepared
+    made, effects = tried.made, tried.effects
+    if not call.data["dry_run"]:
+        made = apply(False)
+        effects = tried.effects_of(made)
     over = [
         {"project": slug, "gpu_type": share.gpu_type, "limit": share.limit, "used": share.used}
         for slug, share in effects.over

@@ -8,9 +8,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from jobs.selectors import usage, what_if
+from jobs.selectors import quota_effects, usage
 from jobs.selectors.platform_stops import stopped_s
-from jobs.selectors.quota_effects import quota_effects
 from jobs.selectors.serializers import QuotaSerializer
 from jobs.selectors.usage import quota_etag
 from jobs.serialization import ReadSerializer, TimestampField
@@ -38,6 +37,8 @@ from tenants.services.quotas import (
     Change,
 )
 
+CHANGE_SETS_A_MINUTE = 30
+"""Of one user, tried ones included: each may plan the whole queue of the installation twice."""
 USUAL_USAGE = timedelta(days=30)
 MAX_USAGE_SPAN = timedelta(days=400)
 
@@ -292,8 +293,17 @@ class ChangeSetSerializer(ReadSerializer):
     effects = EffectsSerializer()
 
 
+def _try_quotas(call: Call) -> tuple[list[Change], quota_effects.Tried]:
+    """What is wrong is refused before anything is planned."""
+    changes = [ChangeRequest.change(each) for each in call.data["changes"]]
+    made = quotas_change(user=call.user, changes=changes, reason=call.data["reason"], dry_run=True)
+    return changes, quota_effects.tried(made)
+
+
 @operation(
     authorize=permissions.for_admins,
+    prepare=_try_quotas,
+    per_minute=CHANGE_SETS_A_MINUTE,
     In=ChangeSetRequest,
     Out=ChangeSetSerializer,
     request_example={
@@ -313,17 +323,17 @@ def quota_changes(call: Call) -> dict[str, Any]:
     The set is refused if an if_limit is not the current limit. The effects: tenants over their limit, waiting jobs that
     start at once because of the change, jobs that no longer start, and the totals.
     """
-    changes = [ChangeRequest.change(each) for each in call.data["changes"]]
-    before = what_if.would_start({})
-    made = quotas_change(
-        user=call.user, changes=changes, reason=call.data["reason"], dry_run=call.data["dry_run"]
-    )
+    changes, tried = call.prepared
+    made, effects = tried.made, tried.effects
+    if not call.data["dry_run"]:
+        made = quotas_change(user=call.user, changes=changes, reason=call.data["reason"])
+        effects = tried.effects_of(made)
     return ChangeSetSerializer.render(
         {
             "change_set": made.id,
             "dry_run": made.id is None,
             "changes": made.changes,
-            "effects": quota_effects(made, before),
+            "effects": effects,
         }
     )
 

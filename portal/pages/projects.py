@@ -17,9 +17,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from jobs.selectors.project_effects import (
     ProjectEffects,
-    before_changes,
-    project_effects,
     projects_status,
+    tried,
 )
 from jobs.services.projects import projects_change, projects_undo
 from portal import budgets
@@ -76,11 +75,10 @@ def change(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             if not budgets.within(f"project_preview:{person(request).pk}", PREVIEWS_A_MINUTE):
                 text = f"More than {PREVIEWS_A_MINUTE} previews within a minute. Try again in a minute."
                 return _page(request, tenant, Draft(changes, [text], fields))
-            before = before_changes(tenant)
             made = projects_change(
                 user=person(request), tenant=tenant, changes=changes, reason=reason or "preview", dry_run=True
             )
-            effects = project_effects(tenant, made, before)
+            effects = tried(tenant, made).effects
             listed = [_line(one.project, one.gpu_type, one.terms) for one in made.changes]
             return _page(request, tenant, Draft(changes, (), fields, effects, listed))
 

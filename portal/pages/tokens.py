@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from portal import passwords
 from portal.pages import shown_once
-from portal.pages.form_once import Outcome, once
+from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of, sentence
 from portal.pages.guard import in_tenant
 from portal.pages.members import ROLES
@@ -119,16 +119,24 @@ def revoke(request: HttpRequest, tenant: Tenant, token_id: str) -> HttpResponse:
 @require_POST
 @in_tenant
 def account_add(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """A new service account; its first token is another step."""
+    """A new service account; its first token is another step. A form that is wrong comes back as it was sent."""
     who: Any = request.user
     name = request.POST.get("name", "").strip()
     role = Role.VIEWER if request.POST.get("role") == Role.VIEWER else Role.RESEARCHER
-    return act_and_redirect(
-        request,
-        lambda: accounts.account_create(user=who, tenant=tenant, name=name, role=role),
-        to=f"/t/{tenant.slug}/tokens#accounts",
-        done=f"{name} created. Create a token for it next.",
-    )
+
+    def make() -> Outcome:
+        accounts.account_create(user=who, tenant=tenant, name=name, role=role)
+        return {}
+
+    try:
+        once(request, make)
+    except NotAllowed as error:
+        raise PermissionDenied(error.message) from error
+    except ServiceError as error:
+        refused = {"problems": problems_of(error), "name": name, "role": role}
+        return _page(request, tenant, refused=refused, status=422)
+    say(request, f"{name} created. Create a token for it next.")
+    return HttpResponseRedirect(f"{_base(tenant)}#accounts")
 
 
 @require_POST

@@ -47,6 +47,26 @@ def test_a_login_a_new_password_and_the_logout_are_recorded_with_the_address(ali
     assert trail() == [(action, "alice", "alice", "10.0.0.7") for action in actions]
 
 
+def test_what_admins_change_of_users_is_recorded_with_their_address(alice: User) -> None:
+    root = factories.user("root", is_superuser=True)
+    browser = Client(**BROWSER)
+    browser.force_login(root)
+    for path, body in (
+        ("", {"username": "erin"}),
+        ("/erin/reset", {}),
+        ("/erin/disable", {}),
+        ("/erin/enable", {}),
+        ("/alice/reset", {}),
+    ):
+        answer = browser.post(f"/api/v1/users{path}", body, content_type="application/json")
+        assert answer.status_code in (200, 201), answer.content
+    actions = ["user.create", "user.reset", "user.disable", "user.enable", "user.reset"]
+    names = ["erin"] * 4 + ["alice"]
+    assert [each for each in trail() if each[0].startswith("user.")] == [
+        (action, "root", name, "10.0.0.7") for action, name in zip(actions, names, strict=True)
+    ]
+
+
 def test_a_failed_login_names_a_user_and_nothing_that_may_be_a_password(alice: User) -> None:
     for name in ("alice", "my secret password"):
         Client(**BROWSER).post("/login", {"username": name, "password": "wrong"})

@@ -10,7 +10,7 @@ from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
 from portal.settings.secret import SecretsKeys, new_secrets_key
-from tenants import sealed_rows, two_factor
+from tenants import one_time, sealed_rows, two_factor
 from tenants.errors import AdminOnly, FieldsInvalid, SecretsUnavailable, TwoFactorRequired
 from tenants.models import AuditEntry, AuthenticatorApp, RecoveryCode, User
 from tenants.services.users import user_two_factor_reset
@@ -86,6 +86,13 @@ def test_neither_secret_nor_recovery_codes_are_stored_in_the_clear(alice: User) 
     stored += repr([bytes(app.sealed) for app in AuthenticatorApp.objects.all()])
     assert secret not in stored
     assert not [code for code in codes if code in stored or code.replace("-", "") in stored]
+
+
+def test_a_recovery_code_has_more_bits_than_a_fast_hash_needs_to_hide_it(alice: User) -> None:
+    """112 are enough (ASVS 6.5.2)."""
+    _, codes = factories.authenticator_app(alice)
+    assert len(one_time.ALPHABET) == 32
+    assert {len(code.replace("-", "")) * 5 for code in codes} == {120}
 
 
 def test_a_secret_that_was_moved_to_another_user_does_not_open(alice: User) -> None:

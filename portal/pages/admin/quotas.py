@@ -14,9 +14,9 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from jobs import storage
-from jobs.selectors import usage, what_if
+from jobs.selectors import usage
 from jobs.selectors.project_effects import projects_of_all
-from jobs.selectors.quota_effects import QuotaEffects, quota_effects
+from jobs.selectors.quota_effects import QuotaEffects, tried
 from jobs.services.quotas import quotas_change
 from portal.pages import meters
 from portal.pages.admin.matrix import (
@@ -178,7 +178,6 @@ def _review(
             whole = ("Change at least one limit first.",)
         return Review(None, limits, terms, why, whole)
     found: QuotaEffects | None = None
-    before = what_if.would_start({})
     # An outdated limit hides the sums from the service, so it is asked again without what was seen.
     for asked in (changes, [replace(change, if_limit=None, if_terms={}) for change in changes]):
         try:
@@ -190,7 +189,7 @@ def _review(
             if not isinstance(error, LimitChanged):
                 break
         else:
-            found = quota_effects(made, before)
+            found = tried(made).effects
             break
     review = Review(None, limits, terms, why, whole)
     return review if limits or terms or whole else replace(review, effects=found)

@@ -159,6 +159,12 @@ def test_a_query_that_is_not_understood_is_refused(alice: Api, query: str) -> No
     assert answer.json()["errors"], answer.json()
 
 
+def test_one_parameter_twice_is_refused(alice: Api) -> None:
+    answer = alice.get("/jobs?owner=alice&owner=bob")
+    assert answer.status_code == 400
+    assert [(each["path"], each["code"]) for each in answer.json()["errors"]] == [("owner", "repeated")]
+
+
 @pytest.mark.parametrize(
     "path",
     [

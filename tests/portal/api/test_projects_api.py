@@ -276,8 +276,7 @@ def test_a_set_is_planned_only_where_it_changes_something_for_jobs_that_wait(
     assert planned == [], "the job that waits is another tenant's"
     factories.job(owner=people.alice, project="vision")
     change(manager, whole("vision"))
-    assert len(planned) == 1, "nothing changed"
-    planned.clear()
+    assert planned == [], "nothing changed"
     would = change(manager, share("vision", limit=4), dry_run=True)
     before, after = planned
     assert before.now == after.now, "of one snapshot"
@@ -285,17 +284,25 @@ def test_a_set_is_planned_only_where_it_changes_something_for_jobs_that_wait(
     assert would["effects"]["starts"] == []
 
 
-def test_the_plan_from_before_a_change_is_made_before_the_lock_of_all_quotas(
+def test_both_plans_are_made_before_the_lock_under_which_a_set_is_applied(
     manager: Api, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request with an Idempotency-Key holds it until its answer."""
+    """A request with an Idempotency-Key holds the lock of all quotas until its answer."""
     order: list[str] = []
     lock, plan = projects._lock, what_if.plan
     monkeypatch.setattr(projects, "_lock", lambda: (order.append("lock"), lock())[1])
     monkeypatch.setattr(what_if, "plan", lambda snapshot: (order.append("plan"), plan(snapshot))[1])
     factories.job(owner=people.alice)
-    change(manager, whole("vision"))
-    assert order == ["plan", "lock", "plan"]
+    body = {"changes": [whole("vision")], "reason": "r"}
+    made = manager.post(CHANGES, body, Idempotency_Key="k1")
+    assert (made.status_code, order) == (200, ["lock", "plan", "plan", "lock"])
+    order.clear()
+    assert manager.post(CHANGES, body, Idempotency_Key="k1").json() == made.json()
+    assert order == [], "a repeat is not tried again"
+    undone = manager.post(
+        f"{CHANGES}/{made.json()['change_set']}/undo", {"reason": "r"}, Idempotency_Key="k2"
+    )
+    assert (undone.status_code, order) == (200, ["lock", "lock", "plan", "plan", "lock", "lock"])
 
 
 def test_change_sets_have_a_budget_per_user(manager: Api, admin: Api, planned: list[Any]) -> None:

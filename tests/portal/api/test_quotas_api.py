@@ -10,7 +10,10 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from jobs.models import Attempt, ClusterNode, Job, JobEvent
+from jobs.selectors import quota_effects, what_if
+from jobs.services import quotas as quota_services
 from jobs.states import State
+from portal.api.quotas import CHANGE_SETS_A_MINUTE
 from tenants.models import Quota, QuotaChange
 from tests import factories
 from tests.jobs.conftest import People
@@ -344,3 +347,68 @@ def test_usage_keeps_cpu_slots_and_gpus_apart(alice: Api, people: People) -> Non
         found = alice.get(f"/tenants/vision-lab/usage?by={by}").json()["items"]
         used = [(row["gpu_type"], round(row["used"])) for row in found if row["used"]]
         assert sorted(used) == [("a100", 100), ("cpu", 100), ("v100", 100)], by
+
+
+def test_change_sets_have_a_budget_per_admin_which_repeats_of_a_key_do_not_spend(
+    admin: Api, people: People
+) -> None:
+    body = {"changes": [change("vision-lab", 7)], "reason": "r", "dry_run": True}
+    for _ in range(CHANGE_SETS_A_MINUTE + 5):
+        assert admin.post("/quota-changes", body, Idempotency_Key="k1").status_code == 200
+    for _ in range(CHANGE_SETS_A_MINUTE - 1):
+        assert admin.post("/quota-changes", body).status_code == 200
+    for headers in ({}, {"Idempotency_Key": "k2"}):
+        held = admin.post("/quota-changes", body | {"dry_run": False}, **headers)
+        assert (held.status_code, held["Retry-After"], held.json()["code"]) == (
+            429,
+            "60",
+            "too_many_requests",
+        )
+    assert admin.post("/quota-changes", body, Idempotency_Key="k1").status_code == 200
+    assert not QuotaChange.objects.exists()
+
+
+def test_a_refused_set_is_not_planned_and_a_set_is_planned_before_it_is_applied_under_the_lock(
+    admin: Api, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request with an Idempotency-Key holds the lock of all quotas until its answer."""
+    order: list[str] = []
+    apply, plan = quota_services.quota_changes_apply, what_if.plan
+
+    def applied(**given: Any) -> Any:
+        order.append("try" if given["dry_run"] else "apply")
+        return apply(**given)
+
+    monkeypatch.setattr(quota_services, "quota_changes_apply", applied)
+    monkeypatch.setattr(what_if, "plan", lambda snapshot: (order.append("plan"), plan(snapshot))[1])
+    for wrong in (change("vision-lab", 99), change("vision-lab", 9, if_limit=1), change("none", 1)):
+        assert admin.post("/quota-changes", {"changes": [wrong], "reason": "r"}).status_code in (400, 409)
+    assert order == ["try"] * 3
+    order.clear()
+    body = {"changes": [change("vision-lab", 7)], "reason": "r"}
+    made = admin.post("/quota-changes", body, Idempotency_Key="k1")
+    assert (made.status_code, order) == (200, ["try", "plan", "plan", "apply"])
+    order.clear()
+    assert admin.post("/quota-changes", body, Idempotency_Key="k1").json() == made.json()
+    assert order == [], "a repeat is not tried again"
+    assert admin.post("/quota-changes", body).status_code == 200
+    assert order == ["try", "apply"], "it changes nothing"
+
+
+def test_effects_are_those_of_the_set_as_it_is_applied(
+    admin: Api, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another set came between the look at this one and its lock."""
+    factories.job(owner=people.alice, learners=6)
+    Quota.objects.filter(tenant=people.vision).update(limit=4)
+    tried = quota_effects.tried
+
+    def meanwhile(made: Any) -> Any:
+        found = tried(made)
+        Quota.objects.filter(tenant=people.vision).update(limit=7)
+        return found
+
+    monkeypatch.setattr(quota_effects, "tried", meanwhile)
+    made = admin.post("/quota-changes", {"changes": [change("vision-lab", 8)], "reason": "r"}).json()
+    assert made["changes"][0]["old_limit"] == 7
+    assert len(made["effects"]["starts"]) == 1, "what was seen had 4"

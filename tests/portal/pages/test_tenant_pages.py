@@ -126,6 +126,33 @@ def test_a_revoked_token_is_gone_and_a_foreign_one_stays(signed_in: SignIn, alic
     assert list(Token.objects.values_list("name", flat=True)) == ["foreign"]
 
 
+def test_a_refused_service_account_keeps_its_name_and_role(
+    signed_in: SignIn, lab: Tenant, dave: User, carol: User
+) -> None:
+    form = {"name": "CI nightly", "role": "viewer"}
+    answer = signed_in(dave).post("/t/vision-lab/tokens/accounts", form)
+    page = markup(answer)
+    assert answer.status_code == 422
+    assert 'id="again-account-name" name="name" value="CI nightly"' in page
+    assert '<option value="viewer" selected>' in page
+    assert page.count('id="account-name"') == page.count('id="again-account-name"') == 1
+    assert "Name: " in page
+    assert signed_in(carol).post("/t/vision-lab/tokens/accounts", form).status_code == 403
+    assert not User.objects.filter(is_service_account=True).exists()
+
+
+def test_a_search_that_finds_service_accounts_alone_says_so(
+    signed_in: SignIn, lab: Tenant, dave: User
+) -> None:
+    client = signed_in(dave)
+    client.post("/t/vision-lab/tokens/accounts", {"name": "nightly", "role": "viewer"})
+    found = markup(client.get("/t/vision-lab/members?q=nightly"))
+    assert "No member has nightly in the name or as role. 1 service account below does." in found
+    assert "vision-lab.nightly" in found
+    nothing = markup(client.get("/t/vision-lab/members?q=never-was"))
+    assert "No member has never-was in the name or as role.</p>" in nothing
+
+
 def test_a_service_account_is_made_given_a_token_and_closed(signed_in: SignIn, dave: User) -> None:
     client = signed_in(dave)
     client.post("/t/vision-lab/tokens/accounts", {"name": "ci", "role": "researcher"})

@@ -1,0 +1,109 @@
+"""What a browser and a proxy can do with responses, pages and requests of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Job
+from tenants.models import Session
+from tests import factories
+from tests.markup import markup
+from tests.portal.test_connections import connected, served
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def job() -> Job:
+    return factories.job(owner=factories.member(factories.tenant("vision-lab"), "alice"))
+
+
+@pytest.mark.django_db
+def test_raw_bytes_are_an_attachment_in_a_sandbox(job: Job) -> None:
+    """Whatever a program printed, a browser neither draws nor runs it in the portal's origin."""
+    client = Client()
+    client.force_login(job.owner)
+    answer = client.get(f"/api/v1/jobs/{job.pk}/logs/raw")
+    assert b"".join(answer.streaming_content) == b""
+    assert answer["Content-Type"] == "application/octet-stream"
+    assert answer["Content-Disposition"].startswith(f'attachment; filename="{job.pk}-')
+    assert answer["Content-Security-Policy"] == "sandbox; default-src 'none'"
+
+
+@pytest.mark.django_db
+def test_a_session_ends_two_weeks_after_it_began_however_it_is_used() -> None:
+    erin = factories.user("erin")
+    client = Client()
+    client.force_login(erin)
+    began = Session.objects.get(user=erin)
+    assert began.started_at is not None
+    Session.objects.filter(user=erin).update(
+        started_at=timezone.now() - timedelta(seconds=settings.SESSION_COOKIE_AGE + 60),
+        expire_date=timezone.now() + timedelta(days=1),
+    )
+    assert client.get("/me")["Location"].startswith("/login")
+    assert not Session.objects.filter(user=erin).exists()
+
+
+def test_passwords_are_masked_and_may_be_pasted_and_filled_in() -> None:
+    fields = [
+        field
+        for template in (ROOT / "templates").rglob("*.html")
+        for field in re.findall(r"<input[^>]*password[^>]*>", template.read_text())
+        if template.name != "invited.html"  # a one-time password is typed from what one sees
+    ]
+    assert len(fields) >= 8
+    for field in fields:
+        assert 'type="password"' in field, field
+        assert re.search(r'autocomplete="(current|new)-password"', field), field
+        assert not re.search(r"maxlength|onpaste|readonly", field), field
+    sources = "".join(path.read_text() for path in (ROOT / "static" / "src").rglob("*.ts"))
+    assert "paste" not in "".join(re.findall(r'addEventListener\("\w+"', sources))
+
+
+@pytest.mark.django_db
+def test_every_page_has_the_way_out(job: Job) -> None:
+    client = Client()
+    client.force_login(job.owner)
+    for path in ("/me", "/t/vision-lab/", f"/t/vision-lab/jobs/{job.pk}", "/me/secrets"):
+        assert 'action="/logout"' in markup(client.get(path)), path
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 4\r\nContent-Length: 40\r\n",
+        b"Transfer-Encoding: x, chunked\r\nTransfer-Encoding: identity\r\n",
+    ],
+    ids=["length-and-chunks", "two-lengths", "two-encodings"],
+)
+async def test_a_request_with_two_lengths_is_refused_and_what_follows_is_not_run(lengths: bytes) -> None:
+    ran: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        ran.append(scope["path"])
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    smuggled = (
+        b"POST /outer HTTP/1.1\r\nHost: x\r\n"
+        + lengths
+        + b"\r\n0\r\n\r\nGET /inner HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    async with served(app) as port, connected(port) as (reader, writer):
+        writer.write(smuggled)
+        answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert "/inner" not in ran
