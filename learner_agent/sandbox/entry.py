@@ -29,7 +29,10 @@ SYSTEM = (
     "/etc/nsswitch.conf", "/etc/nccl.conf", "/etc/os-release", "/etc/passwd", "/etc/pki/ca-trust/extracted",
     "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/profile", "/etc/protocols", "/etc/resolv.conf",
     "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone",
-    "/etc/libibverbs.d", "/etc/OpenCL", "/etc/vulkan", "/var/cache/fontconfig",
+    "/etc/libibverbs.d", "/etc/OpenCL", "/etc/vulkan", "/var/cache/fontconfig", "/etc/debian_version",
+    "/etc/lsb-release", "/etc/redhat-release", "/etc/system-release", "/etc/alpine-release", "/etc/arch-release",
+    "/etc/SuSE-release", "/etc/gitconfig", "/etc/inputrc", "/etc/mtab", "/etc/openmpi", "/etc/pip.conf", "/etc/python3",
+    "/etc/shells", "/etc/ucx", "/etc/wgetrc",
 )  # fmt: skip
 """What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there."""
 DEVICES = (

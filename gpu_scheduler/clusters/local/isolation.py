@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from gpu_scheduler.clusters import base
 from gpu_scheduler.clusters.local.environment import Folders
@@ -19,6 +20,7 @@ from gpu_scheduler.clusters.local.environment import Folders
 PROBE_S = 30.0
 SHARED_TMP = Path("/tmp")  # noqa: S108 (hidden by a folder of the learner's own)
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+PACKAGES = ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 
 
 class Mode(StrEnum):
@@ -62,8 +64,10 @@ class Sandboxing:
         """
         if not self.landlock:
             return None
-        certificates = [Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)]
-        reads = [*environments, *map(_interpreter, environments), *shared, *certificates, *self.reads]
+        inherited = [
+            path for path in _inherited_paths() if not _contains(path.resolve(), folders.root.resolve())
+        ]
+        reads = [*environments, *map(_interpreter, environments), *shared, *inherited, *self.reads]
         writes = [Path(folder) for folder in folders.for_program()] + [
             path for path in self.writes if path.exists()
         ]
@@ -122,6 +126,14 @@ def wrong_paths(name: str, paths: Sequence[Path], data: Path) -> list[str]:
         for path in paths
         if _contains(path.resolve(), data.resolve()) or _contains(data.resolve(), path.resolve())
     ]
+
+
+def _inherited_paths() -> list[Path]:
+    """Of certificates and packages on this machine, to which a learner's inherited variables lead."""
+    certificates = (os.environ.get(name, "") for name in CERTIFICATES)
+    packages = " ".join(os.environ.get(name, "") for name in PACKAGES).split()
+    folders = (unquote(urlsplit(word).path) if word.startswith("file:") else word for word in packages)
+    return [path for path in map(Path, (*certificates, *folders)) if path.is_absolute()]
 
 
 def _interpreter(environment: Path) -> Path:

@@ -121,6 +121,17 @@ def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandbox
     assert "all of it works" in said, said
 
 
+def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "an index"
+    monkeypatch.setenv("PIP_FIND_LINKS", f"/wheels https://there.example/x {stage.data}")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.as_uri())
+    asked = json.loads(LOCKED.of_learner(stage.folders, [], []) or "")
+    assert {"/wheels", str(index)} <= set(asked["read"])
+    assert str(stage.data) not in asked["read"], "a way into the data folder is none"
+
+
 ASKS_A_DEVICE = """\
 import fcntl, sys
 from learner_agent.sandbox import landlock, privileges
