@@ -302,11 +302,14 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"()": "portal.log_format.FieldFormatter"}},
-    "filters": {"no_probes": {"()": "portal.log_format.NoProbes"}},
+    "filters": {
+        "no_probes": {"()": "portal.log_format.NoProbes"},
+        "who_asked": {"()": "portal.log_format.WhoAsked"},
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
-        "django.request": {"filters": ["no_probes"]},
+        "django.request": {"filters": ["no_probes", "who_asked"]},
         "django.server": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "axes": {"level": "WARNING"},
