@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.security import SecurityMiddleware
 from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages.errors import NUL, error_page
@@ -59,6 +60,16 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
+
+
+def with_security_headers(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:
+    """For responses that pass no middleware: probes, refused bodies, too many requests at once."""
+    secured = SecurityMiddleware(_none).process_response(request, response)
+    return ContentSecurityPolicyMiddleware(_none).process_response(request, secured)
+
+
+def _none(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
 
 
 class FetchedFormMiddleware(MiddlewareMixin):
