@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
@@ -11,7 +12,7 @@ from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages.errors import NUL, error_page
 from portal.pages.form_responses import FORM_HEADER, by_fetch
-from portal.problem_details import PROGRAMS
+from portal.problem_details import PROGRAMS, problem
 from tenants.audit import source_address
 
 POLICY = "; ".join(
@@ -60,6 +61,21 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
+
+
+class PlainApiMiddleware:
+    """Where browsers are redirected to https, REST is not: a client that sent its token in the clear has to notice."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith("/api/"):
+            return self.get_response(request)
+        text = (
+            f"Use {settings.LUTHIER_PUBLIC_URL}. A token that was sent without TLS may be known: replace it."
+        )
+        return with_security_headers(request, problem(403, "https_required", text))
 
 
 def with_security_headers(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:

@@ -26,10 +26,10 @@ import json
 import django
 django.setup(set_prefix=False)
 from django.conf import settings
-from django.conf import LazySettings
 from django.test import Client
 from portal.pages.message_storage import MessageCookie
 answer = Client(headers={"Host": "luthier.example.org"}).get("/login", secure=True)
+api = Client(headers={"Host": "luthier.example.org", "Authorization": "Bearer lut_x"}).get("/api/v1/me")
 csrf = answer.cookies[settings.CSRF_COOKIE_NAME]
 print(json.dumps({
     "names": [settings.SESSION_COOKIE_NAME, settings.CSRF_COOKIE_NAME, MessageCookie.cookie_name],
@@ -38,6 +38,7 @@ print(json.dumps({
     "session": [settings.SESSION_COOKIE_SECURE, settings.SESSION_COOKIE_SAMESITE, settings.SESSION_COOKIE_PATH,
                 settings.SESSION_COOKIE_DOMAIN or "", settings.SESSION_COOKIE_HTTPONLY],
     "hsts": answer["Strict-Transport-Security"],
+    "api": [api.status_code, api.json()["code"]],
     "plain": Client(headers={"Host": "luthier.example.org"}).get("/login").headers.get("Location"),
 }))
 """
@@ -101,6 +102,7 @@ def test_over_https_no_cookie_is_another_hosts_and_nothing_goes_without_tls(tmp_
     assert int(seen["hsts"].split(";")[0].removeprefix("max-age=")) >= YEAR_S
     assert "includeSubDomains" in seen["hsts"]
     assert seen["plain"] == "https://luthier.example.org/login"
+    assert seen["api"] == [403, "https_required"], "not redirected: a token was sent in the clear"
 
 
 def test_so_does_a_refusal_before_a_request_is_read(settings: LazySettings) -> None:
