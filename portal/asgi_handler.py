@@ -30,6 +30,7 @@ from portal.database.threads import DatabaseThreads
 from portal.error_responses import CROWD, OUTAGE, crowded
 from portal.health.views import alive
 from portal.live.identity import caller_is_known
+from portal.middleware import with_security_headers
 from portal.request_body import BodyRefused, discard_rest, read_body
 from portal.streaming import STREAMS
 
@@ -139,6 +140,8 @@ class ThreadedHandler(ASGIHandler):
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, body)
         response: Any = refusal if request is None else respond(request)
+        if request is not None and respond != self.get_response:
+            response = with_security_headers(request, response)
         response._handler_class = self.__class__
         count_response(response.status_code)
         if not response.streaming:

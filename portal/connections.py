@@ -87,7 +87,15 @@ OPEN = OpenConnections(
 
 def _refusal(status: str, text: str) -> bytes:
     head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
-    return f"{head}retry-after: 2\r\nconnection: close\r\n\r\n{text}".encode()
+    for_browsers = (
+        "x-content-type-options: nosniff\r\n"
+        "content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
+    )
+    if settings.SECURE_HSTS_SECONDS:
+        for_browsers += (
+            f"strict-transport-security: max-age={settings.SECURE_HSTS_SECONDS}; includeSubDomains\r\n"
+        )
+    return f"{head}{for_browsers}retry-after: 2\r\nconnection: close\r\n\r\n{text}".encode()
 
 
 CROWDED = _refusal("503 Service Unavailable", "Too many connections. Try again in a moment.")

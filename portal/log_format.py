@@ -3,6 +3,8 @@
 import logging
 import time
 
+from django.utils.functional import LazyObject
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
     "asctime",
@@ -22,6 +24,7 @@ class FieldFormatter(logging.Formatter):
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = "".join(each if each.isprintable() else repr(each)[1:-1] for each in record.message)
         line = super().formatMessage(record)
         fields = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
         return " ".join([line, *(f"{key}={_shown(value)}" for key, value in fields.items())])
@@ -31,6 +34,21 @@ def _shown(value: object) -> str:
     """Quoted if it has spaces or control characters, so that a record stays on one line."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
+
+
+class WhoAsked(logging.Filter):
+    """Add to what Django logs of a refused request who asked and from where.
+
+    Without asking the database: of who was not looked up for the request, the name is not known.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        request = getattr(record, "request", None)
+        if request is not None:
+            record.address = request.META.get("REMOTE_ADDR", "")
+            user = vars(request).get("_cached_user") or vars(request).get("user")
+            record.user = "" if isinstance(user, LazyObject) or user is None else user.get_username()
+        return True
 
 
 class NoProbes(logging.Filter):

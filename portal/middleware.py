@@ -4,13 +4,15 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.security import SecurityMiddleware
 from django.utils.deprecation import MiddlewareMixin
 
 from portal.pages.errors import NUL, error_page
 from portal.pages.form_responses import FORM_HEADER, by_fetch
-from portal.problem_details import PROGRAMS
+from portal.problem_details import PROGRAMS, problem
 from tenants.audit import source_address
 
 POLICY = "; ".join(
@@ -59,6 +61,31 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
             # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
             response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
+
+
+class PlainApiMiddleware:
+    """Where browsers are redirected to https, REST is not: a client that sent its token in the clear has to notice."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith("/api/"):
+            return self.get_response(request)
+        text = (
+            f"Use {settings.LUTHIER_PUBLIC_URL}. A token that was sent without TLS may be known: replace it."
+        )
+        return with_security_headers(request, problem(403, "https_required", text))
+
+
+def with_security_headers(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:
+    """For responses that pass no middleware: probes, refused bodies, too many requests at once."""
+    secured = SecurityMiddleware(_none).process_response(request, response)
+    return ContentSecurityPolicyMiddleware(_none).process_response(request, secured)
+
+
+def _none(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
 
 
 class FetchedFormMiddleware(MiddlewareMixin):

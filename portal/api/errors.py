@@ -10,6 +10,7 @@ import math
 from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.http import Http404, HttpResponse, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
@@ -232,7 +233,10 @@ def _drf_error_response(error: drf.APIException) -> HttpResponse:
         return problem(error.status_code, "unsupported_media_type", str(error.detail))
     code, text = _CODES.get(type(error), ("bad_request", str(error.detail)))
     if isinstance(error, drf.PermissionDenied) and "CSRF" in str(error.detail):
-        code, text = "csrf_failed", f"{error.detail} Send the token of the csrftoken cookie as X-CSRFToken."
+        code, text = (
+            "csrf_failed",
+            f"{error.detail} Send the token of the {settings.CSRF_COOKIE_NAME} cookie as X-CSRFToken.",
+        )
     response = problem(error.status_code, code, text)
     for name, value in _headers(error).items():
         response[name] = value

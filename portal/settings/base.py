@@ -100,10 +100,11 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "portal.middleware.PlainApiMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "portal.middleware.ContentSecurityPolicyMiddleware",
     "portal.streaming.StaticFilesMiddleware",
     "portal.middleware.SourceAddressMiddleware",
-    "portal.middleware.ContentSecurityPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -261,6 +262,7 @@ STORAGES = {
 }
 # Straight from the sources, so that neither a start, a test nor an image needs collectstatic.
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_ALLOW_ALL_ORIGINS = False  # no other site loads them
 WHITENOISE_IMMUTABLE_FILE_TEST = (
     r"/dist/.*-[0-9A-Z]{8}\.(?:js|css|svg|woff2)(?:\.map)?$"  # the hash in its name
 )
@@ -285,7 +287,11 @@ SILENCED_SYSTEM_CHECKS = ["security.W021"]  # asks for the preload list
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_ENGINE = "tenants.sessions"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
-SESSION_COOKIE_NAME = "__Host-luthier" if HTTPS else "luthier"
+# Of a name that begins so, browsers take no cookie from another host of the domain, nor one that http would send.
+COOKIE_PREFIX = "__Host-" if HTTPS else ""
+SESSION_COOKIE_NAME = f"{COOKIE_PREFIX}luthier"
+CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}csrftoken"
+MESSAGE_STORAGE = "portal.pages.message_storage.MessageStorage"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
@@ -298,11 +304,14 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"()": "portal.log_format.FieldFormatter"}},
-    "filters": {"no_probes": {"()": "portal.log_format.NoProbes"}},
+    "filters": {
+        "no_probes": {"()": "portal.log_format.NoProbes"},
+        "who_asked": {"()": "portal.log_format.WhoAsked"},
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
-        "django.request": {"filters": ["no_probes"]},
+        "django.request": {"filters": ["no_probes", "who_asked"]},
         "django.server": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "axes": {"level": "WARNING"},

@@ -17,7 +17,9 @@ export class ApiError extends Error {
   }
 }
 
-export const csrfToken = (): string => /(?:^|; )csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? "";
+/** Over https the cookie has the prefix; one without it may be left from before, or be another host's. */
+export const csrfToken = (): string =>
+  /(?:^|; )__Host-csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? /(?:^|; )csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? "";
 
 /** key: of a POST that may repeat an earlier one; without it, each POST is new. */
 export async function api<T>(method: string, path: string, body?: unknown, { signal, key }: { signal?: AbortSignal; key?: string } = {}): Promise<T> {

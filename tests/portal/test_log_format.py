@@ -1,0 +1,64 @@
+"""The server's log: a line for each record, its time in UTC, and who was refused what."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.test import Client
+
+from portal.log_format import FieldFormatter
+from tenants.models import Membership, Token
+from tenants.roles import Role
+from tests import factories
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.setFormatter(FieldFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    handler, logger = Lines(), logging.getLogger("django.request")
+    logger.addHandler(handler)
+    yield handler.lines
+    logger.removeHandler(handler)
+
+
+def test_a_record_is_one_line_in_utc_whatever_a_user_sends() -> None:
+    forged = "a\n2026-01-01T00:00:00.000Z INFO jobs: forged\r\x1b[2J\u2028b"
+    record = logging.LogRecord("jobs", logging.INFO, "x.py", 1, "seen %s", (forged,), None)
+    record.created, record.msecs, record.job = 1_769_860_800.0, 123.0, forged
+    line = FieldFormatter().format(record)
+    assert line.startswith("2026-01-31T12:00:00.123Z INFO jobs: seen a\\n2026")
+    assert line.isprintable(), line
+    assert re.search(r" job='a\\n", line)
+
+
+@pytest.mark.django_db
+def test_who_was_refused_what_is_logged_with_the_address(lines: list[str]) -> None:
+    lab = factories.tenant("vision-lab")
+    alice = factories.member(lab, "alice")
+    Membership.objects.filter(user=alice).update(role=Role.VIEWER)
+    _, secret = Token.objects.create(user=alice, name="test", expiry=None)
+    browser = Client(REMOTE_ADDR="10.0.0.7")
+    browser.force_login(alice)
+    assert browser.post("/t/vision-lab/members/add", {"username": "x", "role": "viewer"}).status_code == 403
+    program = Client(REMOTE_ADDR="10.0.0.8", headers={"Authorization": f"Bearer {secret}"})
+    assert program.delete("/api/v1/tenants/vision-lab/members/bob").status_code == 403
+    stranger = Client(REMOTE_ADDR="10.0.0.9", headers={"Authorization": "Bearer lut_wrong"})
+    assert stranger.get("/api/v1/me").status_code == 401
+    found = [re.search(r"status_code=(\d+) .*address=(\S+) user=(\S*)", line) for line in lines]
+    assert [each and each.groups() for each in found] == [
+        ("403", "10.0.0.7", "alice"),
+        ("403", "10.0.0.8", "alice"),
+        ("401", "10.0.0.9", ""),
+    ]
