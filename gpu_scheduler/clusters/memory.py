@@ -46,7 +46,7 @@ from gpu_scheduler.clusters.base import (
     memory_exceeded,
     memory_numbers,
 )
-from gpu_scheduler.model import CPU_TYPE, Node
+from gpu_scheduler.model import Node
 
 Hook = Callable[[str, str, str], None]
 Result = TypeVar("Result")
@@ -54,6 +54,7 @@ _READS = frozenset({"nodes", "observe"})
 CAPABILITIES = Capabilities(
     images=True, multi_node=True, deploy_deadline=True, pythons=lambda: ("3.11", "3.12")
 )
+AUTO, DEFAULT_NODES = "auto", "node-a:cpu:8,node-b:cpu:8"
 SIGTERMED = 143
 SIGKILLED = 137
 
@@ -111,8 +112,11 @@ class MemoryCluster:
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> MemoryCluster:
-        """The one memory cluster of this process, shared by its web and worker parts."""
-        return _shared()
+        """The one memory cluster of this process, shared by its web and worker parts.
+
+        LOCAL_NODES says which nodes it has, as name:type:slots; what else is given is not kept. Raises ValueError.
+        """
+        return _shared(settings.get("LOCAL_NODES", AUTO))
 
     # The contract
 
@@ -416,8 +420,16 @@ class MemoryCluster:
 
 
 @cache
-def _shared() -> MemoryCluster:
-    return MemoryCluster([Node.with_slots("node-a", CPU_TYPE, 8), Node.with_slots("node-b", CPU_TYPE, 8)])
+def _shared(nodes: str) -> MemoryCluster:
+    return MemoryCluster(map(_node, (DEFAULT_NODES if nodes in ("", AUTO) else nodes).split(",")))
+
+
+def _node(entry: str) -> Node:
+    try:
+        name, slot_type, slots = entry.strip().split(":")[:3]
+        return Node.with_slots(name, slot_type, int(slots))
+    except ValueError as error:
+        raise ValueError(f"LOCAL_NODES: {entry!r} is not name:type:slots; write {DEFAULT_NODES}") from error
 
 
 def _no_hook(moment: str, verb: str, gang: str) -> None:

@@ -1,4 +1,4 @@
-"""Start what can start: rows and the cluster's nodes -> Snapshot -> plan() -> one transaction per start.
+"""Start what can start: rows and the cluster's nodes -> Snapshot -> plan() -> starts, those of a tenant together.
 
 One pass at a time over the whole installation (cycle_lease); a request that comes during a pass is not lost, the holder
 makes another one. A start that quota, a limit or a newer request refuses is skipped: nothing is admitted. So is one
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -39,6 +39,7 @@ from jobs.lifecycle.plan_effects import (
     explain,
     explain_cluster_busy,
     explain_disk_full,
+    lock_jobs,
     quarantine,
     write_orders,
 )
@@ -63,6 +64,7 @@ LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 2.0
 LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
+SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
 
 
@@ -160,32 +162,62 @@ def one_pass(token: uuid.UUID) -> list[str]:
 def _admit_all(
     seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
 ) -> tuple[Start, ...]:
-    """The starts that were admitted. One whose tenant's rows were locked for LOCK_WAIT_MS costs that tenant's others
-    their turn, too: each of them would wait as long, and all other tenants with it."""
+    """The starts that were admitted, in the plan's order. Those whose tenant's rows were locked for LOCK_WAIT_MS cost
+    that tenant's others their turn, too: each of them would wait as long, and all other tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
-    admitted = []
-    for start in starts:
-        tenant = tenants[start.job]
+    admitted: set[str] = set()
+    for together in _groups(starts, tenants):
+        tenant = tenants[together[0].job]
         if tenant in locked:
             continue
         try:
-            if _admit(start, cluster, token, source):
-                admitted.append(start)
+            admitted |= _admit_group(together, cluster, token, source)
         except OperationalError as error:
             if not rows_locked(error):
                 raise
-            logger.info("start skipped: its rows are locked", extra={"job": start.job})
+            logger.info("starts skipped: rows are locked", extra={"job": together[0].job})
             locked.add(tenant)
     if locked:
         _plan_again_at(database_now() + RETRY_LOCKED)
-    return tuple(admitted)
+    return tuple(start for start in starts if start.job in admitted)
+
+
+def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterator[list[Start]]:
+    """At most SHARED starts of one tenant each. One transaction never has the rows of two tenants: those are locked in
+    no order. A tenant's first group comes where its first start is in the plan."""
+    by_tenant: dict[str, list[Start]] = {}
+    for start in starts:
+        by_tenant.setdefault(tenants[start.job], []).append(start)
+    for its in by_tenant.values():
+        for first in range(0, len(its), SHARED):
+            yield its[first : first + SHARED]
+
+
+def _admit_group(
+    together: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
+) -> set[str]:
+    """The ids of those admitted: all in one transaction or, if anything is wrong with one of them, each in its own, so
+    that it affects only itself. Raises OperationalError where rows are locked."""
+    if len(together) > 1:
+        try:
+            _write_starts(together, cluster, token, source)
+        except CycleTakenOver:
+            raise
+        except Exception as error:
+            if database_away(error):
+                raise
+            logger.info("starts did not share a commit", extra={"why": f"{type(error).__name__}: {error}"})
+        else:
+            fp("admit.after_commit")
+            return {start.job for start in together}
+    return {start.job for start in together if _admit(start, cluster, token, source)}
 
 
 def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) -> bool:
     """Give the job its slots and its next attempt, all in one transaction, or leave everything as it is."""
     try:
-        _write_start(start, cluster, token, source)
+        _write_starts([start], cluster, token, source)
     except JobLocked:
         _plan_again_at(database_now() + RETRY_LOCKED)
         return False
@@ -204,7 +236,8 @@ def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) 
 
 
 @retry_on_serialization_failure
-def _write_start(start: Start, cluster: str, token: uuid.UUID, source: Source | None) -> None:
+def _write_starts(starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None) -> None:
+    """All of them or none, of one tenant. Rows are locked in one order: the lease, the jobs, the quota, the tenant."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             # A worker that freezes in here must not keep its locks, the cycle's lease among them.
@@ -214,7 +247,9 @@ def _write_start(start: Start, cluster: str, token: uuid.UUID, source: Source | 
                 [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
             )
         cycle_lease.extend(token)
-        admit(start, cluster, source)
+        lock_jobs([start.job for start in starts])
+        for start in starts:
+            admit(start, cluster, source)
         fp("admit.before_commit")
 
 

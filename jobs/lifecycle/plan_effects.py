@@ -1,7 +1,8 @@
 """What a plan decided, written: starts, orders for running jobs, and why each other job waits.
 
-A start is one transaction: the job's move, quota, attempt and learners, or nothing. An order only marks the row of a
-running job: the cycle holds no lease, so it never moves one; ``decide`` turns the order into STOPPING.
+A start is written whole or not at all: the job's move, quota, attempt and learners; starts of a tenant share commits.
+An order only marks the row of a running job: the cycle holds no lease, so it never moves one; ``decide`` turns the
+order into STOPPING.
 docs/job_states.md says who wins when an order meets a request of the owner or the program's end.
 """
 
@@ -46,8 +47,8 @@ class JobLocked(NotAdmitted):
 
 
 def admit(start: Start, cluster: str, source: Source | None = None) -> None:
-    """Inside a transaction: the move to DEPLOYING, quota, attempt and learners. Raises NotAdmitted."""
-    _lock_job(start.job)
+    """Inside a transaction that has locked the job: the move to DEPLOYING, quota, attempt and learners. Raises
+    NotAdmitted."""
     fp("admit.before_move")
     placement = start.placement
     job = leave_queue(start.job)
@@ -102,9 +103,11 @@ def _set_size(job: Job, learners: int) -> None:
         job.learners = learners
 
 
-def _lock_job(job_id: str) -> None:
-    row = Job.objects.filter(pk=job_id).select_for_update(no_key=True, skip_locked=True)
-    if not row.values_list("pk", flat=True) and Job.objects.filter(pk=job_id).exists():
+def lock_jobs(jobs: Sequence[str]) -> None:
+    """Lock the rows of these jobs, all before any row of their tenant. Waits for none. Raises JobLocked."""
+    rows = Job.objects.filter(pk__in=jobs).order_by("pk")
+    free = rows.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True)
+    if len(free) < len(jobs) and rows.count() > len(free):
         raise JobLocked("another transaction has its row")
 
 

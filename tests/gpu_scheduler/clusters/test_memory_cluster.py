@@ -89,3 +89,22 @@ def test_slots_are_held_until_the_gang_is_removed(cluster: MemoryCluster) -> Non
     assert cluster.slots_used() == {"node-a": 4, "node-b": 0}
     cluster.remove("job-x-1")
     assert cluster.slots_used() == {"node-a": 0, "node-b": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("auto", {"node-a": 8, "node-b": 8}),
+        ("n1:cpu:3, n2:h100:2:rack=r1", {"n1": 3, "n2": 2}),
+    ],
+)
+def test_its_nodes_are_those_of_the_settings(text: str, nodes: dict[str, int]) -> None:
+    found = MemoryCluster.connect({"LOCAL_NODES": text}).nodes()
+    assert {node.name: node.slots for node in found} == nodes
+    assert MemoryCluster.connect({"LOCAL_NODES": text}).nodes() == found
+
+
+@pytest.mark.parametrize("text", ["n1", "n1:cpu:many", "n1:cpu:2,,n2:cpu:2"])
+def test_nodes_that_cannot_be_read_are_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(ValueError, match=r"LOCAL_NODES: .* is not name:type:slots; write node-a:cpu:8"):
+        MemoryCluster.connect({"LOCAL_NODES": text})

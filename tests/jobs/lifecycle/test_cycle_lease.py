@@ -21,7 +21,7 @@ from jobs.selectors.installation import last_pass
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.children import Served, frozen_child
-from tests.jobs.lifecycle.world import World, job_of, state, two_nodes
+from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
 
 ROOT = Path(__file__).parents[3]
 
@@ -228,6 +228,47 @@ def test_a_start_that_fails_again_and_again_waits_longer_and_harms_no_other(
     assert not broken.attempts.exists()
     monkeypatch.setattr(cycle, "admit", admit)
     assert cycle.run() == [broken.pk]
+
+
+# Starts of a tenant share commits
+
+
+def commits_of_starts() -> list[str]:
+    """Counts the commits of starts from now on: one entry each."""
+    seen: list[str] = []
+    failpoints.arm(lambda name: seen.append(name) if name == "admit.before_commit" else None)
+    return seen
+
+
+def test_the_starts_of_a_tenant_share_commits_of_a_bounded_size(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "SHARED", 3)
+    mine = [world.submit() for _ in range(4)]
+    theirs = factories.job(of=factories.tenant(quotas={"cpu": 4}))
+    mine.append(world.submit())
+    commits = commits_of_starts()
+    assert set(cycle.run()) == {theirs.pk} | {job.pk for job in mine}
+    assert len(commits) == 3, "two for five starts of one tenant, one of another's"
+    assert [job.events.filter(code="PLACED").count() for job in (*mine, theirs)] == [1] * 6
+
+
+def test_of_starts_that_shared_a_commit_only_the_one_that_fails_does_not_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [world.submit() for _ in range(4)]
+    admit = plan_effects.admit
+
+    def admit_or_refuse(start: Any, cluster: str, source: Any) -> None:
+        admit(start, cluster, source)
+        if start.job == jobs[2].pk:
+            raise plan_effects.NotAdmitted("a newer request")
+
+    monkeypatch.setattr(cycle, "admit", admit_or_refuse)
+    assert set(cycle.run()) == {job.pk for job in jobs} - {jobs[2].pk}
+    assert (state(jobs[2]), jobs[2].attempts.count()) == (State.QUEUED, 0)
+    assert [job.attempts.count() for job in jobs] == [1, 1, 0, 1]
+    assert used(world.tenant) == 3
 
 
 # Without anything that belongs to a session
