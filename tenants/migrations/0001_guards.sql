@@ -72,3 +72,5 @@ BEGIN
 END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON tenants_auditseal
   FOR EACH ROW EXECUTE FUNCTION tenants_seal_guard();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON tenants_projectchange
+  FOR EACH ROW EXECUTE FUNCTION tenants_append_only();
