@@ -113,15 +113,6 @@ def test_the_image_sets_only_variables_we_read() -> None:
         assert {word.split("=")[0] for word in shlex.split(line)} <= known
 
 
-def test_every_image_of_others_is_the_one_of_its_digest() -> None:
-    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
-    theirs = [service["image"] for name, service in SERVICES.items() if name not in OURS]
-    assert len(bases) == 2
-    assert len(set(bases)) == 1, "what was built for one base runs on it"
-    for image in (*bases, *theirs):
-        assert re.fullmatch(r"[a-z/]+:[\w.-]+@sha256:[0-9a-f]{64}", image), image
-
-
 def test_the_image_does_not_run_as_root() -> None:
     assert re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE) == ["luthier"]
 
