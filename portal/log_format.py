@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Any
 
 from django.utils.functional import LazyObject
 
@@ -24,10 +25,18 @@ class FieldFormatter(logging.Formatter):
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = "".join(each if each.isprintable() else repr(each)[1:-1] for each in record.message)
+        record.message = _printable(record.message)
         line = super().formatMessage(record)
         fields = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
         return " ".join([line, *(f"{key}={_shown(value)}" for key, value in fields.items())])
+
+    def formatException(self, ei: Any) -> str:
+        """Indented, so that no line of a message that a user sent looks like a record."""
+        return "\n".join(f"  {_printable(line)}" for line in super().formatException(ei).splitlines())
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _shown(value: object) -> str:

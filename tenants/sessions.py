@@ -51,6 +51,10 @@ class SessionStore(DatabaseStore):
         row.started_at = datetime.fromisoformat(began["at"]) if began else timezone.now()
         row.address, row.agent = began.get("address"), began.get("agent", "")
         row.seen_at = timezone.now()
+        if (
+            row.user_id is not None
+        ):  # a change of what it holds, such as a confirmed password, does not prolong it
+            row.expire_date = min(row.expire_date, row.started_at + _lifetime())
         return row
 
     def _get_session_from_db(self) -> Any:

@@ -50,6 +50,5 @@ class FairShareHistoryRound(FairShareRound):
 
 
 def _part(quota: QuotaUse) -> float:
-    if quota.limit:
-        return quota.used_recently / quota.limit
-    return 1.0 if quota.used_recently else 0.0
+    """0 without a quota: what it has given up is not held against it on other types."""
+    return quota.used_recently / quota.limit if quota.limit else 0.0

@@ -184,12 +184,13 @@ def _admit_all(
 
 
 def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterator[list[Start]]:
-    """At most SHARED starts of one tenant each. One transaction never has the rows of two tenants: those are locked in
-    no order. A tenant's first group comes where its first start is in the plan."""
-    by_tenant: dict[str, list[Start]] = {}
+    """At most SHARED starts of one tenant and slot type each. One transaction never has the rows of two tenants, which
+    are locked in no order, nor of two types: the row of the tenant is locked after that of its quota. A first group
+    comes where its first start is in the plan."""
+    alike: dict[tuple[str, str], list[Start]] = {}
     for start in starts:
-        by_tenant.setdefault(tenants[start.job], []).append(start)
-    for its in by_tenant.values():
+        alike.setdefault((tenants[start.job], start.placement.slot_type), []).append(start)
+    for its in alike.values():
         for first in range(0, len(its), SHARED):
             yield its[first : first + SHARED]
 
@@ -237,7 +238,8 @@ def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) 
 
 @retry_on_serialization_failure
 def _write_starts(starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None) -> None:
-    """All of them or none, of one tenant. Rows are locked in one order: the lease, the jobs, the quota, the tenant."""
+    """All of them or none, of one tenant and slot type. Rows are locked in one order: the lease, the jobs, the quota,
+    the tenant."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             # A worker that freezes in here must not keep its locks, the cycle's lease among them.

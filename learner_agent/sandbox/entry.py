@@ -31,10 +31,10 @@ SYSTEM = (
     "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone",
     "/etc/libibverbs.d", "/etc/OpenCL", "/etc/vulkan", "/var/cache/fontconfig", "/etc/debian_version",
     "/etc/lsb-release", "/etc/redhat-release", "/etc/system-release", "/etc/alpine-release", "/etc/arch-release",
-    "/etc/SuSE-release", "/etc/gitconfig", "/etc/inputrc", "/etc/mtab", "/etc/openmpi", "/etc/pip.conf", "/etc/python3",
-    "/etc/shells", "/etc/ucx", "/etc/wgetrc",
+    "/etc/SuSE-release", "/etc/inputrc", "/etc/mtab", "/etc/openmpi", "/etc/python3", "/etc/shells", "/etc/ucx",
 )  # fmt: skip
-"""What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there."""
+"""What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there. So not
+the settings of pip, git and wget, which may hold passwords."""
 DEVICES = (
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/kfd", "/dev/dri",
     "/dev/infiniband",

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from jobs.models import Job
 from tenants.models import Session
+from tenants.sessions import SIGNED_IN
 from tests import factories
 from tests.markup import markup
 from tests.portal.test_connections import connected, served
@@ -52,6 +53,18 @@ def test_a_session_ends_two_weeks_after_it_began_however_it_is_used() -> None:
     )
     assert client.get("/me")["Location"].startswith("/login")
     assert not Session.objects.filter(user=erin).exists()
+
+
+@pytest.mark.django_db
+def test_a_change_of_a_session_does_not_prolong_it() -> None:
+    client = Client()
+    client.force_login(factories.user("erin"))
+    began = timezone.now() - timedelta(days=10)
+    session = client.session
+    session[SIGNED_IN] = {"at": began.isoformat()}
+    session.save()
+    ends = Session.objects.get(user__username="erin").expire_date
+    assert ends == began + timedelta(seconds=settings.SESSION_COOKIE_AGE)
 
 
 def test_passwords_are_masked_and_may_be_pasted_and_filled_in() -> None:

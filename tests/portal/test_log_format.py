@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,17 @@ def test_a_record_is_one_line_in_utc_whatever_a_user_sends() -> None:
     assert line.startswith("2026-01-31T12:00:00.123Z INFO jobs: seen a\\n2026")
     assert line.isprintable(), line
     assert re.search(r" job='a\\n", line)
+
+
+def test_an_exception_that_quotes_a_user_forges_no_record() -> None:
+    try:
+        raise ValueError("a\n2026-01-01T00:00:00.000Z INFO jobs: forged\r\x1b[2J\u2028b")
+    except ValueError:
+        record = logging.LogRecord("jobs", logging.ERROR, "x.py", 1, "failed", None, sys.exc_info())
+    first, *traceback = FieldFormatter().format(record).split("\n")
+    assert first.endswith("jobs: failed")
+    assert any("INFO jobs: forged" in line for line in traceback)
+    assert all(line.startswith("  ") and line.isprintable() for line in traceback), traceback
 
 
 @pytest.mark.django_db

@@ -41,14 +41,18 @@ def main(arguments: list[str] | None = None) -> int:
         return os.EX_TEMPFAIL
     wakeup = Wakeup()
     agent = options.agent.resolve()
+    isolation.make_cuda_device()
+    packages = isolation.package_folders(os.environ, data)
     sandboxing = isolation.probe(
         [sys.executable, "-E", "-s", str(agent)], options.sandbox,
-        reads=_paths(options.program_reads), writes=_paths(options.program_writes),
+        reads=[*_paths(options.program_reads), *packages], writes=_paths(options.program_writes),
     )  # fmt: skip
     if options.sandbox is Mode.REQUIRED and not sandboxing.landlock:
         sys.stderr.write(f"--sandbox: required, but {sandboxing.report().text}\n")
         return os.EX_CONFIG
-    logging.getLogger(__name__).info("isolation", extra={"found": sandboxing.report().text})
+    logging.getLogger(__name__).info(
+        "isolation", extra={"found": sandboxing.report().text, "packages": packages}
+    )
     shippers = ForkServer(
         [sys.executable, "-m", agent.name, "fork", "shipper"],
         env=environment.of_fork_server(agent.parent), cwd=agent.parent,

@@ -116,7 +116,7 @@ def of_launcher(
     layers = [own, *packages] if (own / "pyvenv.cfg").exists() else [*packages]
     paths = dict.fromkeys(str(layer / "bin") for layer in layers)
     return _guarded(
-        _package_sources(os.environ)
+        package_sources(os.environ)
         | env
         | {
             "PATH": os.pathsep.join([*paths, *filter(None, [given.get("PATH")]), SYSTEM_PATH]),
@@ -134,14 +134,15 @@ def _guarded(env: dict[str, str], given: set[str], sandbox: str | None) -> dict[
     if sandbox is None:
         return env
     later = {name: env.pop(name) for name in sorted(given & env.keys()) if LOADS_CODE.match(name)}
-    return env | {PROGRAM_ENV: json.dumps(later)} | _sandbox(sandbox)
+    # git ends where it cannot read the machine's settings, which may hold passwords.
+    return {"GIT_CONFIG_NOSYSTEM": "1"} | env | {PROGRAM_ENV: json.dumps(later)} | _sandbox(sandbox)
 
 
 def _sandbox(asked: str | None) -> dict[str, str]:
     return {} if asked is None else {SANDBOX: asked}
 
 
-def _package_sources(env: Mapping[str, str]) -> dict[str, str]:
+def package_sources(env: Mapping[str, str]) -> dict[str, str]:
     """Where this machine's packages come from, for `pip install` in a job; an address with a password stays here."""
     return {name: env[name] for name in PACKAGE_SOURCES if env.get(name) and "@" not in env[name]}
 

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gpu_scheduler.clusters import base
+from gpu_scheduler.clusters.local import environment
 from gpu_scheduler.clusters.local.environment import Folders
 
 PROBE_S = 30.0
+PACKAGES = ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 SHARED_TMP = Path("/tmp")  # noqa: S108 (hidden by a folder of the learner's own)
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT")
-PACKAGES = ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 
 
 class Mode(StrEnum):
@@ -64,10 +67,8 @@ class Sandboxing:
         """
         if not self.landlock:
             return None
-        inherited = [
-            path for path in _inherited_paths() if not _contains(path.resolve(), folders.root.resolve())
-        ]
-        reads = [*environments, *map(_interpreter, environments), *shared, *inherited, *self.reads]
+        certificates = [Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)]
+        reads = [*environments, *map(_interpreter, environments), *shared, *certificates, *self.reads]
         writes = [Path(folder) for folder in folders.for_program()] + [
             path for path in self.writes if path.exists()
         ]
@@ -119,6 +120,22 @@ def probe(
         return replace(paths, why_not=done.stderr.strip()[-500:] or "the check of the sandbox said nothing")
 
 
+def make_cuda_device(devices: Path = Path("/dev")) -> None:
+    """Have the driver make the device that a first CUDA program makes with rights that no confined one has. Without it
+    CUDA finds no GPU, and says only that."""
+    tool = shutil.which("nvidia-modprobe")
+    if tool and (devices / "nvidiactl").exists() and not (devices / "nvidia-uvm").exists():
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([tool, "-u", "-c", "0"], capture_output=True, timeout=PROBE_S, check=False)
+
+
+def package_folders(env: Mapping[str, str], data: Path) -> list[Path]:
+    """Folders of this machine to which a learner's pip is led; not one that would undo the isolation."""
+    words = " ".join(environment.package_sources(env).get(name, "") for name in PACKAGES).split()
+    named = (unquote(urlsplit(word).path) if word.startswith("file:") else word for word in words)
+    return [path for path in map(Path, named) if path.is_absolute() and not wrong_paths("", [path], data)]
+
+
 def wrong_paths(name: str, paths: Sequence[Path], data: Path) -> list[str]:
     """What is wrong with paths that the operator adds: one with the data folder would undo the isolation."""
     return [
@@ -126,14 +143,6 @@ def wrong_paths(name: str, paths: Sequence[Path], data: Path) -> list[str]:
         for path in paths
         if _contains(path.resolve(), data.resolve()) or _contains(data.resolve(), path.resolve())
     ]
-
-
-def _inherited_paths() -> list[Path]:
-    """Of certificates and packages on this machine, to which a learner's inherited variables lead."""
-    certificates = (os.environ.get(name, "") for name in CERTIFICATES)
-    packages = " ".join(os.environ.get(name, "") for name in PACKAGES).split()
-    folders = (unquote(urlsplit(word).path) if word.startswith("file:") else word for word in packages)
-    return [path for path in map(Path, (*certificates, *folders)) if path.is_absolute()]
 
 
 def _interpreter(environment: Path) -> Path:

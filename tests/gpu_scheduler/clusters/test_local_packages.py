@@ -403,4 +403,4 @@ def test_a_package_that_brings_the_platforms_own_marks_changes_nothing_but_its_e
 
 def test_addresses_of_package_sources_with_a_password_stay_with_the_platform() -> None:
     given = {"PIP_INDEX_URL": "https://user:word@host/simple", "PIP_CERT": "/cert", "SECRET_KEY": "s"}
-    assert environment._package_sources(given) == {"PIP_CERT": "/cert"}
+    assert environment.package_sources(given) == {"PIP_CERT": "/cert"}

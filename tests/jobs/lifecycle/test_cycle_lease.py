@@ -13,6 +13,7 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
+from gpu_scheduler.model import Placement, Start
 from jobs import failpoints
 from jobs.lifecycle import cycle, cycle_lease, leases, plan_effects
 from jobs.lifecycle.ticker import Ticker
@@ -251,6 +252,12 @@ def test_the_starts_of_a_tenant_share_commits_of_a_bounded_size(
     assert set(cycle.run()) == {theirs.pk} | {job.pk for job in mine}
     assert len(commits) == 3, "two for five starts of one tenant, one of another's"
     assert [job.events.filter(code="PLACED").count() for job in (*mine, theirs)] == [1] * 6
+
+
+def test_no_two_slot_types_share_a_commit_whose_quotas_are_locked_around_their_tenant() -> None:
+    starts = [Start(str(n), Placement(("cpu", "a100")[n % 2], ("node-a",))) for n in range(4)]
+    groups = cycle._groups(starts, dict.fromkeys("0123", "vision-lab"))
+    assert [[start.job for start in group] for group in groups] == [["0", "2"], ["1", "3"]]
 
 
 def test_of_starts_that_shared_a_commit_only_the_one_that_fails_does_not_start(

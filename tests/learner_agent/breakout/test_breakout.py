@@ -17,7 +17,14 @@ import pytest
 
 from gpu_scheduler.clusters.base import LearnerSpec
 from gpu_scheduler.clusters.local import environment
-from gpu_scheduler.clusters.local.isolation import Mode, Sandboxing, probe, wrong_paths
+from gpu_scheduler.clusters.local.isolation import (
+    Mode,
+    Sandboxing,
+    make_cuda_device,
+    package_folders,
+    probe,
+    wrong_paths,
+)
 from learner_agent.sandbox import entry
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.learner_agent.breakout.stage import AGENT, Stage, stage
@@ -121,15 +128,43 @@ def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandbox
     assert "all of it works" in said, said
 
 
-def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(tmp_path: Path) -> None:
+    data, index = tmp_path / "data", tmp_path / "an index"
+    env = {
+        "PIP_FIND_LINKS": f"/wheels https://there.example/x relative {data} {tmp_path} {data}/keys",
+        "PIP_EXTRA_INDEX_URL": index.as_uri(),
+        "PIP_INDEX_URL": "file:///home/me@there",
+    }
+    assert package_folders(env, data) == [Path("/wheels"), index], (
+        "nothing of the data folder, and no withheld value"
+    )
+
+
+def test_git_does_without_the_machines_settings_in_the_sandbox(tmp_path: Path) -> None:
+    def of(sandbox: str | None) -> dict[str, str]:
+        folders = environment.Folders(tmp_path)
+        return environment.of_launcher(
+            launch("job-a-1", "runs"), 0, folders=folders, packages=[tmp_path], devices=[], ports=[1, 2], mark="m",
+            sandbox=sandbox,
+        )  # fmt: skip
+
+    assert of("{}")["GIT_CONFIG_NOSYSTEM"] == "1"
+    assert "GIT_CONFIG_NOSYSTEM" not in of(None)
+
+
+def test_the_device_that_only_a_privileged_program_makes_is_made_before_any_confined_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = tmp_path / "an index"
-    monkeypatch.setenv("PIP_FIND_LINKS", f"/wheels https://there.example/x {stage.data}")
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.as_uri())
-    asked = json.loads(LOCKED.of_learner(stage.folders, [], []) or "")
-    assert {"/wheels", str(index)} <= set(asked["read"])
-    assert str(stage.data) not in asked["read"], "a way into the data folder is none"
+    tool = tmp_path / "nvidia-modprobe"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ntouch {tmp_path}/nvidia-uvm\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    make_cuda_device(tmp_path)
+    assert not (tmp_path / "asked").exists(), "no driver, nothing to make"
+    (tmp_path / "nvidiactl").touch()
+    make_cuda_device(tmp_path)
+    make_cuda_device(tmp_path)
+    assert (tmp_path / "asked").read_text() == "-u -c 0\n"
 
 
 ASKS_A_DEVICE = """\
