@@ -19,6 +19,7 @@ CAUSES = {
     FailureCause.NOT_EXECUTABLE: "not executable",
     FailureCause.BAD_ARGUMENTS: "invalid arguments",
     FailureCause.MISSING_FILE: "missing file",
+    FailureCause.ACCESS_DENIED: "access denied",
     FailureCause.IMPORT_ERROR: "import error",
     FailureCause.OUT_OF_MEMORY: "out of memory",
     FailureCause.GPU_OUT_OF_MEMORY: "out of GPU memory",

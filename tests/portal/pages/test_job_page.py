@@ -13,10 +13,12 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
+from jobs.diagnosis import FailureCause
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, PlatformStop, Progress, ResultFile
 from jobs.selectors.platform_stops import stops_between
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import EventCode, Intent, State
+from portal.pages.job_failure import CAUSES
 from portal.pages.job_timeline import timeline
 from tenants.models import Tenant, User
 from tenants.roles import Role
@@ -365,6 +367,15 @@ def test_a_failure_is_headed_by_its_diagnosis_and_shows_the_log_around_the_line_
         page.count(f'href="/t/vision-lab/jobs/{job.pk}/logs?learner=1&amp;attempt=1#L42"') == 2
     )  # header and card
     assert "<x-log" not in page  # the same lines once
+
+
+@pytest.mark.parametrize("cause", FailureCause)
+def test_every_cause_of_a_failure_has_words(
+    alice: User, open_page: Callable[..., str], cause: FailureCause
+) -> None:
+    numbers = {"learner": 0, "attempt": 1, "line": 1, "cause": cause.value, "exit_code": 1}
+    job = factories.job(owner=alice, state=State.FAILED, reason_code=cause.value, reason_numbers=numbers)
+    assert CAUSES[cause] in open_page(alice, job)
 
 
 def test_a_failure_without_a_diagnosis_does_not_invent_one(
