@@ -56,6 +56,12 @@ def test_the_larger_quota_has_the_larger_share_of_the_past() -> None:
     assert started(red, green, policy=FairShareHistory())[0] == "red-0", "8 of 80 are less than 4 of 10"
 
 
+def test_what_was_held_of_a_type_without_a_quota_now_counts_nothing_on_another() -> None:
+    given_up = QuotaUse("red", "h200", 0, 0, used_recently=8)
+    others = QuotaUse("red", "a100", LIMIT, 0), QuotaUse("green", "a100", LIMIT, 0, used_recently=1)
+    assert started(given_up, *others, policy=FairShareHistory())[0] == "red-0"
+
+
 def test_what_is_held_fades_by_half_in_a_half_life_and_does_not_depend_on_how_often_it_is_looked_at() -> None:
     held, empty = QuotaUse("red", "a100", 8, 6), QuotaUse("red", "a100", 8, 0, used_recently=4)
     assert past_use.after([empty], HALF_LIFE_S, HALF_LIFE_S)[0].used_recently == pytest.approx(2)
