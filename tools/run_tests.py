@@ -31,6 +31,7 @@ CHECKS = (
 )  # fmt: skip
 # These suites mostly wait. Two files at a time, each with its own platforms and clusters, are faster so on two cores.
 IN_PAIRS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+SLOWEST = ("--durations=12", "--durations-min=5")  # each run says where its time went
 
 
 def main() -> int:
@@ -82,7 +83,7 @@ def run_checks() -> list[str]:
 def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | None = None) -> list[str]:
     """One pytest run. Code 5 (nothing collected) is no failure: a selection may leave a suite empty."""
     print(f"\nSuite: {name}", flush=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={reports / name}.xml", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={reports / name}.xml", *SLOWEST, *arguments]
     # pytest-xdist needs every process to collect the same tests in the same order, sets among their parameters or not.
     fixed = {"PYTHONHASHSEED": "0"}
     code = subprocess.call(command, cwd=ROOT, env={**fixed, **os.environ, **(env or {})})
