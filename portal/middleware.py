@@ -47,6 +47,17 @@ class SourceAddressMiddleware:
             source_address.reset(token)
 
 
+class SessionUseMiddleware(MiddlewareMixin):
+    """Take for use of a session what its user does: pages that they open and forms that they send.
+
+    Reads by a page's scripts are none: they also refresh a page that no one looks at.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"
+        request.session.in_use = not (by_script and request.method in ("GET", "HEAD"))  # type: ignore[attr-defined]  # tenants.sessions
+
+
 class ContentSecurityPolicyMiddleware(MiddlewareMixin):
     """Add the policy unless a view has set a stricter one of its own."""
 

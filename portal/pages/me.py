@@ -150,6 +150,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "everywhere_text": EVERYWHERE,
         "token_count": Token.objects.filter(user=user).count(),
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
+        "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
         "factors": two_factor.factors_of(user),
         "shortcuts": user.preferences.get("shortcuts", True),

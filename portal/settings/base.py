@@ -56,6 +56,7 @@ LUTHIER_CONNECTIONS = ENV.luthier_connections
 LUTHIER_CONNECTIONS_PER_ADDRESS = ENV.luthier_connections_per_address
 LUTHIER_SECURITY_CONTACT = ENV.luthier_security_contact
 LUTHIER_TRUSTED_PROXIES = ENV.luthier_trusted_proxies
+LUTHIER_SUBMISSIONS_PER_MINUTE = ENV.luthier_submissions_per_minute
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
 LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules
@@ -106,6 +107,7 @@ MIDDLEWARE = [
     "portal.streaming.StaticFilesMiddleware",
     "portal.middleware.SourceAddressMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "portal.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "portal.middleware.NoNulMiddleware",
@@ -293,6 +295,7 @@ SESSION_COOKIE_NAME = f"{COOKIE_PREFIX}luthier"
 CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}csrftoken"
 MESSAGE_STORAGE = "portal.pages.message_storage.MessageStorage"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
+LUTHIER_SESSION_IDLE_DAYS = ENV.luthier_session_idle_days
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"

@@ -89,9 +89,13 @@ class Environment:
     luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
     # after single sign-on as well: by default the provider's second factor is relied on
     luthier_two_factor_after_sso: Annotated[bool, values.yes_or_no] = False
+    # days after which a browser's session that is not used ends; 14 after its sign-in it ends anyway
+    luthier_session_idle_days: Annotated[float, values.number(0.01, 14)] = 7
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
+    # jobs that a user may submit within a minute; as many specs validated, and archives uploaded
+    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 3000
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds until a gang that is not complete on its cluster releases its slots and is placed again
