@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 
 from portal.settings import values
 from tenants.models import User
-from tenants.password_rules import is_listed
+from tenants.password_rules import LONGEST_PAIR, Common, is_listed
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +56,15 @@ def test_no_kind_of_character_is_required_and_long_ones_pass(password: str) -> N
     assert refused("short") == ["password_too_short"]
 
 
+@pytest.mark.parametrize("unit", ["1", "a1", "ab", "-", "aB3$ "])
+def test_a_password_as_large_as_a_request_may_be_is_judged_in_linear_time(unit: str) -> None:
+    """A mebibyte; cut at each of its characters, it would be copied a million times."""
+    large = unit * (2**20 // len(unit))
+    assert Common().validate("Zq" + large + "x") is None
+    with pytest.raises(ValidationError):
+        Common().validate(large)
+
+
 def test_words_of_the_installation_alone_are_refused(settings: LazySettings) -> None:
     settings.LUTHIER_PUBLIC_URL = "https://gpus.research.example"
     alice = factories.member(factories.tenant("vision-lab", name="Vision Lab"), "alice")
@@ -70,6 +79,10 @@ def test_words_of_the_installation_alone_are_refused(settings: LazySettings) -> 
         assert "password_own_words" in refused(password, alice), password
     assert refused("vision-lab-2026 zq") == [], "nothing shows which tenants there are"
     assert refused("vision-lab of purple otters", alice) == []
+
+
+def test_two_common_ones_are_never_longer_than_what_is_looked_at() -> None:
+    assert 2 * max(map(len, Common().passwords)) <= LONGEST_PAIR
 
 
 def listed(path: Path, passwords: list[str], end: str = "\n") -> Path:
