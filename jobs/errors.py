@@ -44,6 +44,12 @@ class TenantSuspended(JobError):
     code = "tenant_suspended"
 
 
+class TooManySubmissions(JobError):
+    """Too many jobs within a minute. Try again in a minute."""
+
+    code = "too_many_requests"
+
+
 class SpecInvalid(JobError):
     """The job spec has errors; nothing was changed."""  # details["errors"]: path, code, message, got, allowed, …
 

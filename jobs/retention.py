@@ -14,7 +14,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Now, Random
 
 from jobs import blobs, events, usage_days
@@ -38,6 +38,7 @@ from tenants import audit
 from tenants.models import Session, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services.retention import default_rules, effective_rules
+from tenants.sessions import longest_idle
 
 ROWS_BATCH, JOBS_BATCH = 5000, 1000
 """More jobs than a run can take: to find them, all jobs of a tenant are judged."""
@@ -279,9 +280,12 @@ def remove_entries(tenant: Tenant | None, rule: Rule | None) -> int:
 
 
 def end_sessions() -> int:
-    """Remove sessions that have expired, and those that the installation's rule ends. Returns how many."""
+    """Remove sessions that have expired or are not used, and those that the installation's rule ends. Returns how
+    many."""
     rule = default_rules().get(Kind.SESSIONS)
     lasts = timedelta(seconds=settings.SESSION_COOKIE_AGE)
     early = lasts - timedelta(days=rule.days) if rule and rule.days is not None else timedelta(0)
-    gone, _ = Session.objects.filter(expire_date__lt=Now() + max(early, timedelta(0))).delete()
+    over = Q(expire_date__lt=Now() + max(early, timedelta(0)))
+    unused = Q(user__isnull=False, seen_at__lt=Now() - longest_idle())
+    gone, _ = Session.objects.filter(over | unused).delete()
     return gone

@@ -1,7 +1,13 @@
 """The Django application portal: what each process does once it has loaded the settings."""
 
+import os
+from typing import Any
+
 from django.apps import AppConfig
 from django.conf import settings
+from django.core import checks
+
+from portal.settings.plain_connections import plain_connections
 
 
 class PortalConfig(AppConfig):
@@ -13,6 +19,13 @@ class PortalConfig(AppConfig):
         from portal import celery  # noqa: F401
 
         start_reporting(settings.SENTRY_DSN)
+        checks.register(connections_without_tls, checks.Tags.security, deploy=True)
+
+
+def connections_without_tls(**options: Any) -> list[checks.CheckMessage]:
+    """For `manage.py check --deploy`: each address of another host that is reached without TLS."""
+    found = plain_connections(settings.ENV, os.environ)
+    return [checks.Warning(text, id="portal.W001") for text in found]
 
 
 def start_reporting(dsn: str | None) -> bool:

@@ -11,15 +11,15 @@ from channels.routing import ProtocolTypeRouter
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from portal.migrations_gate import wait_until_prepared
-from portal.settings.env import ineffective_variables
+from portal.settings.env import warnings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 django.setup(set_prefix=False)  # before anything that needs the models
 
-for warning in ineffective_variables(os.environ):
-    logging.getLogger("portal.settings").warning(warning)
-
 from django.conf import settings  # noqa: E402
+
+for warning in warnings(settings.ENV, os.environ):
+    logging.getLogger("portal.settings").warning(warning)
 
 from portal.asgi_handler import ThreadedHandler  # noqa: E402
 from portal.database import connection_pool  # noqa: E402

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import IO, Any, TypeVar
@@ -33,6 +34,8 @@ from portal.live.identity import caller_is_known
 from portal.middleware import with_security_headers
 from portal.request_body import BodyRefused, discard_rest, read_body
 from portal.streaming import STREAMS
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = shares.REQUESTS
 """Concurrent requests."""
@@ -123,6 +126,9 @@ class ThreadedHandler(ASGIHandler):
 
     async def _refuse(self, scope: Any, refusal: BodyRefused, receive: Any, send: Any) -> None:
         """Respond before the body has arrived, then end the connection."""
+        client = scope.get("client")
+        where = {"path": scope["path"], "address": client[0] if client else ""}
+        logger.warning("body refused", extra=where | {"status": int(refusal.status), "code": refusal.code})
 
         async def send_then_discard(message: Any) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):

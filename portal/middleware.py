@@ -1,11 +1,12 @@
 """What every request passes: the refusal of NUL characters, the page for a wrong method, and the security headers."""
 
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
 from django.utils.deprecation import MiddlewareMixin
@@ -14,6 +15,8 @@ from portal.pages.errors import NUL, error_page
 from portal.pages.form_responses import FORM_HEADER, by_fetch
 from portal.problem_details import PROGRAMS, problem
 from tenants.audit import source_address
+
+logger = logging.getLogger(__name__)
 
 POLICY = "; ".join(
     [
@@ -47,6 +50,17 @@ class SourceAddressMiddleware:
             source_address.reset(token)
 
 
+class SessionUseMiddleware(MiddlewareMixin):
+    """Take for use of a session what its user does: pages that they open and forms that they send.
+
+    Reads by a page's scripts are none: they also refresh a page that no one looks at.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"
+        request.session.in_use = not (by_script and request.method in ("GET", "HEAD"))  # type: ignore[attr-defined]  # tenants.sessions
+
+
 class ContentSecurityPolicyMiddleware(MiddlewareMixin):
     """Add the policy unless a view has set a stricter one of its own."""
 
@@ -72,6 +86,8 @@ class PlainApiMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith("/api/"):
             return self.get_response(request)
+        where = {"path": request.path, "address": request.META.get("REMOTE_ADDR", "")}
+        logger.warning("REST without TLS refused", extra=where)
         text = (
             f"Use {settings.LUTHIER_PUBLIC_URL}. A token that was sent without TLS may be known: replace it."
         )
@@ -109,7 +125,13 @@ class FetchedFormMiddleware(MiddlewareMixin):
 
 
 class WrongMethodMiddleware(MiddlewareMixin):
-    """A form's address opened like a page gets a page, not an empty answer."""
+    """A form's address opened like a page gets a page, not an empty answer. No view is for TRACE, which would
+    echo what a page's scripts may not read, or for CONNECT."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
+        if request.method in ("TRACE", "CONNECT") and not request.path.startswith(PROGRAMS):
+            return HttpResponseNotAllowed(["GET", "POST"])
+        return None
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if response.status_code != 405 or request.path.startswith(PROGRAMS):

@@ -9,6 +9,7 @@ accounts, pages and sessions are not used.
 from __future__ import annotations
 
 import secrets
+import time
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -23,6 +24,7 @@ from allauth.socialaccount.providers.oauth2.client import OAuth2Error
 from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -35,6 +37,7 @@ ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
 """With a key that only the provider has. None, and the shared secret of HS256, prove nothing here."""
+RSA_BITS_MIN = 2048
 SKEW_S = 60
 """By how much the clocks of the two machines may differ."""
 AT_ONCE = 8
@@ -79,11 +82,16 @@ class TokenInvalid(OAuth2Error):
 def begin(request: HttpRequest, next_url: str) -> HttpResponseBase:
     """The redirect to the provider, with state, nonce and PKCE kept in this browser's session. Raises Refused."""
     nonce = secrets.token_urlsafe(16)
+    asked = {"nonce": nonce}
+    if settings.LUTHIER_OIDC_ACR:
+        asked["acr_values"] = " ".join(settings.LUTHIER_OIDC_ACR)
+    if settings.LUTHIER_OIDC_MAX_AGE_S is not None:
+        asked["max_age"] = str(settings.LUTHIER_OIDC_MAX_AGE_S)
 
     def go() -> HttpResponseBase:
         provider: Any = get_adapter().get_provider(request, PROVIDER)
         response: HttpResponseBase = provider.redirect(
-            request, AuthProcess.LOGIN, next_url, nonce=nonce, auth_params={"nonce": nonce}, scope=None
+            request, AuthProcess.LOGIN, next_url, nonce=nonce, auth_params=asked, scope=None
         )
         return response
 
@@ -202,6 +210,7 @@ class Protocol(OpenIDConnectOAuth2Adapter):
             raise TokenInvalid(f"the ID token is not valid: {type(error).__name__}") from error
         if claims.get("azp", app.client_id) != app.client_id:
             raise TokenInvalid("the ID token is for another client")
+        _require_strength(claims)
         return claims
 
     def _key(self, kid: str | None) -> jwt.PyJWK:
@@ -213,7 +222,23 @@ class Protocol(OpenIDConnectOAuth2Adapter):
         fitting = [key for key in keys if key.key_id == kid and key.public_key_use in (None, "sig")]
         if len(fitting) != 1:
             raise TokenInvalid("the ID token is signed with a key that the provider does not publish")
+        if isinstance(fitting[0].key, RSAPublicKey) and fitting[0].key.key_size < RSA_BITS_MIN:
+            raise TokenInvalid(f"the provider's RSA key has fewer than {RSA_BITS_MIN} bits")
         return fitting[0]
+
+
+def _require_strength(claims: dict[str, Any]) -> None:
+    """That the person has signed in at the provider as the settings ask, and recently enough.
+
+    The provider was asked for both, and may do less: the request passed through the browser.
+    """
+    if settings.LUTHIER_OIDC_ACR and claims.get("acr") not in settings.LUTHIER_OIDC_ACR:
+        raise TokenInvalid("the sign-in at the provider was none of LUTHIER_OIDC_ACR")
+    longest, at = settings.LUTHIER_OIDC_MAX_AGE_S, claims.get("auth_time")
+    if longest is None:
+        return
+    if not isinstance(at, int | float) or isinstance(at, bool) or time.time() - at > longest + SKEW_S:
+        raise TokenInvalid("the sign-in at the provider is older than LUTHIER_OIDC_MAX_AGE_S")
 
 
 class Provider(OpenIDConnectProvider):
@@ -224,6 +249,12 @@ class Provider(OpenIDConnectProvider):
 
 class Adapter(DefaultSocialAccountAdapter):
     """Where django-allauth hands over: instead of signing in, with what it found."""
+
+    def get_requests_session(self) -> Any:
+        """One that follows no redirect: it would carry the client's secret wherever it points."""
+        session: Any = super().get_requests_session()
+        session.get_redirect_target = lambda response: None
+        return session
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         found: Any = sociallogin

@@ -1,7 +1,7 @@
 """One-time passwords: by one, an invited user or one whose password was reset sets a password of their own.
 
 It opens no session. Presented at the login, once and before it expires, it gives that browser PERIOD to set a password
-(portal.pages.welcome). Only its SHA-256 is stored: with 80 random bits there is nothing to guess.
+(portal.pages.welcome). Only its SHA-256 is stored: with 140 random bits there is nothing to guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenants.models import OneTimePassword, User
 
 PREFIX = "once-"
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without letters that look like others
-GROUPS, GROUP = 4, 4
+GROUPS, GROUP = 7, 4
 VALID = timedelta(days=3)
 PERIOD = timedelta(hours=1)
 """How long the browser that presented it may take to set a password."""

@@ -30,7 +30,13 @@ PASSWORD, SINGLE_SIGN_ON, ONE_TIME = "password", "single sign-on", "one-time pas
 
 
 class SessionStore(DatabaseStore):
-    """Django's store in the database, with our rows."""
+    """Django's store in the database, with our rows.
+
+    in_use: whether what reads the session now is an act of its user. What an open page does on its own is none, so that
+    a forgotten tab does not keep its session.
+    """
+
+    in_use = True
 
     def decode(self, session_data: bytes | str) -> dict[str, Any]:
         """Nothing of a session whose user has shown less than the installation asks for now.
@@ -59,17 +65,26 @@ class SessionStore(DatabaseStore):
 
     def _get_session_from_db(self) -> Any:
         row = super()._get_session_from_db()  # type: ignore[misc]  # the stubs leave it out
-        if row is not None and row.user_id is not None and not self.decode(row.session_data):
+        if row is None:
+            return None
+        if row.user_id is not None and not self._counts(row):
             row.delete()  # so that it does not come back to life should less be required again
             self._session_key = None
             return None
-        if row is not None and row.user_id is not None and timezone.now() - row.started_at > _lifetime():
-            row.delete()  # a change of what it holds, such as a confirmed password, prolongs its cookie
-            self._session_key = None
-            return None
-        if row is not None and timezone.now() - row.seen_at > SEEN_EVERY:
+        if self.in_use and timezone.now() - row.seen_at > SEEN_EVERY:
             Session.objects.filter(pk=row.pk).update(seen_at=Now())
         return row
+
+    def _counts(self, row: Session) -> bool:
+        """A change of what it holds, such as a confirmed password, prolongs its cookie, and not the session."""
+        now = timezone.now()
+        in_time = now - row.started_at <= _lifetime() and now - row.seen_at <= longest_idle()
+        return in_time and bool(self.decode(row.session_data))
+
+
+def longest_idle() -> timedelta:
+    """For how long a session may go unused before it ends."""
+    return timedelta(days=settings.LUTHIER_SESSION_IDLE_DAYS)
 
 
 def _lifetime() -> timedelta:

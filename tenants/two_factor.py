@@ -38,8 +38,8 @@ STEP_S = 30
 SKEW_STEPS = 1
 """By how many steps the clock of the app may differ: the codes before and after count as well."""
 RECOVERY_CODES = 10
-CODE_GROUPS = 6
-"""120 bits: the fast hash that is stored hides them for good."""
+CODE_GROUPS = 7
+"""140 bits: the fast hash that is stored hides them for good."""
 TO_CONFIRM = timedelta(minutes=30)
 """How long an app that was begun may take to show its first code."""
 

@@ -37,6 +37,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.JobForbidden: HTTPStatus.FORBIDDEN,
     jobs.IllegalTransition: HTTPStatus.CONFLICT,
     jobs.TenantSuspended: HTTPStatus.CONFLICT,
+    jobs.TooManySubmissions: HTTPStatus.TOO_MANY_REQUESTS,
     jobs.SpecInvalid: HTTPStatus.BAD_REQUEST,
     jobs.RuntimeInUse: HTTPStatus.CONFLICT,
     jobs.RuntimeOfTree: HTTPStatus.CONFLICT,
@@ -219,7 +220,7 @@ def _service_error_response(error: tenants.ServiceError) -> HttpResponse:
         response["ETag"] = error.details["etag"]
     if isinstance(error, jobs.IdempotencyInProgress):
         response["Retry-After"] = "1"
-    if isinstance(error, tenants.TooManyPasswords | tenants.TooManyCodes):
+    if isinstance(error, tenants.TooManyPasswords | tenants.TooManyCodes | jobs.TooManySubmissions):
         response["Retry-After"] = str(budgets.WINDOW_S)
     return response
 

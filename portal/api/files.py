@@ -16,6 +16,7 @@ from jobs.selectors.retention import refuse_removed
 from jobs.selectors.serializers import CheckpointManifestSerializer, CheckpointSerializer, FileSerializer
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.uploads import PreparedUpload, upload_accept, upload_prepare
+from portal import submissions
 from portal.api import bodies, paging, permissions
 from portal.api.downloads import MAX_PATH_CHARS, blob_download, code_file_download, zip_download
 from portal.api.errors import NotFoundError
@@ -159,6 +160,7 @@ class UploadSerializer(ReadSerializer):
 
 
 def _stored(call: Call, t: str) -> PreparedUpload:
+    submissions.spend(call.user, submissions.What.UPLOADS)
     form = bodies.form(call.request)
     if "archive" not in form and "file" in form:  # the name that most tools give to the only part
         form["archive"] = form.pop("file")

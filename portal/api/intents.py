@@ -9,6 +9,7 @@ from rest_framework import serializers
 from jobs.selectors.serializers import JobSerializer
 from jobs.services import clone_accept, clone_prepare, job_cancel, job_halt, job_resume
 from jobs.services.clone import PreparedClone
+from portal import submissions
 from portal.api import permissions
 from portal.api.examples import JOB_EXAMPLE
 from portal.api.fields import StrictIntegerField, StrictSerializer
@@ -71,6 +72,7 @@ class CloneRequest(ResumeRequest):
 
 
 def _clone(call: Call, job_id: str) -> PreparedClone:
+    submissions.spend(call.user, submissions.What.JOBS)
     changes, checkpoint = call.data["spec"], call.data["checkpoint"]
     return clone_prepare(user=call.user, job_id=job_id, changes=changes, checkpoint=checkpoint)
 

@@ -18,6 +18,7 @@ from jobs.services.submit import Prepared
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.states import State
+from portal import submissions
 from portal.api import bodies, paging, permissions
 from portal.api.errors import NotFoundError
 from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
@@ -136,6 +137,7 @@ class AcceptedSerializer(JobSerializer):
 
 
 def _submission(call: Call, t: str) -> Prepared:
+    submissions.spend(call.user, submissions.What.JOBS)
     source, kind = call.body, bodies.media_type(call.request)
     return job_prepare(user=call.user, tenant=call.found, source=source, content_type=kind)
 
@@ -254,6 +256,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
     source = permissions.job(call, call.query["cloned_from"]) if "cloned_from" in call.query else None
     if source and source.tenant_id != tenant.pk:
         raise NotFoundError
+    submissions.spend(call.user, submissions.What.CHECKS)
     try:
         checked = job_check(
             user=call.user,

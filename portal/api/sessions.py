@@ -20,7 +20,7 @@ class SessionSerializer(ReadSerializer):
     id = serializers.CharField()
     started_at = TimestampField(help_text="when it was signed in")
     seen_at = TimestampField(help_text="last use, to the minute")
-    expires_at = TimestampField()
+    expires_at = TimestampField(help_text="if it is not used before")
     address = serializers.CharField(allow_null=True, help_text="that signed in")
     agent = serializers.CharField(allow_blank=True, help_text="the User-Agent that signed in")
     current = serializers.BooleanField(help_text="whether this request came with it")
@@ -41,7 +41,7 @@ EXAMPLE = {
     "id": "9f86d081884c7d65",
     "started_at": "2026-11-21T09:00:00.000Z",
     "seen_at": "2026-11-21T11:20:00.000Z",
-    "expires_at": "2026-12-05T11:20:00.000Z",
+    "expires_at": "2026-11-28T11:20:00.000Z",
     "address": "192.0.2.17",
     "agent": "Mozilla/5.0 (X11; Linux x86_64) Chrome/140.0.0.0",
     "current": True,

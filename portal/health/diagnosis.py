@@ -16,7 +16,7 @@ from gpu_scheduler.clusters.kubernetes.settings import without_store
 from jobs import blobs
 from jobs.clusters import DriverSettings
 from portal.health.checks import HealthCheck, first_line, run_checks
-from portal.settings.env import BASE_DIR, ineffective_variables
+from portal.settings.env import BASE_DIR, warnings
 from portal.settings.values import required_settings
 from tenants import keyring, sealed_rows
 from tenants.errors import SecretsUnavailable
@@ -56,8 +56,7 @@ def python() -> HealthCheck:
 
 def variables() -> HealthCheck:
     """The environment is already known to be valid; what it sets without effect is a warning."""
-    warnings = tuple(ineffective_variables(os.environ))
-    return HealthCheck("variables", "valid", warnings=warnings)
+    return HealthCheck("variables", "valid", warnings=tuple(warnings(settings.ENV, os.environ)))
 
 
 def data_folder() -> HealthCheck:

@@ -143,6 +143,7 @@ def _by_token(secret: str) -> User | None:
 
 def _by_session(key: str) -> User | None:
     session: Any = import_module(settings.SESSION_ENGINE).SessionStore(key)
+    session.in_use = False  # an open page connects and is checked whether or not anyone is there
     if session.get(BACKEND_SESSION_KEY) not in settings.AUTHENTICATION_BACKENDS:
         return None
     user = User.objects.filter(pk=session.get(SESSION_KEY), is_active=True, is_service_account=False).first()

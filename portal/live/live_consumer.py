@@ -32,6 +32,9 @@ SOCKETS_MAX = 100  # per person and web process
 FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
 NOT_FOUND = "There is no such channel, or you cannot see it."
 
+REFUSALS = frozenset({CloseCode.BAD_FRAME, CloseCode.UNAUTHORIZED, CloseCode.FORBIDDEN})
+"""Codes with which a socket is closed because of what its client did or is."""
+
 _sockets: Counter[int] = Counter()
 
 
@@ -77,6 +80,16 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         self.tasks = [asyncio.create_task(self._empty(viewer))]
         self.hub.guarded.add(self)
+
+    async def close(self, code: int | bool | None = None, reason: str | None = None) -> None:
+        if code in REFUSALS or (code == CloseCode.TRY_LATER and self.user):  # without: the database is away
+            self._log_refusal("socket refused", code=int(code or 0), why=reason)
+        await super().close(code, reason)
+
+    def _log_refusal(self, what: str, **fields: object) -> None:
+        client = self.scope.get("client")
+        who = self.user.get_username() if self.user else ""
+        logger.warning(what, extra=fields | {"user": who, "address": client[0] if client else ""})
 
     async def _end(self) -> None:
         tasks, self.tasks = self.tasks, []
@@ -133,6 +146,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         if channel is None or level is None:
             self.hub.unsubscribe(viewer, request.name)
+            self._log_refusal("channel refused", channel=request.name[:100])
             self._refuse(viewer, request.name, "not_found", NOT_FOUND)
             return
         self.hub.subscribe(viewer, channel, request.after, redacted=level is AccessLevel.GUEST)

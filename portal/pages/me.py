@@ -68,9 +68,13 @@ def appearance(request: HttpRequest) -> HttpResponse:
         messages.error(request, "Choose system, light or dark.")
         return answer
     if theme:
-        answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
+        answer.set_cookie(
+            settings.THEME_COOKIE_NAME, theme, max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS
+        )
     else:
-        answer.delete_cookie("theme", samesite="Lax")
+        answer.set_cookie(
+            settings.THEME_COOKIE_NAME, "", max_age=0, samesite="Lax", secure=settings.HTTPS
+        )  # not delete_cookie, which would not mark it Secure
     preference_set(user, "shortcuts", request.POST.get("shortcuts") == "on")
     messages.success(request, "Saved.")
     return answer
@@ -150,6 +154,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "everywhere_text": EVERYWHERE,
         "token_count": Token.objects.filter(user=user).count(),
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
+        "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
         "factors": two_factor.factors_of(user),
         "shortcuts": user.preferences.get("shortcuts", True),

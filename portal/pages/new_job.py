@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from examples import catalog
 from jobs import services
-from jobs.errors import CheckpointNotFound, JobError, JobNotFound
+from jobs.errors import CheckpointNotFound, JobError, JobNotFound, TooManySubmissions
 from jobs.models import Checkpoint, Job
 from jobs.selectors import cluster, installation
 from jobs.selectors.jobs import job_get
@@ -27,6 +27,7 @@ from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS, TOPOLOGIES
 from jobs.states import State
+from portal import budgets, submissions
 from portal.pages.form_once import once, say
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
@@ -70,6 +71,7 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 def _prepared(request: HttpRequest, tenant: Tenant, parent: Job | None, text: str) -> Callable[[], Job]:
     """Check the job and store its code; return what writes it."""
     user = person(request)
+    submissions.spend(user, submissions.What.JOBS)
     if parent:
         clone = services.clone_prepare(
             user=user, job_id=parent.pk, text=text, checkpoint=_checkpoint(request)
@@ -208,4 +210,8 @@ def _page(
         "error": error.message if error else "",
         "errors": details.get("errors", []),
     }
-    return render(request, "jobs/new.html", context, status=422 if error else 200)
+    response = render(request, "jobs/new.html", context, status=422 if error else 200)
+    if isinstance(error, TooManySubmissions):
+        response.status_code = 429
+        response["Retry-After"] = str(budgets.WINDOW_S)
+    return response

@@ -56,6 +56,9 @@ def begin(request: HttpRequest) -> HttpResponseBase:
     to = _safe(request, request.GET.get("next", ""))
     if request.user.is_authenticated:
         return HttpResponseRedirect(to or settings.LOGIN_REDIRECT_URL)
+    if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        # Another site sent the browser here, not its user: a provider that asks nothing would sign them in unasked.
+        return HttpResponseRedirect(f"/login?{urlencode({'next': to})}" if to else "/login")
     if not _within_budget(request):
         return wait_page(request, wait_s=budgets.WINDOW_S)
     from portal import single_sign_on  # with it come libraries that other pages do not need

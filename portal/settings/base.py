@@ -56,6 +56,7 @@ LUTHIER_CONNECTIONS = ENV.luthier_connections
 LUTHIER_CONNECTIONS_PER_ADDRESS = ENV.luthier_connections_per_address
 LUTHIER_SECURITY_CONTACT = ENV.luthier_security_contact
 LUTHIER_TRUSTED_PROXIES = ENV.luthier_trusted_proxies
+LUTHIER_SUBMISSIONS_PER_MINUTE = ENV.luthier_submissions_per_minute
 LUTHIER_TICK_S = ENV.luthier_tick_s
 LUTHIER_RETENTION_DAYS = ENV.luthier_retention_days
 LUTHIER_RETENTION_RULES = ENV.luthier_retention_rules
@@ -106,6 +107,7 @@ MIDDLEWARE = [
     "portal.streaming.StaticFilesMiddleware",
     "portal.middleware.SourceAddressMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "portal.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "portal.middleware.NoNulMiddleware",
@@ -182,14 +184,16 @@ PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
 ]
 PASSWORD_MIN_CHARS = 12
+LUTHIER_BREACHED_PASSWORDS = ENV.luthier_breached_passwords
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
         "OPTIONS": {"min_length": PASSWORD_MIN_CHARS},
     },
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+    {"NAME": "tenants.password_rules.Common"},
+    {"NAME": "tenants.password_rules.OwnWords"},
+    {"NAME": "tenants.password_rules.Breached"},
 ]
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
@@ -210,6 +214,8 @@ AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
 # Single sign-on: django-allauth speaks OpenID Connect, portal.pages.single_sign_on decides whose account it is.
 LUTHIER_OIDC_ISSUER = ENV.luthier_oidc_issuer
 LUTHIER_OIDC_NAME = ENV.luthier_oidc_name
+LUTHIER_OIDC_ACR = ENV.luthier_oidc_acr
+LUTHIER_OIDC_MAX_AGE_S = ENV.luthier_oidc_max_age_s
 LUTHIER_OIDC_GROUPS_CLAIM = ENV.luthier_oidc_groups_claim
 LUTHIER_OIDC_LINK_BY_EMAIL = ENV.luthier_oidc_link_by_email
 LUTHIER_OIDC_CREATE_USERS = ENV.luthier_oidc_create_users
@@ -277,7 +283,10 @@ SECURE_REDIRECT_EXEMPT = [
 ]  # for programs beside it, past the proxy that ends TLS
 if LUTHIER_INGEST_URL.startswith("ws://"):
     SECURE_REDIRECT_EXEMPT.append(r"^agent/v1/")  # and for learners that come this way
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+# Of proxies that are named, portal.asgi reads it; where none is, the proxy has to replace what clients send.
+SECURE_PROXY_SSL_HEADER = (
+    ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS and not LUTHIER_TRUSTED_PROXIES else None
+)
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = (
@@ -291,8 +300,10 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 COOKIE_PREFIX = "__Host-" if HTTPS else ""
 SESSION_COOKIE_NAME = f"{COOKIE_PREFIX}luthier"
 CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}csrftoken"
+THEME_COOKIE_NAME = f"{COOKIE_PREFIX}theme"
 MESSAGE_STORAGE = "portal.pages.message_storage.MessageStorage"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
+LUTHIER_SESSION_IDLE_DAYS = ENV.luthier_session_idle_days
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_TRUSTED_ORIGINS = [f"{PUBLIC.scheme}://{PUBLIC.netloc}"]
 CSRF_FAILURE_VIEW = "portal.pages.errors.old_form"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from portal.settings import single_sign_on, values
+from portal.settings.plain_connections import plain_connections
 
 PREFIX = "LUTHIER_"
 READ_ELSEWHERE = re.compile("LUTHIER_(URL|TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
@@ -66,6 +67,9 @@ class Environment:
     luthier_connections_per_address: Annotated[int, values.whole_number(8)] = 512
     # addresses and networks, with commas; X-Forwarded-For and X-Forwarded-Proto of all others are ignored
     luthier_trusted_proxies: Annotated[tuple[values.Network, ...], values.networks] = ()
+    # hosts, *.names, addresses and networks, with commas, whose way from here only the platform's machines share: their
+    # addresses without TLS are not warned of
+    luthier_private_hosts: Annotated[tuple[str, ...], values.private_hosts] = ()
     # mailto:… or https://…, for /.well-known/security.txt; none = it does not exist
     luthier_security_contact: Annotated[str | None, values.contact] = None
     # the OpenID provider by which people sign in, as its discovery document names it; none = passwords only
@@ -77,6 +81,10 @@ class Environment:
     luthier_oidc_name: Annotated[str, values.label] = "single sign-on"
     # apart by spaces; what the provider needs for the claims
     luthier_oidc_scopes: Annotated[tuple[str, ...], values.oidc_scopes] = ("openid", "profile", "email")
+    # apart by spaces; ways of signing in at the provider (acr) of which it has to confirm one; none = any
+    luthier_oidc_acr: Annotated[tuple[str, ...], values.words] = ()
+    # seconds since the person proved who they are at the provider, which asks them again then; none = it decides
+    luthier_oidc_max_age_s: Annotated[int | None, values.whole_number(0)] = None
     # the claim with the groups of a person, which a mapping turns into roles
     luthier_oidc_groups_claim: Annotated[str, values.label] = "groups"
     # an identity whose e-mail address the provider has verified signs in as the user who has this address
@@ -85,13 +93,19 @@ class Environment:
     luthier_oidc_create_users: Annotated[bool, values.yes_or_no] = False
     # whether passwords sign people in; without them single sign-on does
     luthier_password_sign_in: Annotated[bool, values.yes_or_no] = True
+    # a file of the SHA-1 of leaked passwords, one per line in ascending order; no password of it can be set
+    luthier_breached_passwords: Annotated[Path | None, values.breached_passwords] = None
     # who signs in with a password has to have a second factor; without, those who have set one up are asked for it
     luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
     # after single sign-on as well: by default the provider's second factor is relied on
     luthier_two_factor_after_sso: Annotated[bool, values.yes_or_no] = False
+    # days after which a browser's session that is not used ends; 14 after its sign-in it ends anyway
+    luthier_session_idle_days: Annotated[float, values.number(0.01, 14)] = 7
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
+    # jobs that a user may submit within a minute; as many specs validated, and archives uploaded
+    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 3000
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds until a gang that is not complete on its cluster releases its slots and is placed again
@@ -202,6 +216,11 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text for name, text in variables.items() if name not in known and not name.startswith("AWS_")
     }
+
+
+def warnings(environment: Environment, variables: Mapping[str, str]) -> list[str]:
+    """What is valid, and perhaps not what was meant: one sentence for each, with what to do."""
+    return ineffective_variables(variables) + plain_connections(environment, variables)
 
 
 def ineffective_variables(variables: Mapping[str, str]) -> list[str]:

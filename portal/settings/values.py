@@ -94,6 +94,24 @@ def file(text: str) -> Path:
     return path
 
 
+def breached_passwords(text: str) -> Path:
+    """A file whose lines begin with 40 hexadecimal digits, of which the first two are looked at."""
+    path = file(text)
+    try:
+        with path.open("rb") as lines:
+            first, second = lines.readline(200), lines.readline(200)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
+    sha1 = re.compile(rb"[0-9A-Fa-f]{40}(:[0-9]+)?\s*")
+    if not sha1.fullmatch(first) or (second and not sha1.fullmatch(second)):
+        raise ValueError(
+            f"must have a SHA-1 in each line, 40 hexadecimal digits, perhaps with :COUNT: {path}"
+        )
+    if second and second[:40].upper() < first[:40].upper():
+        raise ValueError(f"must be in ascending order: sort it with `LC_ALL=C sort -o {path} {path}`")
+    return path
+
+
 def folder(text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
@@ -152,6 +170,17 @@ def hosts(text: str) -> tuple[str, ...]:
     return names
 
 
+def private_hosts(text: str) -> tuple[str, ...]:
+    """Host names, *.names, addresses and networks, with commas."""
+    found = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    for each in found:
+        if "/" in each:
+            networks(each)
+        elif not re.fullmatch(r"(\*\.)?[a-z0-9_.:-]+", each, re.ASCII):
+            raise ValueError(f"'{each}' is no host, *.host, address or network")
+    return found
+
+
 def contact(text: str) -> str:
     """Where people report something: mailto:… or https://…."""
     if not re.fullmatch(r"(mailto:[^\s@]+@[^\s@]+|https://\S+)", text, re.ASCII):
@@ -178,6 +207,11 @@ def oidc_scopes(text: str) -> tuple[str, ...]:
     if "openid" not in scopes or not all(re.fullmatch(r"[\x21\x23-\x5b\x5d-\x7e]+", each) for each in scopes):
         raise ValueError("must be scopes apart by spaces, with openid among them")
     return scopes
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Texts apart by spaces."""
+    return tuple(text.split())
 
 
 def label(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from portal.settings.embedded import layout
-from portal.settings.env import Environment, ineffective_variables, read_environment, refuse
+from portal.settings.env import Environment, read_environment, refuse, warnings
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments, environment, port)
         lock.describe(f"process {os.getpid()}, {plan.url}")
         report.say(f"Starting Luthier in {plan.layout.data}")
-        for warning in ineffective_variables(os.environ):
+        for warning in warnings(environment, os.environ):
             report.say(f"Warning: {warning}")
         asyncio.run(Supervisor(plan, report).run())
     except CannotStart as error:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from tenants import access, audit
 from tenants.errors import NotAllowed, NotFound
 from tenants.models import Token, User
+from tenants.sessions import longest_idle
 
 ID_LENGTH = 16
 
@@ -48,12 +49,14 @@ def sessions_of(*, user: access.Person, owner: User, current: str | None = None)
             public_id(row.pk),
             row.started_at,
             row.seen_at,
-            row.expire_date,
+            min(row.expire_date, row.seen_at + longest_idle()),
             row.address,
             row.agent,
             row.pk == current,
         )
-        for row in owner.sessions.filter(expire_date__gt=timezone.now()).order_by("-seen_at", "pk")
+        for row in owner.sessions.filter(
+            expire_date__gt=timezone.now(), seen_at__gt=timezone.now() - longest_idle()
+        ).order_by("-seen_at", "pk")
         if row.get_decoded()  # nothing of one that lets its user in no longer
     ]
 

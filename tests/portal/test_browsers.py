@@ -14,7 +14,10 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import Job
-from tenants.models import Session
+from jobs.retention import end_sessions
+from portal.live.identity import Credentials, who
+from tenants.models import Session, User
+from tenants.services.sessions import sessions_of
 from tenants.sessions import SIGNED_IN
 from tests import factories
 from tests.markup import markup
@@ -53,6 +56,43 @@ def test_a_session_ends_two_weeks_after_it_began_however_it_is_used() -> None:
     )
     assert client.get("/me")["Location"].startswith("/login")
     assert not Session.objects.filter(user=erin).exists()
+
+
+def _unused_for(owner: User, days: float) -> Session:
+    Session.objects.filter(user=owner).update(seen_at=timezone.now() - timedelta(days=days))
+    return Session.objects.get(user=owner)
+
+
+@pytest.mark.django_db
+def test_a_session_that_is_not_used_for_a_week_ends_and_use_keeps_it() -> None:
+    erin = factories.user("erin")
+    client = Client()
+    client.force_login(erin)
+    _unused_for(erin, 6.9)
+    assert client.get("/me").status_code == 200
+    assert timezone.now() - Session.objects.get(user=erin).seen_at < timedelta(minutes=1)
+    row = _unused_for(erin, 7.1)
+    assert who(Credentials(session_key=row.pk)) is None, "nor does it keep a socket open"
+    assert not Session.objects.filter(user=erin).exists()
+    client.force_login(erin)
+    _unused_for(erin, 7.1)
+    assert sessions_of(user=erin, owner=erin) == []
+    assert end_sessions() == 1
+    assert client.get("/me")["Location"].startswith("/login")
+
+
+@pytest.mark.django_db
+def test_what_an_open_page_does_on_its_own_is_no_use_of_its_session(job: Job) -> None:
+    client = Client()
+    client.force_login(job.owner)
+    row = _unused_for(job.owner, 3)
+    by_script = {"HTTP_SEC_FETCH_MODE": "cors", "HTTP_SEC_FETCH_SITE": "same-origin"}
+    assert client.get(f"/api/v1/jobs/{job.pk}", **by_script).status_code == 200
+    assert client.get(f"/t/vision-lab/jobs/{job.pk}", **by_script).status_code == 200
+    assert who(Credentials(session_key=row.pk)) == job.owner
+    assert Session.objects.get(pk=row.pk).seen_at == row.seen_at
+    client.post("/me/appearance", {"theme": "dark"}, **by_script)
+    assert Session.objects.get(pk=row.pk).seen_at > row.seen_at, "a form that is sent is use"
 
 
 @pytest.mark.django_db

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
 from collections.abc import Iterator
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.conf import LazySettings
 from django.test import Client
 
+from portal.asgi_handler import ThreadedHandler
 from portal.log_format import FieldFormatter
 from tenants.models import Membership, Token
 from tenants.roles import Role
@@ -74,3 +78,36 @@ def test_who_was_refused_what_is_logged_with_the_address(lines: list[str]) -> No
         ("403", "10.0.0.8", "alice"),
         ("401", "10.0.0.9", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"), [("/login", 413, "body_too_large"), ("/api/v1/me", 413, "body_too_large")]
+)
+def test_a_body_that_is_refused_before_it_is_read_is_logged(
+    caplog: pytest.LogCaptureFixture, path: str, status: int, code: str
+) -> None:
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "client": ("10.0.0.7", 1),
+             "headers": [(b"host", b"localhost"), (b"content-length", b"1000000000")]}  # fmt: skip
+
+    async def ask() -> None:
+        sender = ApplicationCommunicator(ThreadedHandler(), scope)
+        await sender.send_input({"type": "http.request", "body": b"", "more_body": True})
+        await sender.receive_output(20)
+        await sender.send_input({"type": "http.disconnect"})
+        await sender.wait(20)
+
+    asyncio.run(ask())
+    (seen,) = [vars(each) for each in caplog.records if each.message == "body refused"]
+    assert (seen["path"], seen["address"], seen["status"], seen["code"]) == (path, "10.0.0.7", status, code)
+
+
+@pytest.mark.django_db
+def test_unknown_hosts_and_rest_without_tls_are_logged(
+    caplog: pytest.LogCaptureFixture, settings: LazySettings
+) -> None:
+    assert Client(headers={"Host": "evil.example"}).get("/login").status_code == 400
+    assert any("evil.example" in each.getMessage() for each in caplog.records)
+    settings.SECURE_SSL_REDIRECT = True
+    assert Client(REMOTE_ADDR="10.0.0.8").get("/api/v1/me").status_code == 403
+    (seen,) = [vars(each) for each in caplog.records if each.getMessage() == "REST without TLS refused"]
+    assert (seen["path"], seen["address"]) == ("/api/v1/me", "10.0.0.8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import psycopg2
 import pytest
 import redis
@@ -40,8 +42,30 @@ def connected(where: Layout, **options: str) -> bool:
     return True
 
 
+def _tcp_ports_of(servers: Servers) -> set[int]:
+    """On which the servers and their children listen."""
+    found = set()
+    for process in servers.processes:
+        top = psutil.Process(process.pid)
+        for each in (top, *top.children(recursive=True)):
+            found |= {
+                one.laddr.port for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN
+            }
+    return found
+
+
 def is_private(path: Path) -> bool:
     return path.stat().st_mode & 0o077 == 0
+
+
+def test_neither_server_listens_on_a_tcp_port(servers: Servers) -> None:
+    """Programs of the local cluster reach the ports of their machine."""
+    servers.start()
+    assert _tcp_ports_of(servers) == set()
+    assert len(servers.processes) == 2
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        listening = psutil.Process().net_connections("tcp")
+        assert own.getsockname()[1] in {each.laddr.port for each in listening}, "such a port would be seen"
 
 
 def test_a_socket_alone_opens_neither_server(servers: Servers) -> None:

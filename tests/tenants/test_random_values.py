@@ -30,7 +30,7 @@ def test_no_code_of_pages_and_tenants_uses_a_generator_that_can_be_predicted() -
 def test_codes_and_session_keys_are_long_and_never_alike() -> None:
     codes = {one_time.random_code() for _ in range(1000)}
     assert len(codes) == 1000
-    assert {len(code.replace("-", "")) for code in codes} == {16}, "of 32 letters and digits: 80 bits"
+    assert {len(code.replace("-", "")) for code in codes} == {28}, "of 32 letters and digits: 140 bits"
     keys = set()
     for _ in range(3):
         store = SessionStore()

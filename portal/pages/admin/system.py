@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from portal.health.checks import HealthCheck, run_checks
-from portal.health.diagnosis import broker
+from portal.health.diagnosis import broker, variables
 from portal.pages.guard import admins_only
 
 
@@ -23,6 +23,7 @@ def card(request: HttpRequest) -> HttpResponse:
     """Each part with what was found and, where it cannot do its work, why and what to do."""
     parts = [_described(part, needed=True) for part in run_checks()]
     parts.append(_described(broker(), needed=False))
+    parts.append(_described(variables(), needed=False))
     return render(request, "console/_system.html", {"parts": parts, "now": timezone.now()})
 
 

@@ -2,7 +2,7 @@
 // out for its scripts, so that nothing moves when they start. If one cannot be loaded, it is laid out as without scripts.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const apply = (): void => {
-  const chosen = /(?:^|; )theme=(light|dark)/.exec(document.cookie)?.[1]; // a choice since the page was loaded counts
+  const chosen = /(?:^|; )(?:__Host-)?theme=(light|dark)/.exec(document.cookie)?.[1]; // a choice since the page was loaded counts
   document.documentElement.dataset.theme = chosen ?? (dark.matches ? "dark" : "light");
 };
 apply();

@@ -8,10 +8,12 @@ export function startThemeToggle(): void {
   document.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLElement>("[data-theme-toggle]");
     if (!button) return;
-    const chosen = /(?:^|; )theme=(light|dark)/.exec(document.cookie)?.[1];
+    const chosen = /(?:^|; )(?:__Host-)?theme=(light|dark)/.exec(document.cookie)?.[1];
     const theme = chosen === undefined ? "light" : next[chosen];
     const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    document.cookie = `theme=${theme}; path=/; SameSite=Lax; max-age=${theme ? YEAR_S : 0}`;
+    // Of a name with this prefix, browsers take no cookie from another host of the domain; only https may set one.
+    const [prefix, secure] = location.protocol === "https:" ? ["__Host-", "; Secure"] : ["", ""];
+    document.cookie = `${prefix}theme=${theme}; path=/; SameSite=Lax; max-age=${theme ? YEAR_S : 0}${secure}`;
     document.documentElement.dataset.theme = theme || system;
     button.setAttribute("aria-label", texts.forms.theme(theme ?? ""));
     document.dispatchEvent(new CustomEvent("themechange"));

@@ -8,6 +8,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -139,3 +140,26 @@ def test_the_code_comes_whole_or_file_by_file(
     assert (part.status_code, content(part)) == (206, b"1)")
     for path in ("lib", "lib/", "none.py", "../train.py", "./train.py", "lib%2f..%2ftrain.py"):
         assert alice.get(f"/jobs/{job.pk}/code/{path}").status_code == 404
+
+
+def test_a_name_that_is_no_plain_word_stays_one_parameter_of_its_header(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice)
+    name = 'a"; filename=x.html;\\ b’s.txt'
+    leaves(job, 0, f"dir/{name}", b"1")
+    answer = alice.get(f"/jobs/{job.pk}/results/{quote(f'dir/{name}')}")
+    assert content(answer) == b"1"
+    kind, _, given = answer["Content-Disposition"].partition("; ")
+    assert (kind, given) == ("attachment", f"filename*=utf-8''{quote(name)}")
+    leaves(job, 0, 'b"c.txt', b"2")
+    plain = alice.get(f"/jobs/{job.pk}/results/b%22c.txt")["Content-Disposition"]
+    assert plain == 'attachment; filename="b\\"c.txt"'
+
+
+def test_a_path_is_decoded_once(alice: Api, people: People) -> None:
+    job = factories.job(owner=people.alice)
+    leaves(job, 0, "a%2Fb.txt", b"literal")
+    leaves(job, 0, "a/b.txt", b"folder")
+    assert content(alice.get(f"/jobs/{job.pk}/results/a%252Fb.txt")) == b"literal"
+    assert content(alice.get(f"/jobs/{job.pk}/results/a%2Fb.txt")) == b"folder"
+    for path in ("%252e%252e%252fa%252Fb.txt", "..%252fa/b.txt", "a%25252Fb.txt"):
+        assert alice.get(f"/jobs/{job.pk}/results/{path}").status_code == 404, path

@@ -677,3 +677,23 @@ async def test_the_hub_is_idle_without_viewers(alice: User, socket_of: Open) -> 
 
 async def test_another_address_says_so(alice: User, socket_of: Open) -> None:
     assert await (await socket_of(alice, path="/ws/v1/nothing")).closed() == 4404
+
+
+async def test_what_a_socket_refuses_is_logged_with_who_and_from_where(
+    job: Job, bob: User, socket_of: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    socket = await socket_of(bob)
+    await socket.sub(f"job:{job.pk}")
+    assert (await socket.next(ch=f"job:{job.pk}"))["error"]["code"] == "not_found"
+    stranger = await socket_of(token="lut_wrong")
+    assert await stranger.closed() == 4401
+    await socket.say("no json")
+    assert await socket.closed() == 4400
+    seen = [each for each in caplog.records if each.name == "portal.live.live_consumer"]
+    assert [(each.getMessage(), vars(each)["user"]) for each in seen] == [
+        ("channel refused", "bob"),
+        ("socket refused", ""),
+        ("socket refused", "bob"),
+    ]
+    assert [vars(each).get("channel") or vars(each)["code"] for each in seen] == [f"job:{job.pk}", 4401, 4400]
+    assert all("address" in vars(each) for each in seen)

@@ -16,7 +16,7 @@ from tests.portal.pages.conftest import SignIn
 pytestmark = pytest.mark.django_db
 USERS = "/admin-console/users"
 NEW = "a brand new passphrase"
-SECRET = re.compile(r"once-(?:[0-9a-z]{4}-){3}[0-9a-z]{4}")
+SECRET = re.compile(r"once-(?:[0-9a-z]{4}-){6}[0-9a-z]{4}")
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import time
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -199,6 +201,98 @@ def test_an_issuer_that_names_itself_otherwise_is_refused(
 ) -> None:
     settings.LUTHIER_OIDC_ISSUER = "https://login.example.org"
     assert "did not confirm" in said(Client().get("/login/sso"))
+
+
+def test_no_redirect_of_the_provider_is_followed(
+    provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could lead to a service that only the platform reaches, or carry the client's secret away."""
+    asked = []
+
+    def moved(self: Any, request: Any, **more: Any) -> requests.Response:
+        asked.append(request.url)
+        response = requests.Response()
+        response.status_code, response.request, response.url = 302, request, request.url
+        response.headers["Location"] = "http://inner.example/"
+        response.raw, response._content = io.BytesIO(), b""
+        return response
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", moved)
+    assert "did not confirm who you are" in said(Client().get("/login/sso"))
+    assert len(asked) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits long")
+@pytest.mark.parametrize(("bits", "fits"), [(1024, False), (2048, True)])
+def test_a_short_key_of_the_provider_is_refused(
+    provider: IdentityProvider, erin: User, monkeypatch: pytest.MonkeyPatch, bits: int, fits: bool
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
+    exchange = single_sign_on.Protocol.get_access_token_data
+    known: dict[str, str] = {}
+
+    def signed(self: Any, *args: Any, **more: Any) -> Any:
+        data = exchange(self, *args, **more)
+        header = jwt.get_unverified_header(data["id_token"])
+        claims = jwt.decode(data["id_token"], options={"verify_signature": False})
+        known["kid"] = header["kid"]
+        return data | {"id_token": jwt.encode(claims, key, algorithm="RS256", headers={"kid": header["kid"]})}
+
+    def published(data: Any) -> Any:
+        shown = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": known["kid"]}
+        return jwt.PyJWKSet([shown | {"alg": "RS256"}])
+
+    monkeypatch.setattr(single_sign_on.Protocol, "get_access_token_data", signed)
+    monkeypatch.setattr(jwt.PyJWKSet, "from_dict", published)
+    client = Client()
+    provider.sign_in(client)
+    assert (signed_in(client) == "erin") is fits
+
+
+@pytest.mark.parametrize(
+    ("claims", "fits"),
+    [
+        ({"acr": "two-factor", "auth_time": 1000}, True),
+        ({"acr": "hardware", "auth_time": 1000 - 300}, True),
+        ({"acr": "password", "auth_time": 1000}, False),
+        ({"auth_time": 1000}, False),
+        ({"acr": ["two-factor"], "auth_time": 1000}, False),
+        ({"acr": "two-factor"}, False),
+        ({"acr": "two-factor", "auth_time": "1000"}, False),
+        ({"acr": "two-factor", "auth_time": True}, False),
+        ({"acr": "two-factor", "auth_time": 1000 - 300 - 61}, False),
+    ],
+)
+def test_how_and_when_a_person_signed_in_at_the_provider_counts(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, claims: dict[str, Any], fits: bool
+) -> None:
+    settings.LUTHIER_OIDC_ACR, settings.LUTHIER_OIDC_MAX_AGE_S = ("two-factor", "hardware"), 300
+    monkeypatch.setattr(time, "time", lambda: 1000)
+    if fits:
+        single_sign_on._require_strength(claims)
+        return
+    with pytest.raises(single_sign_on.TokenInvalid):
+        single_sign_on._require_strength(claims)
+
+
+def test_the_provider_is_asked_for_them_and_one_that_does_not_confirm_signs_no_one_in(
+    provider: IdentityProvider, erin: User, settings: LazySettings
+) -> None:
+    settings.LUTHIER_OIDC_ACR, settings.LUTHIER_OIDC_MAX_AGE_S = ("two-factor", "hardware"), 300
+    client = Client()
+    asked = parse_qs(urlsplit(client.get("/login/sso")["Location"]).query)
+    assert (asked["acr_values"], asked["max_age"]) == (["two-factor hardware"], ["300"])
+    assert "did not confirm who you are" in said(provider.sign_in(client))
+    assert signed_in(client) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_starts_no_sign_in(provider: IdentityProvider, site: str) -> None:
+    sent = Client().get("/login/sso?next=/help", headers={"Sec-Fetch-Site": site})
+    assert sent["Location"] == "/login?next=%2Fhelp", "where its user decides"
+    for own in ("same-origin", "none"):
+        begun = Client().get("/login/sso", headers={"Sec-Fetch-Site": own})
+        assert not begun["Location"].startswith("/login"), own
 
 
 def forge(token: str, how: str) -> str:

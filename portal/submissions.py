@@ -1,0 +1,34 @@
+"""How many jobs a user may submit, validate and upload code for within a minute, by REST and pages together.
+
+Far above what people and their scripts do: it keeps a loop that went wrong from filling the queue, the store and the
+scheduler's day. A repeat of an Idempotency-Key counts, and gets its first answer whatever the count.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.conf import settings
+
+from jobs.errors import TooManySubmissions
+from portal import budgets
+from tenants.models import User
+
+
+class What(StrEnum):
+    """Each has a count of its own. The words are of the refusal."""
+
+    JOBS = "jobs submitted"
+    CHECKS = "specs validated"
+    UPLOADS = "archives uploaded"
+
+
+def spend(user: User, what: What) -> None:
+    """Count one more. Raises TooManySubmissions above the user's limit."""
+    most: int = settings.LUTHIER_SUBMISSIONS_PER_MINUTE
+    if budgets.within(f"submissions:{what.name}:{user.pk}", most):
+        return
+    raise TooManySubmissions(
+        f"You have {most} {what} within a minute, the limit of a user here. Try again in a minute. "
+        "An operator can raise LUTHIER_SUBMISSIONS_PER_MINUTE."
+    )

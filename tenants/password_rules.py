@@ -1,0 +1,171 @@
+"""What no password may be, beside too short or like its user's name: common, made of this installation's words, leaked.
+
+There are no rules for kinds of characters: they make passwords that people forget and programs guess
+(ASVS 6.2.5). docs/operations.md lists the words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth.password_validation import CommonPasswordValidator
+from django.core.exceptions import ValidationError
+
+from tenants.models import Membership
+
+OWN_WORDS = ("luthier",)
+FILLERS = ("password", "passwort", "welcome", "admin", "secret", "login", "changeme", "letmein", "test")
+"""What is put before or after a word to make it long enough."""
+SHORTEST_WORD, SHORTEST_PIECE = 4, 3
+LONGEST_PAIR = 72
+"""Characters; two of the common ones have fewer. What is longer is not cut at each of its characters."""
+LEFT_MIN = 6
+"""Letters that a password has to have beside such words."""
+NOT_LETTERS = re.compile(r"[\W\d_]+")
+LINE_MAX = 80  # bytes: a digest, a colon and a count
+
+
+class Common(CommonPasswordValidator):
+    """Refuse Django's 20,000 common passwords, two of them in a row, a short text that repeats, and runs of keys.
+
+    Few of the 20,000 are as long as a password here has to be; what people make of them is.
+    """
+
+    def validate(self, password: str, user: Any = None) -> None:
+        super().validate(password, user)
+        text = password.lower().strip()
+        if self._is_made_of_common(text) or self._is_made_of_common(_without_end(text)):
+            raise ValidationError(
+                "This password is made of common ones. Choose four or more words that do not belong together.",
+                code="password_too_common",
+            )
+
+    def _is_made_of_common(self, text: str) -> bool:
+        if not text:
+            return False
+        if any(_repeats(text, length) for length in range(1, 1 + len(text) // 2)) or _runs(text):
+            return True
+        if len(text) > LONGEST_PAIR:
+            return False
+        cuts = range(SHORTEST_PIECE, len(text) - SHORTEST_PIECE + 1)
+        return text in self.passwords or any(
+            text[:cut] in self.passwords and text[cut:] in self.passwords for cut in cuts
+        )
+
+
+def _without_end(text: str) -> str:
+    """Without the digits and signs behind its last letter. In linear time, unlike a pattern that ends with $."""
+    end = len(text)
+    while end and not text[end - 1].isalpha():
+        end -= 1
+    return text[:end]
+
+
+def _repeats(text: str, length: int) -> bool:
+    """Whether all of it is its first characters again and again, which are short for a password."""
+    return length < settings.PASSWORD_MIN_CHARS and (text[:length] * len(text)).startswith(text)
+
+
+def _runs(text: str) -> bool:
+    """Whether each character is the next of the one before: 123456789012, abcdefghijkl."""
+    steps = {(ord(after) - ord(before)) % 10 for before, after in pairwise(text)}
+    return len(steps) == 1 and (text.isdigit() or steps <= {1, 9})
+
+
+class OwnWords:
+    """Refuse what is little more than a word of this installation: its name and host, the user's tenants."""
+
+    def validate(self, password: str, user: Any = None) -> None:
+        rest = password.lower()
+        for word in words_of(user):
+            rest = rest.replace(word, "")
+        if len(rest) == len(password):
+            return
+        for filler in FILLERS:
+            rest = rest.replace(filler, "")
+        if len(NOT_LETTERS.sub("", rest)) < LEFT_MIN:
+            raise ValidationError(
+                "This password is little more than the name of this platform, its address or your tenant. "
+                "Add words that have nothing to do with it.",
+                code="password_own_words",
+            )
+
+    def get_help_text(self) -> str:
+        return "Not the name of this platform, its address or your tenant."
+
+
+def words_of(user: Any) -> list[str]:
+    """The words, longest first. Of a user who is not stored, none of tenants."""
+    host = urlsplit(settings.LUTHIER_PUBLIC_URL).hostname or ""
+    found = {*OWN_WORDS, *re.split(r"[^a-z]+", host)}
+    if getattr(user, "pk", None) is not None:
+        names = Membership.objects.filter(user=user).values_list("tenant__slug", "tenant__name")
+        for slug, name in names:
+            together = NOT_LETTERS.sub("", name.lower())
+            found |= {slug, NOT_LETTERS.sub("", slug), together, *NOT_LETTERS.split(name.lower())}
+    return sorted((word for word in found if len(word) >= SHORTEST_WORD), key=lambda word: (-len(word), word))
+
+
+class Breached:
+    """Refuse a password whose SHA-1 is in the file of LUTHIER_BREACHED_PASSWORDS; without one, none."""
+
+    def validate(self, password: str, user: Any = None) -> None:
+        path: Path | None = settings.LUTHIER_BREACHED_PASSWORDS
+        if path is None:
+            return
+        try:
+            known = is_listed(path, password)
+        except OSError as error:
+            raise ValidationError(
+                "The list of leaked passwords cannot be read, so no password can be set now. Ask a platform admin.",
+                code="password_not_checked",
+            ) from error
+        if known:
+            raise ValidationError(
+                "This password is in a public list of leaked passwords. Choose another, here and wherever you use it.",
+                code="password_breached",
+            )
+
+    def get_help_text(self) -> str:
+        return "Not a password that is known to have leaked."
+
+
+def is_listed(path: Path, password: str) -> bool:
+    """Whether the file, one SHA-1 per line in ascending order, perhaps with a colon and a count, has the password's.
+
+    Reads about 40 lines of a file of any size. Raises OSError.
+    """
+    digest = (
+        hashlib.sha1(password.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest().upper()
+    )
+    wanted = digest.encode()
+    with path.open("rb") as file:
+        low, high = 0, path.stat().st_size
+        while low < high:  # the line that is wanted begins in [low, high), if there is one
+            middle = (low + high) // 2
+            begins, line = _line_from(file, middle)
+            if not line or begins >= high:
+                high = middle
+                continue
+            found = line[:40].upper()
+            if found == wanted:
+                return True
+            if found < wanted:
+                low = begins + len(line)
+            else:
+                high = middle
+    return False
+
+
+def _line_from(file: BinaryIO, at: int) -> tuple[int, bytes]:
+    """The first line that begins at this byte or after, and where."""
+    file.seek(max(0, at - 1))
+    if at:
+        file.readline(LINE_MAX)
+    return file.tell(), file.readline(LINE_MAX)

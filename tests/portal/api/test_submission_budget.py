@@ -1,0 +1,74 @@
+"""How many jobs a user may submit within a minute: far more than people do, and what is over it says so."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.conf import LazySettings
+from django.test import Client
+
+from jobs.models import ClusterNode, Job, Runtime, Upload
+from portal.api.examples import SPEC
+from tests.architecture.rows import UPLOAD
+from tests.jobs.conftest import People
+from tests.markup import markup
+from tests.portal.api.conftest import Api
+
+JOBS = "/tenants/vision-lab/jobs"
+MOST = 2
+
+
+@pytest.fixture(autouse=True)
+def installation(people: People, settings: LazySettings) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+    settings.LUTHIER_SUBMISSIONS_PER_MINUTE = MOST
+
+
+def test_what_is_over_the_limit_is_refused_with_its_remedy_and_others_are_served(
+    alice: Api, dave: Api
+) -> None:
+    for _ in range(MOST):
+        assert alice.post(JOBS, SPEC).status_code == 201
+    held = alice.post(JOBS, SPEC)
+    assert (held.status_code, held["Retry-After"], held.json()["code"]) == (429, "60", "too_many_requests")
+    said = held.json()["detail"]
+    assert said.startswith(f"You have {MOST} jobs submitted within a minute"), said
+    assert "LUTHIER_SUBMISSIONS_PER_MINUTE" in said
+    assert dave.post(JOBS, SPEC).status_code == 201, "of the same tenant"
+    assert Job.objects.filter(owner__username="alice").count() == MOST
+    assert (
+        alice.post(f"/jobs/{Job.objects.filter(owner__username='alice')[0].pk}/clone", {}).status_code == 429
+    )
+    assert alice.get("/me").status_code == 200
+
+
+def test_a_repeat_gets_its_first_answer_above_the_limit(alice: Api) -> None:
+    first = alice.post(JOBS, SPEC, Idempotency_Key="one")
+    for _ in range(MOST):
+        alice.post(JOBS, SPEC)
+    assert alice.post(JOBS, SPEC, Idempotency_Key="one").json() == first.json()
+    assert alice.post(JOBS, SPEC, Idempotency_Key="two").status_code == 429
+
+
+def test_validations_and_uploads_have_limits_of_their_own(alice: Api) -> None:
+    kind = {"Content-Type": "multipart/form-data; boundary=matrix"}
+    for _ in range(MOST):
+        assert alice.post(f"{JOBS}:validate", SPEC).status_code == 200
+        assert alice.post("/tenants/vision-lab/uploads", UPLOAD, **kind).status_code == 201
+    assert alice.post(f"{JOBS}:validate", SPEC).status_code == 429
+    assert alice.post("/tenants/vision-lab/uploads", UPLOAD, **kind).status_code == 429
+    assert Upload.objects.count() == MOST
+    assert alice.post(JOBS, SPEC).status_code == 201
+
+
+def test_the_page_counts_with_rest_and_keeps_what_was_written(alice: Api, people: People) -> None:
+    for _ in range(MOST):
+        alice.post(JOBS, SPEC)
+    browser = Client()
+    browser.force_login(people.alice)
+    text = "# mine\n" + browser.get("/t/vision-lab/jobs/new").context["text"]
+    page = browser.post("/t/vision-lab/jobs/new", {"spec": text})
+    assert (page.status_code, page["Retry-After"], page.context["text"]) == (429, "60", text)
+    assert "Try again in a minute" in re.sub(r"\s+", " ", markup(page))

@@ -1,0 +1,119 @@
+"""Which passwords are refused, and that those which people should choose are not."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+
+from portal.settings import values
+from tenants.models import User
+from tenants.password_rules import LONGEST_PAIR, Common, is_listed
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def refused(password: str, user: User | None = None) -> list[str]:
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        return [str(each.code) for each in error.error_list]
+    return []
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "password1234",
+        "Password2026!!",
+        "sunshinemonkey",
+        "123456789012",
+        "987654321098",
+        "abcdefghijklm",
+        "aaaaaaaaaaaa",
+        "abcabcabcabcabc",
+        "qwertyuiop123",
+        "letmeinletmein",
+        "1qaz2wsx3edc",
+    ],
+)
+def test_what_is_common_or_made_of_it_is_refused(password: str) -> None:
+    assert refused(password) == ["password_too_common"]
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["829471650328", "four unlike words here", "zzxk-qv83-plmw", "ÄÖÜ ßtraße ñandú", factories.PASSWORD],
+)
+def test_no_kind_of_character_is_required_and_long_ones_pass(password: str) -> None:
+    assert refused(password) == []
+    assert refused("short") == ["password_too_short"]
+
+
+@pytest.mark.parametrize("unit", ["1", "a1", "ab", "-", "aB3$ "])
+def test_a_password_as_large_as_a_request_may_be_is_judged_in_linear_time(unit: str) -> None:
+    """A mebibyte; cut at each of its characters, it would be copied a million times."""
+    large = unit * (2**20 // len(unit))
+    assert Common().validate("Zq" + large + "x") is None
+    with pytest.raises(ValidationError):
+        Common().validate(large)
+
+
+def test_words_of_the_installation_alone_are_refused(settings: LazySettings) -> None:
+    settings.LUTHIER_PUBLIC_URL = "https://gpus.research.example"
+    alice = factories.member(factories.tenant("vision-lab", name="Vision Lab"), "alice")
+    for password in (
+        "luthier-2026-11",
+        "Luthier!Welcome!",
+        "research20261!",
+        "vision-lab-2026",
+        "VisionLab!secret",
+        "my Vision Lab 1",
+    ):
+        assert "password_own_words" in refused(password, alice), password
+    assert refused("vision-lab-2026 zq") == [], "nothing shows which tenants there are"
+    assert refused("vision-lab of purple otters", alice) == []
+
+
+def test_two_common_ones_are_never_longer_than_what_is_looked_at() -> None:
+    assert 2 * max(map(len, Common().passwords)) <= LONGEST_PAIR
+
+
+def listed(path: Path, passwords: list[str], end: str = "\n") -> Path:
+    digests = sorted(hashlib.sha1(each.encode()).hexdigest().upper() for each in passwords)
+    path.write_text("\n".join(f"{each}:{n * n}" for n, each in enumerate(digests)) + end)
+    return path
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50, 1000])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_leaked_password_is_found_wherever_it_is_in_the_file(tmp_path: Path, count: int, end: str) -> None:
+    passwords = [secrets.token_hex(8) for _ in range(count)]
+    path = listed(tmp_path / "leaked", passwords, end)
+    assert all(is_listed(path, each) for each in passwords)
+    assert not any(is_listed(path, secrets.token_hex(8)) for _ in range(200))
+
+
+def test_a_leaked_password_cannot_be_set_nor_any_while_the_list_is_away(
+    tmp_path: Path, settings: LazySettings
+) -> None:
+    path = listed(tmp_path / "leaked", ["purple otters sing low", "other"])
+    settings.LUTHIER_BREACHED_PASSWORDS = values.breached_passwords(str(path))
+    assert refused("purple otters sing low") == ["password_breached"]
+    assert refused("purple otters sing high") == []
+    path.unlink()
+    assert refused("purple otters sing high") == ["password_not_checked"]
+
+
+def test_a_file_that_is_no_such_list_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    for text, why in (("hunter2\n", "SHA-1"), ("", "SHA-1"), ("f" * 40 + "\n" + "0" * 40, "ascending")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=why):
+            values.breached_passwords(str(path))
