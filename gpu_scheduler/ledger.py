@@ -206,6 +206,14 @@ class Ledger:
             found = self._accounts[key] = Account()
         return found
 
+    def mates(self, cohort: Cohort, slot_type: str) -> set[str]:
+        """The tenants that share this cohort's slots of a type."""
+        return {
+            tenant
+            for (tenant, of_type), account in self._accounts.items()
+            if of_type == slot_type and account.cohort is cohort
+        }
+
     def jobs(self, tenant: str) -> JobCount:
         found = self._jobs.get(tenant)
         if found is None:

@@ -37,6 +37,7 @@ class StopReason(StrEnum):
     HALT_REQUESTED = "halt_requested"
     PREEMPTED = "preempted"
     RECLAIMED = "reclaimed"
+    MOVED = "moved"
     RESCALED = "rescaled"
     CANCEL_REQUESTED = "cancel_requested"
     TIME_LIMIT = "time_limit"
@@ -97,6 +98,7 @@ AFTER_STOPPING: dict[StopReason, State] = {
     StopReason.HALT_REQUESTED: State.HALTED,
     StopReason.PREEMPTED: State.QUEUED,
     StopReason.RECLAIMED: State.QUEUED,
+    StopReason.MOVED: State.QUEUED,
     StopReason.RESCALED: State.QUEUED,
     StopReason.CANCEL_REQUESTED: State.CANCELED,
     StopReason.TIME_LIMIT: State.FAILED,
@@ -115,7 +117,13 @@ AFTER_STOPPING: dict[StopReason, State] = {
 halt or cancel has precedence over a restart."""
 
 BY_ORDER = frozenset(
-    {StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.RESCALED, StopReason.BUDGET_EXHAUSTED}
+    {
+        StopReason.PREEMPTED,
+        StopReason.RECLAIMED,
+        StopReason.MOVED,
+        StopReason.RESCALED,
+        StopReason.BUDGET_EXHAUSTED,
+    }
 )
 """Ordered by the scheduler: the job saves, then queues again in its old place; no restart is counted."""
 
@@ -218,6 +226,7 @@ STOP_LABELS: dict[StopReason, str] = {
     StopReason.HALT_REQUESTED: "Halting",
     StopReason.PREEMPTED: "Preempting",
     StopReason.RECLAIMED: "Preempting",
+    StopReason.MOVED: "Moving",
     StopReason.RESCALED: "Rescaling",
     StopReason.CANCEL_REQUESTED: "Canceling",
     StopReason.TIME_LIMIT: "Stopping",

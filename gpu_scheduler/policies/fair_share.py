@@ -24,10 +24,11 @@ from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.orders import Orders
-from gpu_scheduler.policies.preemption import PREEMPTS, RECLAIMED, Preemption
+from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.resizing import Resizing
 from gpu_scheduler.policies.returning import Returning
+from gpu_scheduler.policies.room import MOVED
 from gpu_scheduler.policies.shrinking import Shrinking
 from gpu_scheduler.policies.sizes import Resizes, Sizes
 
@@ -38,6 +39,12 @@ limit of that user or project."""
 RESIZES = Resizes()
 ELASTIC = "elastic:"
 """In the state while an elastic job runs: plans are made then although no job waits. When that was last so."""
+
+WHOSE = {
+    PREEMPTED: "of lower priority",
+    RECLAIMED: "on borrowed devices",
+    MOVED: "that can start again elsewhere",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +340,7 @@ def _remark(stops: Sequence[Stop], resizes: Sequence[Resize]) -> str:
 
 def _whose(reasons: Collection[str]) -> str:
     """Which runs are stopped for these reasons, in words that follow "a running job"."""
-    if RECLAIMED not in reasons:
-        return "of lower priority"
-    return "on borrowed devices" if len(reasons) == 1 else "of lower priority or on borrowed devices"
+    return " or ".join(words for reason, words in WHOSE.items() if reason in reasons) or WHOSE[PREEMPTED]
 
 
 def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:

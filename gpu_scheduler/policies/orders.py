@@ -22,7 +22,8 @@ class Orders:
     """What the rules of one plan share: an order of one is known to the others.
 
     free_to_go: by type, the runs that can be ordered. given_for: by waiting job, the runs that leave or shrink for it,
-    by orders that are under way and by those of this plan. stops, resizes: those of this plan.
+    by orders that are under way and by those of this plan. stops, resizes: those of this plan. given_up: by tenant and
+    type, the slots that these free for good.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -33,6 +34,7 @@ class Orders:
         self.given_for: defaultdict[str, list[tuple[Running, Order]]] = defaultdict(list)
         self.stops: list[Stop] = []
         self.resizes: list[Resize] = []
+        self.given_up: Counter[tuple[str, str]] = Counter()
         self._rooms: dict[str, RoomLeft] = {}
         self._users: Counter[tuple[str, str, str]] = Counter()
         """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
@@ -90,8 +92,11 @@ class Orders:
 
     def order(self, run: Running, order: Order) -> None:
         """One order of this plan; its run can be ordered nothing else."""
+        left = 0
         if isinstance(order, Stop):
             self.stops.append(order)
         else:
             self.resizes.append(order)
+            left = min(order.learners, len(run.nodes))
+        self.given_up[run.tenant, run.slot_type] += run.slots * (len(run.nodes) - left)
         del self.free_to_go[run.slot_type][run.job]

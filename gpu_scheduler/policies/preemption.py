@@ -1,21 +1,23 @@
 """Preemption: which running jobs are stopped so that a waiting one can start, with the least work lost.
 
 Two rules stop jobs. An urgent job stops those of lower classes (preempted). A job that its tenant's own limit covers
-takes back what its tenant lends: it stops those that run on borrowed slots, whatever their class (reclaimed). A job
-that would itself borrow stops jobs of its own tenant only. So no two jobs ever stop each other: which slots are
-borrowed, and which class a job has, is not changed by who waits.
+takes back what its tenant lends: it stops those that run on borrowed slots, whatever their class (reclaimed), and where
+these lie on the wrong nodes others of the borrower, or has runs start again elsewhere (moved; ``policies.reclaim``). A
+job that would itself borrow stops jobs of its own tenant only. So stops come to an end: each raises what tenants hold
+within their limits, or the class of what runs.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.model import Gang, Priority, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.orders import Order, Orders
-from gpu_scheduler.policies.room import RoomMade
+from gpu_scheduler.policies.reclaim import Beyond, Clearing, Leaving
+from gpu_scheduler.policies.room import MOVED, RoomMade
 
 PREEMPTS = Priority.URGENT
 """The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
@@ -23,6 +25,8 @@ PREEMPTED, RECLAIMED = "preempted", "reclaimed"
 """Reasons of the stops."""
 STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
+CLEARINGS = 8
+"""Gangs of one type for which a plan looks in vain for nodes to clear, before it looks no more."""
 TRIES = 4
 """Sizes of jobs of one tenant and type for which a plan looks in vain for what to reclaim, before it looks no more."""
 
@@ -70,7 +74,9 @@ class Preemption:
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
+        self._beyond = Beyond(orders, self._borrowed)
         self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
+        self._uncleared: Counter[str] = Counter()
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
         self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
         """By type and class, those of _cheapest of lower classes."""
@@ -91,40 +97,91 @@ class Preemption:
             return 0
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
-        shape = (urgent, "" if urgent and owns else gang.tenant, gang.need, gang.learners.min, gang.topology)
+        anyones = urgent and owns and supply.account.cohort is None
+        shape = (urgent, "" if anyones else gang.tenant, gang.need, gang.learners.min, gang.topology)
         if not (urgent or owns) or shape in rooms.too_small_for:
             return 0
         candidates, leaving = self._candidates(gang, supply, owns=owns), self._orders.given(gang, slot_type)
-        if not (candidates or leaving or rooms.changed):
+        may_clear = owns and supply.account.cohort is not None and bool(self._borrowed)
+        if not (candidates or leaving or rooms.changed or may_clear):
             return 0
         made = RoomMade(gang, supply, rooms, self._ledger, owns=owns, around_reservations=not urgent)
         for run, order in leaving:
             made.carried_out(run, order)
+        if leaving and not made.suffices():
+            made.none_moves()  # others have the places that there were for them
+        victims = self._first_enough(self._own_first(gang, finding, candidates), made)
+        if may_clear and not made.suffices():
+            victims = self._clear_nodes(gang, supply, candidates, made, victims)
+        if not made.suffices() or (made.moves_runs and not rooms.place_all(made)):
+            self._in_vain[gang.tenant, slot_type].add(_size(gang))
+            if not made.holds_gang:
+                rooms.too_small_for.add(shape)
+            return 0
+        stops: list[tuple[Running, Order]] = []
+        for run in victims:
+            reason = MOVED if made.starts_again(run) else self._reason(run, gang, supply, owns)
+            stops.append((run, Stop(run.job, reason, gang.job, run.generation)))
+        return self._orders.give(gang, made, stops)
+
+    def _first_enough(self, candidates: Sequence[Running], made: RoomMade) -> list[Running]:
+        """Of these, in their order, as many as let the gang start, without those that need not leave for that; all of
+        them if they do not suffice."""
         victims: list[Running] = []
-        free_to_go = self._orders.free_to_go[slot_type]
-        for run in self._own_first(gang, finding, candidates):
+        free_to_go = self._orders.free_to_go[made.slot_type]
+        for run in candidates:
             if run.job not in free_to_go:
                 continue
             if made.suffices():
                 break
             made.without(run)
             victims.append(run)
-        if not made.suffices():
-            self._in_vain[gang.tenant, slot_type].add(_size(gang))
-            if not made.holds_gang:
-                rooms.too_small_for.add(shape)
-            return 0
-        for run in reversed(victims[:-1]):  # those that need not leave after all, the dearest first
-            made.with_again(run)
-            if made.suffices():
-                victims.remove(run)
-            else:
-                made.without(run)
-        stops: list[tuple[Running, Order]] = []
+        return _needed(victims, made, len(victims) - 1) if made.suffices() else victims
+
+    def _clear_nodes(
+        self,
+        gang: Gang,
+        supply: Supply,
+        candidates: Sequence[Running],
+        made: RoomMade,
+        victims: list[Running],
+    ) -> list[Running]:
+        """Choose again what leaves, where these victims do not suffice: of tenants that borrow any runs, as long as they
+        keep their limits, then also runs that start again elsewhere."""
+        cohort, slot_type = supply.account.cohort, supply.slot_type
+        if cohort is None or self._uncleared[slot_type] >= CLEARINGS:
+            return victims
+        mates = self._ledger.mates(cohort, slot_type)
         for run in victims:
-            reason = RECLAIMED if self._is_reclaimed(run, gang, supply, owns) else PREEMPTED
-            stops.append((run, Stop(run.job, reason, gang.job, run.generation)))
-        return self._orders.give(gang, made, stops)
+            made.with_again(run)
+        if made.missing() > self._beyond.of(mates, slot_type) and not candidates:
+            return []
+        freely = {run.job for run in candidates}
+        order = [
+            run
+            for run in self._by_cost(slot_type)
+            if run.job in self._orders.free_to_go[slot_type] and (run.job in freely or run.tenant in mates)
+        ]
+        for moves in (False, True):
+            victims = self._cleared(order, made, Leaving(made, self._beyond, freely, moves=moves))
+            if made.suffices():
+                return victims
+            for run in victims:
+                made.with_again(run)
+        self._uncleared[slot_type] += 1
+        return []
+
+    def _cleared(self, order: Sequence[Running], made: RoomMade, leaving: Leaving) -> list[Running]:
+        """What leaves on the nodes where the least is lost, then what else the gang's limits need."""
+        victims = Clearing(order, made, leaving, lambda run: lost_work_s(run, self._now)).clear()
+        for run in order if made.holds_gang else ():
+            if made.suffices():
+                break
+            if run.job not in leaving.jobs and leaving.may(run):
+                leaving.add(run)
+                victims.append(run)
+        victims.sort(key=self._cost)
+        return _needed(victims, made, len(victims)) if made.suffices() else victims
 
     def _may_reclaim(self, gang: Gang, finding: Finding) -> bool:
         """Whether it makes sense to look for borrowers: its tenant's limit covers the job, and what it lacks is what
@@ -138,6 +195,12 @@ class Preemption:
             return True
         vain = self._in_vain[gang.tenant, finding.supply.slot_type]
         return bool(self._borrowed) and len(vain) < TRIES and _size(gang) not in vain
+
+    def _reason(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> str:
+        of_lower_class = gang.priority >= PREEMPTS and run.priority < gang.priority
+        if self._is_reclaimed(run, gang, supply, owns):
+            return RECLAIMED
+        return PREEMPTED if of_lower_class or run.tenant == gang.tenant else RECLAIMED
 
     def _is_reclaimed(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> bool:
         """Whether this run holds slots that it borrowed of the gang's cohort, and that the gang's tenant takes back."""
@@ -194,6 +257,19 @@ class Preemption:
         if finding.scope is not Scope.TENANT or code is WaitReason.COHORT_GPUS:
             return candidates
         return sorted(candidates, key=lambda run: run.tenant != gang.tenant)
+
+
+def _needed(victims: list[Running], made: RoomMade, asked: int) -> list[Running]:
+    """Without those that need not leave after all, of the first so many; the dearest first."""
+    kept = list(victims)
+    for run in reversed(victims[:asked]):
+        leave = made.moved if made.starts_again(run) else made.without
+        made.with_again(run)
+        if made.suffices():
+            kept.remove(run)
+        else:
+            leave(run)
+    return kept
 
 
 def _size(gang: Gang) -> Hashable:

@@ -12,6 +12,9 @@ from gpu_scheduler.model import Domain, Gang, Need, Resize, Room, Running, Stop
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
 
+MOVED = "moved"
+"""Reason of the stop of a run that is to start again elsewhere."""
+
 
 class RoomLeft:
     """What nodes and limits will have left once earlier gangs of this plan were given theirs."""
@@ -184,6 +187,18 @@ class RoomMade:
         """Whether all its learners fit on nodes."""
         return self._large_enough > 0
 
+    def learners_on(self, name: str) -> int | None:
+        """How many of its learners fit on this node now; None: none may be there."""
+        return self._fitting.get(name)
+
+    def slots_on(self, name: str) -> int:
+        """How many slots this node has left for it now, on nodes where it may be."""
+        return self._room(name)[0]
+
+    def domain_of(self, name: str) -> Domain:
+        """The domain of this node in which all its learners have to be; () where it requires none."""
+        return self._domains.get(name, ())
+
     def _fit_all(self) -> None:
         """Count every node once, at the beginning."""
         domains = self._domains
@@ -207,7 +222,30 @@ class RoomMade:
             self._gone[name].append(run)
         self._count(run, -1)
 
+    def moved(self, run: Running) -> None:
+        """It leaves, and starts again as large as it is, elsewhere or beside the gang."""
+        self.without(run)
+        self._back[run.job] = run, len(run.nodes)
+        self._count_use(run, len(run.nodes), 1)
+
+    def none_moves(self) -> None:
+        """Those that move leave, and find no place elsewhere."""
+        for run, learners in list(self._back.values()):
+            if learners == len(run.nodes):
+                self.with_again(run)
+                self.without(run)
+
+    def starts_again(self, run: Running) -> bool:
+        return run.job in self._back
+
+    @property
+    def moves_runs(self) -> bool:
+        """Whether any run starts again."""
+        return bool(self._back)
+
     def with_again(self, run: Running) -> None:
+        if run.job in self._back:
+            self._count_use(run, self._back.pop(run.job)[1], -1)
         for name in run.nodes:
             self._gone[name].remove(run)
         self._count(run, 1)
@@ -216,7 +254,6 @@ class RoomMade:
         """It leaves, and starts again with so many learners once the gang has its place. As many as it has: it stays
         as it is."""
         if run.job in self._back:
-            self._count_use(run, self._back.pop(run.job)[1], -1)
             self.with_again(run)
         if learners != len(run.nodes):
             self.without(run)
@@ -247,6 +284,8 @@ class RoomMade:
         """It does what it was ordered to. Growth does not count: the gang comes before that."""
         if isinstance(order, Resize):
             self.resized(run, min(order.learners, len(run.nodes)))
+        elif order.reason == MOVED:
+            self.moved(run)
         else:
             self.without(run)
 

@@ -47,6 +47,10 @@ ORDER_MESSAGES = {
         "Preempting: another tenant reclaims devices that it lent",
         "Preempted: another tenant reclaimed devices that it had lent",
     ),
+    StopReason.MOVED: (
+        "Moving: a larger job needs its place, and it can start again elsewhere",
+        "Stopped to start again elsewhere: a larger job needed its place",
+    ),
     StopReason.BUDGET_EXHAUSTED: (
         "Preempting: its tenant's budget is used up",
         "Preempted: its tenant's budget is used up",

@@ -10,6 +10,7 @@ STOPPED = {
     StopReason.HALT_REQUESTED: "Halted",
     StopReason.PREEMPTED: "Preempted",
     StopReason.RECLAIMED: "Preempted",
+    StopReason.MOVED: "Moved",
     StopReason.RESCALED: "Rescaled",
     StopReason.CANCEL_REQUESTED: "Canceled",
     StopReason.TIME_LIMIT: "Time limit reached",

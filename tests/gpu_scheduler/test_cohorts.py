@@ -18,6 +18,7 @@ from gpu_scheduler.ledger import Ledger, Loan, loans
 from gpu_scheduler.model import (
     Priority,
     QuotaUse,
+    Running,
     Snapshot,
     Stop,
     WaitReason,
@@ -347,6 +348,20 @@ def test_work_is_conserved(made: Snapshot) -> None:
             assert someone_owns
 
 
+def keeps_its_limit(made: Snapshot, gone: list[Running]) -> bool:
+    """Whether the tenant of these runs, of one type, holds its limit without them."""
+    key = (gone[0].tenant, gone[0].slot_type) if gone else ("", "")
+    limit = next((q.limit for q in made.quotas if (q.tenant, q.slot_type) == key), 0)
+    stays = [
+        run
+        for run in made.running
+        if (run.tenant, run.slot_type) == key
+        and run not in gone
+        and not (run.stopping or isinstance(run.order, Stop))
+    ]
+    return sum(run.slots * len(run.nodes) for run in stays) >= limit
+
+
 @EVERYDAY
 @given(sharing_worlds())
 def test_only_borrowed_slots_are_taken_back_and_who_they_are_for_then_starts(made: Snapshot) -> None:
@@ -354,6 +369,14 @@ def test_only_borrowed_slots_are_taken_back_and_who_they_are_for_then_starts(mad
     gangs, runs = ({each.job: each for each in part} for part in (made.waiting, made.running))
     quotas = {(quota.tenant, quota.slot_type): quota for quota in made.quotas}
     on_borrowed = borrowed(made)
+    for tenant, slot_type in {(runs[stop.job].tenant, runs[stop.job].slot_type) for stop in decided.stops}:
+        gone = [
+            runs[stop.job]
+            for stop in decided.stops
+            if stop.reason == "reclaimed"
+            and (runs[stop.job].tenant, runs[stop.job].slot_type) == (tenant, slot_type)
+        ]
+        assert keeps_its_limit(made, gone) or all(run.job in on_borrowed for run in gone)
     for stop in decided.stops:
         run, winner = runs[stop.job], gangs[stop.for_job or ""]
         assert made.now - run.started_at >= timedelta(seconds=LEASE_S)
@@ -361,7 +384,11 @@ def test_only_borrowed_slots_are_taken_back_and_who_they_are_for_then_starts(mad
         owns = not quota.cohort or quota.used + winner.asked <= quota.limit
         if stop.reason == "reclaimed":
             assert owns
-            assert on_borrowed[run.job] > 0
+            assert run.job in on_borrowed or run.priority < Priority.URGENT
+            assert quotas[run.tenant, run.slot_type].cohort == quota.cohort != ""
+        elif stop.reason == "moved":
+            assert owns
+            assert run.priority <= winner.priority
             assert quotas[run.tenant, run.slot_type].cohort == quota.cohort != ""
         else:
             assert winner.priority == Priority.URGENT > run.priority
@@ -421,3 +448,112 @@ def test_a_lender_gets_its_guarantee_back_within_leases_and_saves(
         made = world.apply(world.apply(made, decided), ended=[stop.job for stop in decided.stops])
         assert not any(stop.job in asks for stop in decided.stops)
     assert {run.job for run in made.running} >= asks.keys()
+
+
+@st.composite
+def worlds_of_small_runs(draw: st.DrawFn) -> Snapshot:
+    """Runs of one slot on every node, most of them of red, which borrows; the oldest, which its limit covers, lie on
+    every node, too. blue's, which its limit covers, are among them. green asks for whole nodes that its limit covers."""
+    machines, chance = draw(st.integers(2, 5)), draw(st.randoms(use_true_random=False))
+    asks = draw(st.integers(1, machines - 1))
+    of_blue = draw(st.integers(0, 4 * (machines - asks)))
+    of_red = 4 * machines - of_blue - draw(st.integers(0, 3))
+    places = [f"a{n}" for n in range(machines) for _ in range(4)]
+    chance.shuffle(places)
+    runs = [
+        replace(
+            running(f"r{n}", name, tenant="blue" if n < of_blue else "red"),
+            started_at=NOON - timedelta(minutes=chance.randint(1, 90)),
+        )
+        for n, name in zip(range(of_blue + of_red), places, strict=False)
+    ]
+    limits = {"red": 4 * (machines - asks) - of_blue, "green": 4 * asks, "blue": of_blue}
+    waiting = [
+        gang(f"j{n}", slots=4, tenant="green", priority=draw(st.sampled_from([1, 2]))) for n in range(asks)
+    ]
+    quotas = shared(limits, {"red": of_red, "blue": of_blue})
+    return snapshot(nodes(**dict.fromkeys(sorted(set(places)), 4)), waiting, runs, quotas=quotas)
+
+
+@EVERYDAY
+@given(worlds_of_small_runs())
+def test_a_lender_gets_whole_nodes_back_although_covered_runs_lie_on_all_of_them(made: Snapshot) -> None:
+    """All that its limit covers runs within two plans for each of its gangs; no tenant is below its limit then."""
+    asks = {each.job for each in made.waiting}
+    of_blue = {run.job for run in made.running if run.tenant == "blue"}
+    stops: Counter[str] = Counter()
+    for _ in range(2 * len(asks) + 1):
+        decided = plan(made)
+        leaving = [stop.job for stop in decided.stops]
+        assert not asks & set(leaving)
+        stops.update(leaving)
+        made = replace(world.apply(made, decided), now=made.now + timedelta(seconds=LEASE_S))
+        made = world.apply(made, ended=leaving)
+    assert {run.job for run in made.running} >= asks | of_blue
+    assert all(quota.used == quota.limit for quota in made.quotas)
+    assert max(stops.values()) <= len(asks)
+    assert (plan(made).starts, plan(made).stops) == ((), ())
+
+
+def small_runs(**tenants: str) -> tuple[Running, ...]:
+    """Runs of one slot, by node a word whose letters say whose each is, the oldest first: r red, b blue, g green."""
+    names = {"r": "red", "b": "blue", "g": "green"}
+    return tuple(
+        replace(
+            running(f"{letter}{place}{node[1]}", node, tenant=names[letter]),
+            started_at=NOON - timedelta(hours=9) + timedelta(minutes=place),
+        )
+        for node, word in tenants.items()
+        for place, letter in enumerate(word)
+    )
+
+
+def test_which_runs_of_a_borrower_leave_is_a_matter_of_nodes() -> None:
+    """red borrows 4, and its newest run is on a1, a2 and a3 alike: a node is cleared, and red keeps its limit."""
+    quotas = shared({"red": 8, "green": 4}, {"red": 12})
+    runs = small_runs(a1="rrrr", a2="rrrr", a3="rrrr")
+    made = snapshot(nodes(a1=4, a2=4, a3=4), [gang("j1", slots=4, tenant="green")], runs, quotas=quotas)
+    decided = plan(made)
+    homes = {run.job: run.nodes[0] for run in runs}
+    assert len({homes[stop.job] for stop in decided.stops}) == 1
+    assert [stop.reason for stop in decided.stops] == ["reclaimed"] * 4
+    assert "4 running jobs on borrowed devices are being stopped for it." in decided.waits[0].message
+
+
+def test_a_covered_run_moves_where_it_can_start_again_elsewhere() -> None:
+    """red borrows 2. Wherever green's job goes, a run is in the way that a limit covers: blue's moves to a2."""
+    quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
+    runs = small_runs(a1="rrb", a2="rbb")
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1", slots=4, tenant="green")], runs, quotas=quotas)
+    decided = plan(made)
+    assert sorted((stop.job, stop.reason) for stop in decided.stops) == [
+        ("b21", "moved"), ("r01", "reclaimed"), ("r11", "reclaimed"),
+    ]  # fmt: skip
+    assert (
+        "3 running jobs on borrowed devices or that can start again elsewhere are being stopped for it."
+        in decided.waits[0].message
+    )
+    after = world.apply(world.apply(made, decided), ended=[stop.job for stop in decided.stops])
+    assert {"j1", "b21"} <= set(starts_of(after))
+
+
+@pytest.mark.parametrize("rank", [Priority.HIGH, Priority.URGENT])
+def test_a_run_of_a_higher_class_moves_for_none(rank: Priority) -> None:
+    quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
+    runs = [
+        replace(run, gang=replace(run.gang, priority=rank)) if run.tenant == "blue" else run
+        for run in small_runs(a1="rrb", a2="rbb")
+    ]
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1", slots=4, tenant="green")], runs, quotas=quotas)
+    assert plan(made).stops == ()
+
+
+def test_the_place_that_a_run_moves_to_is_kept_while_it_saves() -> None:
+    """blue's run moves to the one free slot; no borrower has it meanwhile."""
+    quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
+    runs = small_runs(a1="rrb", a2="rbb")
+    waiting = [gang("j1", slots=4, tenant="green")]
+    made = snapshot(nodes(a1=4, a2=4), waiting, runs, quotas=quotas)
+    saving = world.apply(made, plan(made))
+    tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="red")))
+    assert starts_of(tempted) == []

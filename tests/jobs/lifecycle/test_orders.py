@@ -84,7 +84,7 @@ def left(job: JobObservation) -> Move:
 
 
 def test_a_carried_out_order_costs_no_restart_and_gives_its_reason() -> None:
-    for reason in (StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.BUDGET_EXHAUSTED):
+    for reason in (StopReason.PREEMPTED, StopReason.RECLAIMED, StopReason.MOVED, StopReason.BUDGET_EXHAUSTED):
         order = Order(reason, for_job="3f9k2m7qx4ta")
         begun = left(seen(P, order=order))
         assert (begun.stop_reason, begun.reason.code) == (reason, reason)
@@ -119,11 +119,11 @@ def test_a_stop_order_that_comes_while_it_is_rescaled_replaces_the_resize() -> N
 def test_what_people_read_while_an_order_is_carried_out() -> None:
     phases = {
         (stop_reason, intent): display_phase(S, Intent(intent), stop_reason, 1)
-        for stop_reason in ("preempted", "reclaimed", "rescaled")
+        for stop_reason in ("preempted", "reclaimed", "moved", "rescaled")
         for intent in ("RUN", "HALT", "CANCEL")
     }
     assert {phases[reason, "RUN"] for reason in ("preempted", "reclaimed")} == {"Preempting"}
-    assert phases["rescaled", "RUN"] == "Rescaling"
+    assert (phases["moved", "RUN"], phases["rescaled", "RUN"]) == ("Moving", "Rescaling")
     assert {phases[reason, "HALT"] for reason in ("preempted", "reclaimed", "rescaled")} == {"Halting"}
     assert {phases[reason, "CANCEL"] for reason in ("preempted", "reclaimed", "rescaled")} == {"Canceling"}
 
