@@ -92,13 +92,7 @@ def crowded(nodes: Sequence[int]) -> Iterator[Crowd]:
     names = ",".join(f"node-{number}:cpu:{slots}" for number, slots in enumerate(nodes))
     with (
         tempfile.TemporaryDirectory() as folder,
-        running(
-            Path(folder) / "data",
-            nodes=names,
-            workers=1,
-            LUTHIER_CLUSTER="memory",
-            LUTHIER_SUBMISSIONS_PER_MINUTE="1000000",
-        ) as platform,
+        running(Path(folder) / "data", nodes=names, workers=1, LUTHIER_CLUSTER="memory") as platform,
         learners(platform) as players,
     ):
         yield Crowd(platform, players)

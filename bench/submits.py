@@ -82,10 +82,7 @@ def main() -> None:
     arguments.add_argument("--connections", type=int, default=4)
     chosen = arguments.parse_args()
     each = chosen.submits // chosen.connections
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running(Path(folder) / "data", LUTHIER_SUBMISSIONS_PER_MINUTE="1000000") as platform,
-    ):
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "data") as platform:
         client, admin = platform.client(), platform.client("admin")
         closed = admin.call(
             "PUT", f"/tenants/{client.tenant}/quotas/cpu", {"limit": 0, "reason": "measuring submits"}

@@ -1,7 +1,7 @@
 """How many jobs a user may submit, validate and upload code for within a minute, by REST and pages together.
 
-Far above what people and their scripts do: it keeps a loop that went wrong from filling the queue, the store and the
-scheduler's day. A repeat of an Idempotency-Key counts, and gets its first answer whatever the count.
+Twice what four connections get through on a small server: people and their scripts do not meet it, a user's flood from
+many clients does. A repeat of an Idempotency-Key counts, and gets its first answer whatever the count.
 """
 
 from __future__ import annotations
