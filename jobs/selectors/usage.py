@@ -216,7 +216,7 @@ def live_by_tenant() -> dict[int, Live]:
     """Running and queued jobs by tenant id; a tenant without any is left out."""
     rows = Job.objects.filter(deleted_at=None, state__in=[State.QUEUED, *HOLDS_GPUS])
     counts: dict[int, list[int]] = {}
-    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("pk")).order_by():
+    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("*")).order_by():
         counts.setdefault(tenant_id, [0, 0])[state == State.QUEUED] += n
     return {tenant_id: Live(*pair) for tenant_id, pair in counts.items()}
 
