@@ -311,7 +311,7 @@ KEYS = {
 """What usage is shown by, and the columns that it is summed by, besides the slot type."""
 
 LARGEST = f"""
-SELECT job_id, sum(size * extract(epoch FROM least(b, %(end)s) - greatest(opened_at, %(start)s)))::float8 AS used
+SELECT job_id, sum(size * extract(epoch FROM least(b, %(end)s) - greatest(opened_at, %(start)s))::float8) AS used
 FROM (
   SELECT attempt.job_id, attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
   FROM (
@@ -321,6 +321,7 @@ FROM (
 ) AS part WHERE greatest(opened_at, %(start)s) < least(b, %(end)s)
 GROUP BY job_id ORDER BY used DESC, job_id LIMIT %(count)s
 """
+"""Sums floats: those of numerics take twice as long, and a month may have tens of thousands of attempts."""
 
 
 WAITS = f"""
