@@ -40,13 +40,13 @@ from datetime import timedelta
 from django.utils import timezone
 from jobs.models import Attempt, Job, Learner, Progress
 from tenants.models import Membership, Token, User
-alice = User.objects.get(username="alice")
-tenant = Membership.objects.get(user=alice).tenant
+owner = User.objects.get(username="{of}")
+tenant = Membership.objects.get(user=owner).tenant
 count = int({learners})
 jobs = []
-for n in range(count):
+for n in range({first}, {first} + count):
     job = Job.objects.create(
-        tenant=tenant, owner=alice, name=f"bench-{{n}}", spec={{}}, framework="plain", learners=1, gpus=0, slots=1,
+        tenant=tenant, owner=owner, name=f"bench-{{n}}", spec={{}}, framework="plain", learners=1, gpus=0, slots=1,
         placement="pack", priority="normal", priority_rank=1, max_restarts=0, state="PROCESSING", attempt=1,
         settled=True)
     Progress.objects.create(job=job)
@@ -208,9 +208,11 @@ def highest_rate(run: Callable[[float], dict[str, float]], loud: float, known: d
     return best or (known["lines_per_s"] if good else 0.0)
 
 
-def make_jobs(platform: Platform, learners: int) -> list[str]:
+def make_jobs(platform: Platform, learners: int, *, of: str = "alice", first: int = 0) -> list[str]:
+    """Jobs of one learner each, in rows alone. first: the number from which their secrets count."""
+    setup = SETUP.format(learners=learners, of=of, first=first)
     done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "-v", "0", "-c", SETUP.format(learners=learners)], cwd=ROOT,
+        [sys.executable, "manage.py", "shell", "-v", "0", "-c", setup], cwd=ROOT,
         env=platform.environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -231,8 +231,8 @@ class Ckpt(WireFrame, frozen=True):
 
     key is the shipper's name for the set; the response repeats it. part of `of`: parts make one checkpoint.
     ordinal: how often this attempt saved the step before, so that parts of two saves are never mixed; null: not known.
-    need: (index into files, upload id, offset in bytes to continue from). state, down: UPLOADING (send what is needed,
-    then offer again), COMMITTED, REFUSED (message has the reason). A repeat of either is harmless.
+    need: (index into files, upload id, offset in bytes to continue from), as many as fit. state, down: UPLOADING (send
+    what is needed, then offer again), COMMITTED, REFUSED (message has the reason). A repeat of either is harmless.
     """
 
     type: ClassVar[FrameType] = FrameType.CKPT
@@ -361,6 +361,20 @@ def _parts(frame: WireFrame) -> tuple[bytes, bytes]:
     if isinstance(frame, Ckpt):
         return _encoder.encode(replace(frame, files=[])), _encoder.encode(frame.files)
     return _encoder.encode(frame), b""
+
+
+NEED_BYTES = MAX_HEADER - 4_096
+"""For what CKPT's need takes of a header; the rest is for its other fields."""
+
+
+def need_that_fits(need: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The first of these that one CKPT frame holds. Once they are there, the next offer is answered with the rest."""
+    room = NEED_BYTES
+    for place, (index, upload, offset) in enumerate(need):
+        room -= len(f"[{index},{upload},{offset}],")
+        if room < 0:
+            return need[:place]
+    return need
 
 
 def number_out(value: float) -> Any:

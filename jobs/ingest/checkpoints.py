@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 
@@ -20,10 +20,21 @@ from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.storage import NoRoom
 from jobs.tokens import Grant
-from learner_agent.wire import Ckpt
+from learner_agent.wire import Ckpt, need_that_fits
 from learner_agent.wire_fields import File, UploadState
 
 logger = logging.getLogger(__name__)
+
+ADD_PART = """
+INSERT INTO jobs_checkpointfile (checkpoint_id, tenant_id, part, path, blob_id)
+SELECT %s, %s, %s, file.path, file.blob_id FROM unnest(%s::text[], %s::bigint[]) AS file (path, blob_id)
+"""
+ADD_RESULTS = """
+INSERT INTO jobs_resultfile (job_id, tenant_id, attempt, rank, path, blob_id, in_code, archive)
+SELECT %s, %s, %s, %s, file.path, file.blob_id, file.in_code, file.archive
+FROM unnest(%s::text[], %s::bigint[], %s::bool[], %s::bool[]) AS file (path, blob_id, in_code, archive)
+"""
+"""Neither by bulk_create, for the reason that jobs.blobs.arrival.MAKE names."""
 
 OVER = "This attempt is over; nothing more of it is stored."
 
@@ -77,12 +88,12 @@ def _is_halting(grant: Grant) -> bool:
 
 
 def _needed(found: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Each missing blob once, with the offset to continue from."""
+    """Each missing blob once, with the offset to continue from; of thousands, as many as one frame holds."""
     missing: dict[int, tuple[int, int, int]] = {}
     for index, blob in enumerate(found):
         if not blob.verified:
             missing.setdefault(blob.pk, (index, blob.pk, blob.received))
-    return list(missing.values())
+    return need_that_fits(list(missing.values()))
 
 
 # --- results
@@ -116,13 +127,16 @@ def _replace_results(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> list
     held = set(before.values_list("blob_id", flat=True))
     before.delete()
     in_code_from = len(found) if offered.in_code_from is None else offered.in_code_from
-    ResultFile.objects.bulk_create(
-        ResultFile(
-            job_id=grant.job_id, tenant_id=grant.tenant_id, attempt=grant.attempt, rank=grant.rank, path=path,
-            blob=blob, in_code=index >= in_code_from, archive=index in offered.archives,
-        )
-        for index, ((path, _, _), blob) in enumerate(zip(offered.files, found, strict=True))
-    )  # fmt: skip
+    indices = range(len(found))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            ADD_RESULTS,
+            [
+                grant.job_id, grant.tenant_id, grant.attempt, grant.rank,
+                [path for path, _, _ in offered.files], [blob.pk for blob in found],
+                [index >= in_code_from for index in indices], [index in offered.archives for index in indices],
+            ],
+        )  # fmt: skip
     return sorted(held - {blob.pk for blob in found})
 
 
@@ -253,12 +267,10 @@ def _set_part(saved: Checkpoint, offered: Ckpt, found: Sequence[Blob]) -> list[i
     if before == wanted:
         return []
     CheckpointFile.objects.filter(checkpoint=saved, part=offered.part).delete()
-    CheckpointFile.objects.bulk_create(
-        CheckpointFile(
-            checkpoint=saved, tenant_id=saved.tenant_id, part=offered.part, path=path, blob_id=blob_id
+    with connection.cursor() as cursor:
+        cursor.execute(
+            ADD_PART, [saved.pk, saved.tenant_id, offered.part, list(wanted), list(wanted.values())]
         )
-        for path, blob_id in wanted.items()
-    )
     return [blob_id for blob_id in before.values() if blob_id not in wanted.values()]
 
 

@@ -216,7 +216,7 @@ def live_by_tenant() -> dict[int, Live]:
     """Running and queued jobs by tenant id; a tenant without any is left out."""
     rows = Job.objects.filter(deleted_at=None, state__in=[State.QUEUED, *HOLDS_GPUS])
     counts: dict[int, list[int]] = {}
-    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("pk")).order_by():
+    for tenant_id, state, n in rows.values_list("tenant_id", "state").annotate(n=Count("*")).order_by():
         counts.setdefault(tenant_id, [0, 0])[state == State.QUEUED] += n
     return {tenant_id: Live(*pair) for tenant_id, pair in counts.items()}
 
@@ -311,7 +311,7 @@ KEYS = {
 """What usage is shown by, and the columns that it is summed by, besides the slot type."""
 
 LARGEST = f"""
-SELECT job_id, sum(size * extract(epoch FROM least(b, %(end)s) - greatest(opened_at, %(start)s)))::float8 AS used
+SELECT job_id, sum(size * extract(epoch FROM least(b, %(end)s) - greatest(opened_at, %(start)s))::float8) AS used
 FROM (
   SELECT attempt.job_id, attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
   FROM (
@@ -321,6 +321,7 @@ FROM (
 ) AS part WHERE greatest(opened_at, %(start)s) < least(b, %(end)s)
 GROUP BY job_id ORDER BY used DESC, job_id LIMIT %(count)s
 """
+"""Sums floats: those of numerics take twice as long, and a month may have tens of thousands of attempts."""
 
 
 WAITS = f"""

@@ -282,7 +282,7 @@ OWNER, STATE = 0, 1
 def _submitted(tenant: Tenant, month: Month) -> Submitted:
     """The jobs submitted in the month, all read once."""
     rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
-    return list(rows.values_list("owner__username", "state").annotate(n=Count("pk")).order_by())
+    return list(rows.values_list("owner__username", "state").annotate(n=Count("*")).order_by())
 
 
 def _summed(submitted: Submitted, column: int) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_agent import wire
+from learner_agent import wire, wire_fields
 from learner_agent.wire import JobIntent, WireError, decode, encode
 from learner_agent.wire_fields import LATEST_MS, MAX_OFFSET
 
@@ -263,3 +263,15 @@ def test_text_about_nul_is_taken() -> None:
 def test_text_that_is_not_unicode_is_a_wire_error_before_it_is_sent() -> None:
     with pytest.raises(WireError, match="EVENT: text must be valid Unicode"):
         encode(wire.Event(1, "error", data={"message": "\ud800"}))
+
+
+def test_what_is_needed_of_many_files_fits_a_frame_whatever_its_numbers() -> None:
+    """The server's upload ids and offsets may be any; more than one frame holds is left for the next response."""
+    most = [(n, wire_fields.MAX_OFFSET - n, wire_fields.MAX_OFFSET) for n in range(wire_fields.MAX_FILES)]
+    left, frames = most, 0
+    while left:
+        fits = wire.need_that_fits(left)
+        assert wire.encode(wire.Ckpt("\x7f" * 200, state="UPLOADING", need=fits))
+        left, frames = left[len(fits) :], frames + 1
+    assert 1 < frames < 10
+    assert wire.need_that_fits([]) == []

@@ -17,7 +17,8 @@ from jobs.models import Blob, Checkpoint, Job, ResultFile
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
 from jobs.tokens import Grant, grant_of
-from learner_agent.wire import Ckpt
+from learner_agent.wire import Ckpt, decode, encode
+from learner_agent.wire_fields import MAX_FILES
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -216,6 +217,21 @@ def test_an_offer_of_many_files_takes_no_more_statements_than_one_of_few(what: s
         counts[count] = (len(first), len(second))
     assert counts[300][0] <= counts[3][0] + 2, "a new offer"
     assert counts[300][1] <= counts[3][1] + 15, "all is there; the checkpoint before it is dropped"
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "results"])
+def test_an_offer_of_as_many_files_as_may_be_is_answered_in_frames_that_can_be_sent(what: str) -> None:
+    """What one cannot hold is requested when the learner has sent the rest and offers again, as it always does."""
+    who = grant(factories.job(state=State.PROCESSING))
+    offered = many(MAX_FILES, what=what, salt=what)
+    asked: list[int] = []
+    while (answer := checkpoints.offer(who, offered)).need:
+        received = decode(encode(answer))
+        assert isinstance(received, Ckpt)
+        Blob.objects.filter(pk__in=[upload for _, upload, _ in received.need]).update(verified=True)
+        asked += [index for index, _, _ in received.need]
+    assert answer.state == "COMMITTED"
+    assert asked == [*range(MAX_FILES)]
 
 
 def test_blobs_that_are_released_together_take_no_more_statements_than_one() -> None:

@@ -6,7 +6,9 @@ import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.models import Attempt, ClusterNode, PlatformStop
@@ -486,6 +488,25 @@ def test_the_jobs_submitted_in_a_month_add_up_with_canceled_and_live_ones(
         "parts": [("completed", 3), ("failed", 1), ("canceled", 2), ("active", 2)],
     }
     assert "3 completed · 1 failed · 2 canceled · 2 active" in markup(answer)
+
+
+def test_the_jobs_submitted_in_a_month_are_counted_from_an_index_alone(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    """A tenant of a busy year has tens of thousands of them, each in a page of its own."""
+    for _ in range(3):
+        factories.job(of=lab, owner=alice)
+    with CaptureQueriesContext(connection) as queries:
+        assert signed_in(alice).get("/t/vision-lab/usage").context["ends"]["submitted"] == 3
+    [counts] = [
+        one["sql"] for one in queries if "BETWEEN" in one["sql"] and '"jobs_job"."state"' in one["sql"]
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+        cursor.execute(f"EXPLAIN {counts}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Only Scan using job_by_creation" in plan, plan
 
 
 def test_waits_say_over_which_time_they_are(signed_in: SignIn, lab: Tenant, alice: User) -> None:
