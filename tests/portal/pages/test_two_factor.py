@@ -184,7 +184,7 @@ def test_an_app_is_set_up_with_the_password_and_a_code(alice: User, signed_in: S
     wrong = browser.post("/me/two-factor/confirm", {"code": factories.app_code(secret, steps=9)})
     assert (wrong.status_code, "current code" in markup(wrong)) == (422, True)
     done = browser.post("/me/two-factor/confirm", {"code": factories.app_code(secret)}, follow=True)
-    codes = re.findall(r"\b(?:\w{4}-){5}\w{4}\b", done.context["given"]["text"])
+    codes = re.findall(r"\b(?:\w{4}-){6}\w{4}\b", done.context["given"]["text"])
     assert len(codes) == 10
     assert "Shown once" in markup(done)
     assert codes[0] not in browser.get("/me/two-factor").content.decode()
