@@ -453,7 +453,7 @@ def test_a_lender_gets_its_guarantee_back_within_leases_and_saves(
 @st.composite
 def worlds_of_small_runs(draw: st.DrawFn) -> Snapshot:
     """Runs of one slot on every node, most of them of red, which borrows; the oldest, which its limit covers, lie on
-    every node, too. blue's, which its limit covers, are among them. green asks for whole nodes that its limit covers."""
+    every node, too. So do blue's, all covered. green asks for whole nodes that its limit covers."""
     machines, chance = draw(st.integers(2, 5)), draw(st.randoms(use_true_random=False))
     asks = draw(st.integers(1, machines - 1))
     of_blue = draw(st.integers(0, 4 * (machines - asks)))
@@ -549,11 +549,12 @@ def test_a_run_of_a_higher_class_moves_for_none(rank: Priority) -> None:
 
 
 def test_the_place_that_a_run_moves_to_is_kept_while_it_saves() -> None:
-    """blue's run moves to the one free slot; no borrower has it meanwhile."""
+    """blue's run moves to the one free slot of a2; a tenant outside of the cohort does not get that meanwhile."""
     quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
     runs = small_runs(a1="rrb", a2="rbb")
     waiting = [gang("j1", slots=4, tenant="green")]
-    made = snapshot(nodes(a1=4, a2=4), waiting, runs, quotas=quotas)
+    made = snapshot(nodes(a1=4, a2=4), waiting, runs, quotas=(*quotas, QuotaUse("gray", "a100", 1, 0)))
     saving = world.apply(made, plan(made))
-    tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="red")))
+    tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="gray")))
     assert starts_of(tempted) == []
+    assert wait_of(tempted, "j2")[0] == WaitReason.FAIR_SHARE
