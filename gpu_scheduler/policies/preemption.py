@@ -146,8 +146,8 @@ class Preemption:
         made: RoomMade,
         victims: list[Running],
     ) -> list[Running]:
-        """Choose again what leaves, where these victims do not suffice: of tenants that borrow any runs, as long as they
-        keep their limits, then also runs that start again elsewhere."""
+        """Choose again what leaves, where these victims do not suffice: of borrowers any runs, while they keep
+        their limits, then also runs that start again elsewhere."""
         cohort, slot_type = supply.account.cohort, supply.slot_type
         if cohort is None or self._uncleared[slot_type] >= CLEARINGS:
             return victims

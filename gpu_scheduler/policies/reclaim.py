@@ -17,7 +17,7 @@ from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.room import RoomMade
 
 STAYS = Priority.URGENT
-"""The class from which on a run that its tenant's limit covers stays: it would stop another one at once to come back."""
+"""The class from which on a run that its tenant's limit covers stays: it would stop another one to come back."""
 NODES_LOOKED_AT, PER_LEARNER = 64, 4
 """How many nodes are looked at for one gang, and how many more for each of its learners: those that lack the least."""
 Key = tuple[str, str]
@@ -68,8 +68,8 @@ class Beyond:
 class Leaving:
     """The runs that leave for one gang, those that ``freely`` names whatever their tenant keeps.
 
-    A tenant keeps its limit, or gives up nothing but its last runs: of one that reaches over the limit more may go. With
-    moves, what would take more than that from it leaves, too, and starts again elsewhere.
+    A tenant keeps its limit, or gives up nothing but its last runs: of one that reaches over the limit more may go.
+    With moves, what would take more than that from it leaves, too, and starts again elsewhere.
     """
 
     def __init__(self, made: RoomMade, beyond: Beyond, freely: Collection[str], *, moves: bool) -> None:
@@ -148,8 +148,8 @@ class Clearing:
         return missing if missing <= held else None
 
     def clear(self) -> list[Running]:
-        """Have runs leave until the gang's learners fit: in the domain where that costs the least, node by node. Returns
-        them; where they cannot fit, none leaves."""
+        """Have runs leave until the gang's learners fit: in the domain where that costs the least, node by node.
+        Returns them; where they cannot fit, none leaves."""
         if self._fits():
             return []
         domains: defaultdict[Domain, list[str]] = defaultdict(list)

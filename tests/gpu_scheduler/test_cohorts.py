@@ -400,8 +400,33 @@ def test_only_borrowed_slots_are_taken_back_and_who_they_are_for_then_starts(mad
     assert {stop.for_job for stop in decided.stops} <= set(starts_of(after))
 
 
+@st.composite
+def worlds_of_small_runs(draw: st.DrawFn) -> Snapshot:
+    """Runs of one slot on every node, most of them of red, which borrows; the oldest, which its limit covers, lie on
+    every node, too. So do blue's, all covered. green asks for whole nodes that its limit covers."""
+    machines, chance = draw(st.integers(2, 5)), draw(st.randoms(use_true_random=False))
+    asks = draw(st.integers(1, machines - 1))
+    of_blue = draw(st.integers(0, 4 * (machines - asks)))
+    of_red = 4 * machines - of_blue - draw(st.integers(0, 3))
+    places = [f"a{n}" for n in range(machines) for _ in range(4)]
+    chance.shuffle(places)
+    runs = [
+        replace(
+            running(f"r{n}", name, tenant="blue" if n < of_blue else "red"),
+            started_at=NOON - timedelta(minutes=chance.randint(1, 90)),
+        )
+        for n, name in zip(range(of_blue + of_red), places, strict=False)
+    ]
+    limits = {"red": 4 * (machines - asks) - of_blue, "green": 4 * asks, "blue": of_blue}
+    waiting = [
+        gang(f"j{n}", slots=4, tenant="green", priority=draw(st.sampled_from([1, 2]))) for n in range(asks)
+    ]
+    quotas = shared(limits, {"red": of_red, "blue": of_blue})
+    return snapshot(nodes(**dict.fromkeys(sorted(set(places)), 4)), waiting, runs, quotas=quotas)
+
+
 @EVERYDAY
-@given(sharing_worlds())
+@given(sharing_worlds() | worlds_of_small_runs())
 def test_stops_come_to_an_end(made: Snapshot) -> None:
     """Nothing ends by itself and nothing new comes, so who has what must settle: no job is stopped for one that then
     is stopped for it."""
@@ -448,31 +473,6 @@ def test_a_lender_gets_its_guarantee_back_within_leases_and_saves(
         made = world.apply(world.apply(made, decided), ended=[stop.job for stop in decided.stops])
         assert not any(stop.job in asks for stop in decided.stops)
     assert {run.job for run in made.running} >= asks.keys()
-
-
-@st.composite
-def worlds_of_small_runs(draw: st.DrawFn) -> Snapshot:
-    """Runs of one slot on every node, most of them of red, which borrows; the oldest, which its limit covers, lie on
-    every node, too. blue's, which its limit covers, are among them. green asks for whole nodes that its limit covers."""
-    machines, chance = draw(st.integers(2, 5)), draw(st.randoms(use_true_random=False))
-    asks = draw(st.integers(1, machines - 1))
-    of_blue = draw(st.integers(0, 4 * (machines - asks)))
-    of_red = 4 * machines - of_blue - draw(st.integers(0, 3))
-    places = [f"a{n}" for n in range(machines) for _ in range(4)]
-    chance.shuffle(places)
-    runs = [
-        replace(
-            running(f"r{n}", name, tenant="blue" if n < of_blue else "red"),
-            started_at=NOON - timedelta(minutes=chance.randint(1, 90)),
-        )
-        for n, name in zip(range(of_blue + of_red), places, strict=False)
-    ]
-    limits = {"red": 4 * (machines - asks) - of_blue, "green": 4 * asks, "blue": of_blue}
-    waiting = [
-        gang(f"j{n}", slots=4, tenant="green", priority=draw(st.sampled_from([1, 2]))) for n in range(asks)
-    ]
-    quotas = shared(limits, {"red": of_red, "blue": of_blue})
-    return snapshot(nodes(**dict.fromkeys(sorted(set(places)), 4)), waiting, runs, quotas=quotas)
 
 
 @EVERYDAY
@@ -549,11 +549,12 @@ def test_a_run_of_a_higher_class_moves_for_none(rank: Priority) -> None:
 
 
 def test_the_place_that_a_run_moves_to_is_kept_while_it_saves() -> None:
-    """blue's run moves to the one free slot; no borrower has it meanwhile."""
+    """blue's run moves to the one free slot of a2; a tenant outside of the cohort does not get that meanwhile."""
     quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
     runs = small_runs(a1="rrb", a2="rbb")
     waiting = [gang("j1", slots=4, tenant="green")]
-    made = snapshot(nodes(a1=4, a2=4), waiting, runs, quotas=quotas)
+    made = snapshot(nodes(a1=4, a2=4), waiting, runs, quotas=(*quotas, QuotaUse("gray", "a100", 1, 0)))
     saving = world.apply(made, plan(made))
-    tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="red")))
+    tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="gray")))
     assert starts_of(tempted) == []
+    assert wait_of(tempted, "j2")[0] == WaitReason.FAIR_SHARE
