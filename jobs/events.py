@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,13 @@ def append(
     )
     publish_later(job_id, tenant_id, n)
     return n
+
+
+def append_numbered(rows: Sequence[JobEvent]) -> None:
+    """Write events of many jobs whose numbers were taken in this transaction, with their jobs' rows locked."""
+    JobEvent.objects.bulk_create(rows)
+    for job_id, (tenant_id, n) in {row.job_id: (row.tenant_id, row.n) for row in rows}.items():
+        publish_later(job_id, tenant_id, n)
 
 
 def next_number(job_id: str) -> int:

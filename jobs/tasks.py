@@ -11,13 +11,13 @@ from celery import bootsteps, current_app, shared_task
 
 from jobs.lifecycle import ticker
 from jobs.lifecycle.leases import owner
-from jobs.lifecycle.reconcile import reconcile
+from jobs.lifecycle.together import reconcile_due
 
 
 @shared_task(name="jobs.tasks.reconcile_job")
 def reconcile_job(job_id: str) -> None:
-    """Reconcile one job now."""
-    if reconcile(job_id, owner=owner()):
+    """Reconcile one job now, and others that are due."""
+    if reconcile_due(job_id, owner=owner()):
         ticker.run_cycle(request=True)
 
 

@@ -10,6 +10,9 @@ from portal.settings.env import refuse
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 
+POOLED_CONNECTIONS = 4
+"""As many as a worker has threads for tasks."""
+
 app = Celery("luthier")
 app.config_from_object("portal.settings.celery", namespace="")
 app.autodiscover_tasks(["jobs"])
@@ -19,6 +22,15 @@ app.autodiscover_tasks(["jobs"])
 def allow_blocking_reads(**_: object) -> None:
     """Workers may block for seconds; other processes only publish and must not hang on a half-open connection."""
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 5}
+
+
+@worker_init.connect
+def keep_connections(**_: object) -> None:
+    """Celery closes a thread's connection before and after each task, and a hint's task is short: with a fresh process
+    of PostgreSQL for each, that costs more than all that the task does."""
+    from portal.database import connection_pool  # Celery has read Django's settings by now
+
+    connection_pool.set_size(POOLED_CONNECTIONS)
 
 
 @worker_init.connect

@@ -48,6 +48,10 @@ CLAIM_ONE = f"""{TAKE} WHERE id = (
   SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
 ) {RETURNING}"""
 
+CLAIM_ALL = f"""{TAKE} WHERE id IN (
+  SELECT id FROM jobs_job WHERE id = ANY(%(job_ids)s) AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
+) {RETURNING}"""
+
 CLAIM_DUE = f"""{TAKE} WHERE id IN (
   SELECT id FROM jobs_job WHERE NOT settled AND {FREE}
     AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
@@ -60,6 +64,22 @@ UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fa
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
   settled = %(requeue_after_s)s::float IS NULL
+WHERE id = %(job_id)s AND lease_token = %(token)s
+"""
+RELEASE_ALL = """
+UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = 0,
+  next_reconcile_at = CASE WHEN v.requeue_after_s IS NULL THEN NULL
+    WHEN j.next_reconcile_at < j.lease_until THEN j.next_reconcile_at  -- as in RELEASE
+    ELSE clock_timestamp() + make_interval(secs => v.requeue_after_s) END,
+  settled = v.requeue_after_s IS NULL
+FROM unnest(%(job_ids)s, %(tokens)s::uuid[], %(requeue_after_s)s::float[], %(intent_gens)s::bigint[])
+  AS v(id, token, requeue_after_s, intent_gen)
+WHERE j.id = v.id AND j.lease_token = v.token AND (v.requeue_after_s IS NOT NULL OR j.intent_gen = v.intent_gen)
+  AND j.id IN (SELECT id FROM jobs_job WHERE id = ANY(%(job_ids)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING j.id
+"""
+HAND_BACK = """
+UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, next_reconcile_at = clock_timestamp()
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
 RELEASE_SETTLED = RELEASE + "AND intent_gen = %(intent_gen)s"
@@ -97,6 +117,11 @@ def claim(job_id: str, owner: str) -> Lease | None:
     return found[0] if found else None
 
 
+def claim_all(job_ids: Sequence[str], owner: str) -> list[Lease]:
+    """Take the leases of these jobs, but for those that another worker has or that are settled."""
+    return _take(CLAIM_ALL, {"owner": owner, "job_ids": list(job_ids)})
+
+
 def claim_due(owner: str, batch: int) -> list[Lease]:
     """Take the leases of jobs that are due, those due for longest first, and of those whose worker died."""
     taken = _take(CLAIM_DUE, {"owner": owner, "batch": batch})
@@ -130,6 +155,28 @@ def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int) -> 
     with connection.cursor() as cursor:
         cursor.execute(RELEASE_SETTLED if requeue_after_s is None else RELEASE, values)
         return cursor.rowcount == 1
+
+
+def release_all(ends: Sequence[tuple[Lease, float | None, int]]) -> set[str]:
+    """Release many leases at once, each with what `release` wants to know of it. Returns the ids of the jobs whose
+    lease was released; not those whose row was locked: nothing is waited for."""
+    if not ends:
+        return set()
+    values: dict[str, Any] = {
+        "job_ids": [lease.job_id for lease, _, _ in ends],
+        "tokens": [str(lease.token) for lease, _, _ in ends],
+        "requeue_after_s": [seconds for _, seconds, _ in ends],
+        "intent_gens": [gen for _, _, gen in ends],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(RELEASE_ALL, values)
+        return {job for (job,) in cursor.fetchall()}
+
+
+def hand_back(lease: Lease) -> None:
+    """Release the lease of a job that nothing was done for: it is due at once, for the next worker."""
+    with connection.cursor() as cursor:
+        cursor.execute(HAND_BACK, {"job_id": lease.job_id, "token": lease.token})
 
 
 def release_later(lease: Lease, requeue_after_s: float) -> int | None:

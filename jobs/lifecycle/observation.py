@@ -3,10 +3,13 @@ step that is saved, the steps lost, and the seconds of each phase."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from itertools import takewhile
+from operator import or_
 from typing import Any
 
 from django.conf import settings
@@ -63,14 +66,27 @@ class JobRows:
 
 def load(job_id: str) -> JobRows | None:
     """The job's rows, without the cluster's report; None if it was purged."""
-    job = Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk=job_id).first()
-    if job is None:
-        return None
+    return load_all([job_id]).get(job_id)
+
+
+def load_all(job_ids: Collection[str]) -> dict[str, JobRows]:
+    """The rows of these jobs by their ids, in as many statements as of one job; without those that were purged."""
+    found = list(Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk__in=job_ids))
+    live = [job for job in found if job.state in HOLDS_GPUS]
+    attempts: dict[str, Attempt] = {}
+    learners: defaultdict[str, list[Learner]] = defaultdict(list)
+    if live:
+        opened = reduce(or_, (Q(job=job.pk, n=job.attempt) for job in live))
+        attempts = {attempt.job_id: attempt for attempt in Attempt.objects.filter(opened)}
+        theirs = reduce(or_, (Q(job=job.pk, attempt=job.attempt) for job in live))
+        for learner in Learner.objects.filter(theirs).order_by("rank"):
+            learners[learner.job_id].append(learner)
+    return {job.pk: _rows(job, attempts.get(job.pk), learners[job.pk]) for job in found}
+
+
+def _rows(job: Any, attempt: Attempt | None, learners: Sequence[Learner]) -> JobRows:
+    """job: annotated with db_now."""
     now: datetime = job.db_now
-    if job.state not in HOLDS_GPUS:
-        return JobRows(job, None, (), now, now, _observation(job, None, (), now, now))
-    attempt = job.attempts.filter(n=job.attempt).first()
-    learners = list(Learner.objects.filter(job=job, attempt=job.attempt).order_by("rank"))
     known_at = _last_heartbeat(attempt, learners, now)
     return JobRows(job, attempt, learners, now, known_at, _observation(job, attempt, learners, now, known_at))
 

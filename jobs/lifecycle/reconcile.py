@@ -25,6 +25,7 @@ from gpu_scheduler.clusters.base import (
     GangSpec,
     LaunchRefused,
     LearnerSpec,
+    Observation,
     Removal,
 )
 from gpu_scheduler.clusters.registry import ClusterMisconfigured
@@ -103,7 +104,7 @@ def _walk(lease: Lease) -> bool:
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
-                if _act(rows, observation, decision, lease):
+                if act(rows, observation, decision, lease):
                     continue
         except ClusterBusy as busy:
             _wait_for_cluster(rows, lease, busy)
@@ -131,13 +132,21 @@ def _walk(lease: Lease) -> bool:
 
 def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     """The observation with the cluster's report, which is requested only for a gang that may exist."""
-    if not rows.holds_gpus:
-        return rows, rows.observation
-    if not rows.observation.launched and rows.observation.state != State.STOPPING:
+    if not may_have_gang(rows):
         return rows, rows.observation
     _require(lease)
+    return noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
+
+
+def may_have_gang(rows: JobRows) -> bool:
+    """Whether the cluster may have the gang of the job's live attempt."""
+    return rows.holds_gpus and (rows.observation.launched or rows.observation.state == State.STOPPING)
+
+
+def noted(rows: JobRows, lease: Lease, found: Observation) -> tuple[JobRows, JobObservation]:
+    """The observation with what the cluster showed of the job's gang, which is noted where it must be kept. Raises
+    ClusterBusy if that does not say whether there is one."""
     name = rows.observation.gang_name
-    found = _cluster_of(rows).observe([name])
     report = found.gangs.get(name)
     if report is None and not _absences.is_gone(name, found):
         raise ClusterBusy(f"The cluster does not yet say whether {name} exists.")
@@ -156,16 +165,16 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     return rows, observation
 
 
-def _cluster_of(rows: JobRows) -> Cluster:
+def cluster_of(rows: JobRows) -> Cluster:
     """The cluster of the live attempt, which need not be the one for new attempts."""
     assert rows.attempt is not None, "only an attempt has a gang"
     return clusters.named(rows.attempt.cluster)
 
 
-def _act(rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease) -> bool:
+def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease) -> bool:
     """Have one effect on the cluster. True if the job should be observed again right away."""
     _require(lease)
-    cluster = _cluster_of(rows)
+    cluster = cluster_of(rows)
     match decision.act:
         case Act.LAUNCH:
             return _launch(rows, lease, cluster)
@@ -234,7 +243,7 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     # None for a runtime of the source tree: its requirements are a file, or its image a setting
     own = Q(requirements__isnull=False) | ~Q(image="")
     runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
-    runs_images = _cluster_of(rows).capabilities.images
+    runs_images = cluster_of(rows).capabilities.images
     image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
     if image and runs_images:
         image = allowed_image(job, runtime)

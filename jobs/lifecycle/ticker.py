@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from django.conf import settings
@@ -18,7 +18,7 @@ from django.db import connection
 
 from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters
-from jobs.lifecycle import cycle, leases, periodic, reconcile
+from jobs.lifecycle import cycle, leases, periodic, reconcile, together
 from jobs.models import PeriodicTask
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ class Ticker(threading.Thread):
         self._pending = 0
         """Of this work, what has not ended."""
         self._pending_lock = threading.Lock()
+        self._together = 0
+        """Jobs of batches that have not ended: a lease that waits for long for a thread would end before its turn."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
@@ -93,13 +95,15 @@ class Ticker(threading.Thread):
         """Renew the registration and hand what is due to the threads, without waiting for them."""
         if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
             self._worker_id = leases.register_worker(self.worker_name)
-        self._busy = {work for work in self._busy if not work.done()}
-        wanted = min(BATCH, 2 * BATCH - len(self._busy))
+        with self._pending_lock:
+            self._busy = {work for work in self._busy if not work.done()}
+            wanted = min(BATCH, 2 * BATCH - len(self._busy) - self._together)
         if wanted > 0:
             claimed = leases.claim_due(leases.owner(), wanted)
             self._left_more = len(claimed) == wanted
-            for lease in claimed:
-                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
+            if claimed:
+                self._count_together(len(claimed))
+                self._submit(lambda: self._hold_all(claimed), lambda: self._count_together(-len(claimed)))
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
@@ -136,6 +140,21 @@ class Ticker(threading.Thread):
             self._pool.submit(_close_connection, together)
         self._pool.shutdown(wait=True)
 
+    def _hold_all(self, claimed: Sequence[leases.Lease]) -> None:
+        """What cannot be shared is for all threads, as each may wait for the cluster; at the end, for this one."""
+        wants_cycle, left = together.bring_on(claimed)
+        for lease in left:
+            if len(left) == 1 or self._over.is_set():
+                wants_cycle |= reconcile.hold(lease)
+            else:
+                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
+        if wants_cycle:
+            run_cycle(request=True)
+
+    def _count_together(self, more: int) -> None:
+        with self._pending_lock:
+            self._together += more
+
     def _hold(self, lease: leases.Lease) -> None:
         if reconcile.hold(lease):
             run_cycle(request=True)
@@ -161,7 +180,7 @@ class Ticker(threading.Thread):
 
         with self._pending_lock:
             self._pending += 1
-        self._busy.add(self._pool.submit(safely))
+            self._busy.add(self._pool.submit(safely))
 
     def _ended(self) -> None:
         with self._pending_lock:
@@ -189,5 +208,4 @@ def _close_connection(together: threading.Barrier) -> None:
 def run_cycle(*, request: bool) -> None:
     """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
     while started := cycle.run(request=request):
-        wanted = [reconcile.reconcile(job_id, owner=leases.owner()) for job_id in started]
-        request = any(wanted)
+        request = together.reconcile_all(started, owner=leases.owner())

@@ -42,14 +42,21 @@ from jobs.states import (
 )
 from jobs.steps import reported_step
 
-CLOSE_ATTEMPT = """
-UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), known_at = greatest(%s, opened_at),
+CLOSE_ATTEMPTS = """
+UPDATE jobs_attempt a SET held = false, closed_at = clock_timestamp(), known_at = greatest(v.until, opened_at),
   outcome = %s, message = %s, freed_for = (SELECT CASE WHEN order_for_job = '' AND order_learners IS NOT NULL THEN id
-    ELSE order_for_job END FROM jobs_job WHERE id = job_id)
-WHERE job_id = %s AND n = %s AND held
-RETURNING slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
+    ELSE order_for_job END FROM jobs_job WHERE id = a.job_id)
+FROM unnest(%s, %s::int[], %s::timestamptz[]) AS v(job_id, n, until)
+WHERE a.job_id = v.job_id AND a.n = v.n AND held
+RETURNING a.job_id, slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
   extract(epoch FROM known_at - opened_at)
 """
+CHARGE = """
+UPDATE jobs_job j SET slot_seconds = slot_seconds + v.slots, running_s = running_s + v.ran,
+  order_reason = '', order_for_job = '', order_learners = NULL, order_plan = NULL
+FROM unnest(%s, %s::float[], %s::float[]) AS v(id, slots, ran) WHERE j.id = v.id
+"""
+"""With the columns of NO_ORDER."""
 
 NO_ORDER: dict[str, Any] = {
     "order_reason": "",
@@ -87,25 +94,95 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
             Attempt.objects.filter(job=job, n=job.attempt, held=True).update(processing_at=Now())
             fp("move.after_attempt_started")
         if source in HOLDS_GPUS and move.to not in HOLDS_GPUS:
-            _return_slots(rows, move)
+            events.append(**_return_slots([rows], move)[job.pk])
             fp("move.after_slots_returned")
-        events.append(
-            job_id=job.pk,
-            tenant_id=job.tenant_id,
-            code=EventCode.MOVED,
-            from_state=source.value,
-            to_state=move.to.value,
-            attempt=job.attempt,
-            reason=reason.code,
-            message=reason.message,
-            numbers=dict(reason.numbers),
-            source="lifecycle",
-        )
+        events.append(**_moved(rows, move, reason))
         if move.to == State.PROCESSING:
             _note_restart(job)
         if move.avoid:
             _avoid(move.avoid, reason)
         fp("move.before_commit")
+
+
+def _moved(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
+    """The event of a move."""
+    return {
+        "job_id": rows.job.pk,
+        "tenant_id": rows.job.tenant_id,
+        "code": EventCode.MOVED,
+        "from_state": rows.observation.state.value,
+        "to_state": move.to.value,
+        "attempt": rows.job.attempt,
+        "reason": reason.code,
+        "message": reason.message,
+        "numbers": dict(reason.numbers),
+        "source": "lifecycle",
+    }
+
+
+def may_share(rows: JobRows, move: Move) -> bool:
+    """Whether others can make this move in the same transaction: the steps of a job that goes as it should. The first
+    attempt only: a later one may have to say that its learners run again."""
+    if move.to == State.PROCESSING:
+        return rows.job.attempt == 1
+    if move.to == State.COMPLETED:
+        return rows.observation.state == State.STORING
+    return move.to in (State.DOWNLOADING, State.STORING)
+
+
+def shared_key(rows: JobRows, move: Move) -> tuple[object, ...]:
+    """The same for moves that can be one transaction, and write the same. As with starts, one that returns slots has
+    the quota of one tenant and slot type: rows of several are locked in no order."""
+    returns = rows.attempt is not None and move.to not in HOLDS_GPUS
+    quota = (rows.job.tenant_id, rows.attempt.slot_type) if returns and rows.attempt else None
+    return (quota, rows.observation.state, repr(move))
+
+
+def move_all(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
+    """Make the same move of several jobs with the same shared_key: all of them or none. Raises StaleJob if any of them,
+    its attempt or its lease has changed meanwhile, or its row is locked."""
+    _write_moves(together, move)
+    fp("move.after_commit")
+
+
+@retry_on_serialization_failure
+def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
+    """Rows are locked in the order of a single move. No job's row is waited for: others lock several in any order."""
+    all_rows = [rows for rows, _ in together]
+    source = all_rows[0].observation.state
+    returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
+    with transaction.atomic():
+        numbers = _lock_leased(together)
+        fields = _fields(all_rows[0], move, move.reason)
+        Job.objects.filter(pk__in=numbers).update(event_seq=F("event_seq") + 1 + int(returns), **fields)
+        if move.to == State.PROCESSING:
+            Attempt.objects.filter(job__in=numbers, n=1, held=True).update(processing_at=Now())
+        slots = _return_slots(all_rows, move) if returns else {}
+        written = []
+        for rows in all_rows:
+            job = rows.job.pk
+            of_job = [slots[job]] if returns else []
+            for event in [*of_job, _moved(rows, move, move.reason)]:
+                numbers[job] += 1
+                written.append(JobEvent(n=numbers[job], **event))
+        events.append_numbered(written)
+        fp("move.before_commit")
+
+
+def _lock_leased(together: Sequence[tuple[JobRows, Lease]]) -> dict[str, int]:
+    """Lock the rows of these jobs, if each is as it was read, under its lease; the number of each one's last event."""
+    found = (
+        Job.objects.filter(pk__in=[rows.job.pk for rows, _ in together])
+        .order_by("pk")
+        .select_for_update(no_key=True, skip_locked=True)
+        .values_list("pk", "state", "attempt", "lease_token", "event_seq")
+    )
+    locked = {job: (now, seq) for job, *now, seq in found}
+    for rows, lease in together:
+        now, _ = locked.get(rows.job.pk, (None, 0))
+        if now != [rows.observation.state, rows.job.attempt, lease.token]:
+            raise StaleJob(rows.job.pk)
+    return {job: seq for job, (_, seq) in locked.items()}
 
 
 def _note_restart(job: Job) -> None:
@@ -345,45 +422,59 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
     return Reason(move.reason.code, message, {**move.reason.numbers, **receipt})
 
 
-def _return_slots(rows: JobRows, move: Move) -> None:
-    """Close the attempt and release its slots to the tenant's quota: once, because only a held one closes."""
-    job = rows.job
+def _return_slots(all_rows: Sequence[JobRows], move: Move) -> dict[str, dict[str, Any]]:
+    """Close the attempts and release their slots to the quota of their one tenant and slot type: once, because only a
+    held one closes. The event to append for each job."""
+    first, count = all_rows[0], len(all_rows)
+    outcome = move.to.value if move.to != State.QUEUED else first.observation.stop_reason
+    keys = {rows.job.pk: rows for rows in all_rows}
+    attempts = [rows.job.attempt for rows in all_rows]
+    until = [rows.counts_until for rows in all_rows]
     with connection.cursor() as cursor:
-        outcome = move.to.value if move.to != State.QUEUED else rows.observation.stop_reason
-        until = rows.counts_until
-        cursor.execute(CLOSE_ATTEMPT, [until, outcome, move.reason.message, job.pk, job.attempt])
-        row = cursor.fetchone()
-        if row is None:
-            raise StaleJob(job.pk)
-        slot_type, slots, held_s, counted_s = row[0], row[1], float(row[2]), float(row[3])
+        cursor.execute(CLOSE_ATTEMPTS, [outcome, move.reason.message, list(keys), attempts, until])
+        closed = {
+            job: (slot_type, slots, float(held_s), float(counted_s))
+            for job, slot_type, slots, held_s, counted_s in cursor.fetchall()
+        }
+        if missing := keys.keys() - closed.keys():
+            raise StaleJob(min(missing))
         fp("move.after_attempt_closed")
+        (slot_type,) = {slot_type for slot_type, *_ in closed.values()}
+        released = sum(slots for _, slots, *_ in closed.values())
         cursor.execute(
             "UPDATE tenants_quota SET used = used - %s WHERE tenant_id = %s AND gpu_type = %s",
-            [slots, job.tenant_id, slot_type],
+            [released, first.job.tenant_id, slot_type],
         )
         fp("move.after_quota_returned")
-        cursor.execute("UPDATE tenants_tenant SET jobs_used = jobs_used - 1 WHERE id = %s", [job.tenant_id])
-    began = rows.attempt.processing_at if rows.attempt else None
-    Job.objects.filter(pk=job.pk).update(
-        slot_seconds=F("slot_seconds") + counted_s * slots,
-        running_s=F("running_s") + ran_s(began, until),
-        **NO_ORDER,
-    )
-    events.append(
-        job_id=job.pk,
-        tenant_id=job.tenant_id,
-        code=EventCode.GPUS_RETURNED,
-        attempt=job.attempt,
-        message=f"Released {devices(slots, slot_type)} after {duration(held_s)}.{_uncounted(held_s, counted_s)}",
-        numbers={
+        cursor.execute(
+            "UPDATE tenants_tenant SET jobs_used = jobs_used - %s WHERE id = %s", [count, first.job.tenant_id]
+        )
+        charged = [closed[job][1] * closed[job][3] for job in keys]
+        ran = [
+            ran_s(rows.attempt.processing_at if rows.attempt else None, rows.counts_until)
+            for rows in all_rows
+        ]
+        cursor.execute(CHARGE, [list(keys), charged, ran])
+    transaction.on_commit(partial(pubsub.quotas_changed, first.job.tenant_id), robust=True)
+    return {job: _returned(rows, *closed[job]) for job, rows in keys.items()}
+
+
+def _returned(rows: JobRows, slot_type: str, slots: int, held_s: float, counted_s: float) -> dict[str, Any]:
+    """The event of an attempt whose slots were released."""
+    return {
+        "job_id": rows.job.pk,
+        "tenant_id": rows.job.tenant_id,
+        "code": EventCode.GPUS_RETURNED,
+        "attempt": rows.job.attempt,
+        "message": f"Released {devices(slots, slot_type)} after {duration(held_s)}.{_uncounted(held_s, counted_s)}",
+        "numbers": {
             "slots": slots,
             "slot_type": slot_type,
             "seconds": round(held_s, 1),
             "counted_seconds": round(counted_s, 1),
         },
-        source="lifecycle",
-    )
-    transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
+        "source": "lifecycle",
+    }
 
 
 def _uncounted(held_s: float, counted_s: float) -> str:
@@ -394,8 +485,9 @@ def _uncounted(held_s: float, counted_s: float) -> str:
 
 
 def _reason_fields(reason: Reason) -> dict[str, Any]:
+    """What the job's row says. Without a code there is nothing to say; the event of a move has its message."""
     return {
         "reason_code": reason.code,
-        "reason_message": reason.message,
+        "reason_message": reason.message if reason.code else "",
         "reason_numbers": dict(reason.numbers),
     }

@@ -2,7 +2,7 @@
 
 A new connection is a new process of PostgreSQL with cold caches, which costs more than all statements of a request
 (docs/adr/0013). So a connection that Django closes waits here for its next use. The pool is empty until `set_size` is
-called, which only the web process does: the threads of a worker keep theirs.
+called, as web processes do when they start, and workers, for Celery closes a connection before and after each task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A web process's connections serve one request after the other, and never a broken one."""
+"""A process's connections serve one request or task after the other, and never a broken one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from django.db import ProgrammingError, connection
 
+from portal.celery import keep_connections
 from portal.database import connection_pool
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,6 +31,12 @@ def serve(request: str = "SELECT pg_backend_pid()") -> int:
 
 
 def test_the_next_request_gets_the_connection_of_the_last_one() -> None:
+    assert serve() == serve()
+
+
+def test_a_worker_keeps_the_connections_that_celery_closes_between_tasks() -> None:
+    connection_pool.set_size(0)
+    keep_connections()
     assert serve() == serve()
 
 

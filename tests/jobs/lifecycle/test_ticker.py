@@ -23,7 +23,7 @@ from django.db.models.functions import Now
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters
-from jobs.lifecycle import periodic
+from jobs.lifecycle import leases, periodic
 from jobs.lifecycle import ticker as ticker_module
 from jobs.lifecycle.ticker import BATCH, MAX_CHANGED, ChangedGangs, Ticker
 from jobs.models import Job, Learner, PeriodicTask, Worker
@@ -117,7 +117,12 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
     """A burst of jobs on a platform that is otherwise idle; without it, a worker would do BATCH a tick."""
     jobs = {factories.job(next_reconcile_at=Now()).pk for _ in range(2 * BATCH + 1)}
     held: list[str] = []
-    monkeypatch.setattr(ticker_module.reconcile, "hold", lambda lease: held.append(lease.job_id))
+
+    def take(claimed: list[leases.Lease]) -> tuple[bool, list[leases.Lease]]:
+        held.extend(lease.job_id for lease in claimed)
+        return False, []
+
+    monkeypatch.setattr(ticker_module.together, "bring_on", take)
     clusters.use(MemoryCluster([]))
     running = Ticker("test", tick_s=3600)
     running.start()

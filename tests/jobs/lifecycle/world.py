@@ -5,7 +5,7 @@ Time is the database's. It is not waited for: `elapse` moves every moment that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
-from jobs.lifecycle import cycle, cycle_lease, leases, reconcile
+from jobs.lifecycle import cycle, cycle_lease, leases, reconcile, together
 from jobs.lifecycle.facts import NODE_SILENT
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
@@ -77,8 +77,11 @@ class World:
     def tick(self, worker: str = "w1") -> int:
         """One look of a worker at everything due, and at the queue. How many jobs it looked at."""
         count, wants = reconcile_due(worker)
-        for job_id in cycle.run(request=wants):
-            reconcile.reconcile(job_id, owner=worker)
+        started = cycle.run(request=wants)
+        if len(started) == 1:
+            reconcile.reconcile(started[0], owner=worker)
+        else:
+            hold_all(leases.claim_all(started, worker))
         return count
 
     def settle(self, worker: str = "w1") -> None:
@@ -195,5 +198,11 @@ def one_pass() -> list[str]:
 def reconcile_due(worker: str = "w1") -> tuple[int, bool]:
     """What a worker's ticker does with due jobs, in this thread: (how many, whether the scheduling cycle must run)."""
     held = leases.claim_due(worker, 32)
-    wants = [reconcile.hold(lease) for lease in held]
-    return len(held), any(wants)
+    return len(held), hold_all(held)
+
+
+def hold_all(held: Sequence[leases.Lease]) -> bool:
+    """As a worker's ticker does, in this thread, however long that takes."""
+    wants_cycle, left = together.bring_on(held)
+    wants = [reconcile.hold(lease) for lease in left]
+    return wants_cycle or any(wants)

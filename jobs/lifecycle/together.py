@@ -1,0 +1,202 @@
+"""Bring jobs that are due at once as far as they can go together: read in a few statements, moved in one commit.
+
+What a job does alone it does here, too, decided and noted by the same functions, but for two things: one observation of
+the cluster serves all, and the same move of several jobs is one transaction. Whatever goes wrong, or is not
+one of these common steps, leaves the job to `reconcile.hold`, alone and under the same lease: so a job with broken or
+locked rows, or on a slow cluster, costs others nothing but this attempt. See docs/adr/0092-moves-share-a-commit.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from django.conf import settings
+
+from jobs.failpoints import fp
+from jobs.lifecycle import leases, reconcile, transitions
+from jobs.lifecycle.decision import Act, Decision, Move, decide
+from jobs.lifecycle.facts import JobObservation
+from jobs.lifecycle.leases import Lease
+from jobs.lifecycle.observation import JobRows, load_all
+from jobs.retries import database_away, rows_locked
+from jobs.states import HOLDS_GPUS
+
+logger = logging.getLogger(__name__)
+
+SHARED = 16
+"""At most so many jobs: their rows, and their tenant's, are locked until the commit."""
+QUICK_S = 0.25
+"""Calls to the cluster are made in a shared turn for so long: on a slow one, they are for several threads."""
+TURN_S = 2.0
+"""Jobs are worked on alone, one after the other, for so long; then the others are due for any worker."""
+
+Group = list[tuple[JobRows, Lease]]
+
+
+def reconcile_due(job_id: str, *, owner: str) -> bool:
+    """Bring this job as far as it can go now and, with it, others that are due, unless another worker has it: then it
+    takes part there. True if the scheduling cycle must run."""
+    lease = leases.claim(job_id, owner)
+    if lease is None:
+        return False
+    return hold_all([lease, *leases.claim_due(owner, SHARED - 1)])
+
+
+def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
+    """Bring these jobs as far as they can go now, but for those that another worker has."""
+    if len(job_ids) == 1:
+        return reconcile.reconcile(job_ids[0], owner=owner)
+    wants_cycle = False
+    for first in range(0, len(job_ids), SHARED):
+        wants_cycle |= hold_all(leases.claim_all(job_ids[first : first + SHARED], owner))
+    return wants_cycle
+
+
+def hold_all(found: Sequence[Lease]) -> bool:
+    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again."""
+    began = time.monotonic()
+    wants_cycle, left = bring_on(found)
+    for number, lease in enumerate(left):
+        if number and time.monotonic() - began > TURN_S:
+            leases.hand_back(lease)
+        else:
+            wants_cycle |= reconcile.hold(lease)
+    return wants_cycle
+
+
+def bring_on(found: Sequence[Lease]) -> tuple[bool, list[Lease]]:
+    """Work on these jobs as far as that can be shared, and release those that are done. Whether the scheduling cycle
+    must run, and the leases of those that must be worked on alone, in the order in which they came."""
+    if len(found) < 2:
+        return False, list(found)
+    turn = _Turn(found)
+    for step in range(reconcile.MAX_STEPS):
+        turn.check_leases(first=not step)
+        if not turn.pending:
+            break
+        turn.step()
+    left = {lease.job_id for lease in (*turn.left, *turn.pending.values())}
+    return turn.wants_cycle, [lease for lease in found if lease.job_id in left]
+
+
+class _Turn:
+    """One turn of several jobs. pending: those that still take part. left: those that must be worked on alone."""
+
+    def __init__(self, found: Sequence[Lease]) -> None:
+        self.pending = {lease.job_id: lease for lease in found}
+        self.left: list[Lease] = []
+        self.wants_cycle = False
+        self._acting_s = 0.0
+
+    def check_leases(self, *, first: bool) -> None:
+        """Nothing is begun here under a lease that may end soon."""
+        least_s = reconcile.CALL_S if first else settings.LUTHIER_LEASE_S / 2
+        for job, lease in list(self.pending.items()):
+            if not lease.may_act(least_s):
+                self._leave(job)
+
+    def step(self) -> None:
+        """Observe all, decide for each, then have the effects: what is the same for several, together."""
+        groups: dict[tuple[object, ...], tuple[Move, Group]] = {}
+        ends: list[tuple[Lease, Decision, int]] = []
+        for job, (rows, observation) in self._observed().items():
+            self._try([job], lambda: self._decide(rows, observation, groups, ends))  # noqa: B023  # called at once
+        for move, group in groups.values():
+            self._try([rows.job.pk for rows, _ in group], lambda: self._move(move, group))  # noqa: B023
+        self._release(ends)
+
+    def _try(self, jobs: Sequence[str], work: Callable[[], None]) -> None:
+        """If anything goes wrong, these jobs are worked on alone: that knows what to do about it."""
+        try:
+            work()
+        except Exception as error:
+            if database_away(error) and not rows_locked(error):
+                raise
+            logger.info(
+                "jobs go on alone", extra={"jobs": list(jobs), "why": f"{type(error).__name__}: {error}"}
+            )
+            for job in jobs:
+                self._leave(job)
+
+    def _leave(self, job: str) -> None:
+        if (lease := self.pending.pop(job, None)) is not None:
+            self.left.append(lease)
+
+    def _observed(self) -> dict[str, tuple[JobRows, JobObservation]]:
+        """Of each job its rows, and what the cluster shows where it may have its gang."""
+        found: dict[str, JobRows] = {}
+        self._try(list(self.pending), lambda: found.update(load_all(list(self.pending))))
+        for purged in self.pending.keys() - found.keys():
+            del self.pending[purged]
+        seen = {job: (rows, rows.observation) for job, rows in found.items()}
+        gangs: defaultdict[str, list[JobRows]] = defaultdict(list)
+        for rows in found.values():
+            if rows.attempt is not None and reconcile.may_have_gang(rows):
+                gangs[rows.attempt.cluster].append(rows)
+        for alike in gangs.values():
+            self._try([rows.job.pk for rows in alike], lambda: self._observe(alike, seen))  # noqa: B023
+        return {job: both for job, both in seen.items() if job in self.pending}
+
+    def _observe(self, alike: Sequence[JobRows], seen: dict[str, tuple[JobRows, JobObservation]]) -> None:
+        """Ask the one cluster of these jobs for all their gangs."""
+        shown = reconcile.cluster_of(alike[0]).observe([rows.observation.gang_name for rows in alike])
+        for rows in alike:
+            job = rows.job.pk
+            self._try(
+                [job],
+                lambda: seen.update({job: reconcile.noted(rows, self.pending[job], shown)}),  # noqa: B023
+            )
+
+    def _decide(
+        self,
+        rows: JobRows,
+        observation: JobObservation,
+        groups: dict[tuple[object, ...], tuple[Move, Group]],
+        ends: list[tuple[Lease, Decision, int]],
+    ) -> None:
+        """Add a job to those that make the same move or are done, or act on the cluster for it."""
+        job, lease, decision = rows.job.pk, self.pending[rows.job.pk], decide(observation)
+        if decision.move is not None:
+            if transitions.may_share(rows, decision.move):
+                key = transitions.shared_key(rows, decision.move)
+                groups.setdefault(key, (decision.move, []))[1].append((rows, lease))
+            else:
+                self._leave(job)
+            return
+        if decision.act is not Act.NONE:
+            if decision.act is Act.STOP or self._acting_s > QUICK_S:
+                self._leave(job)
+                return
+            fp(f"{decision.act}.before_cluster")
+            began = time.monotonic()
+            again = reconcile.act(rows, observation, decision, lease)
+            self._acting_s += time.monotonic() - began
+            if again:
+                return
+        if decision.note is not None:
+            transitions.note_reason(rows, lease, decision.note)
+        ends.append((lease, decision, observation.intent_gen))
+
+    def _move(self, move: Move, group: Group) -> None:
+        if len(group) == 1:
+            transitions.move(group[0][0], move, group[0][1])
+        else:
+            transitions.move_all(group, move)
+        self.wants_cycle |= move.to not in HOLDS_GPUS
+
+    def _release(self, ends: Sequence[tuple[Lease, Decision, int]]) -> None:
+        """A lease that is not released so, as its job's intent is newer or its row locked, is for working alone."""
+        fp("reconcile.before_release")
+        released = leases.release_all(
+            [(lease, decision.requeue_after_s, gen) for lease, decision, gen in ends]
+        )
+        fp("reconcile.after_release")
+        for lease, decision, _ in ends:
+            if lease.job_id in released:
+                self.wants_cycle |= decision.wants_cycle
+                self.pending.pop(lease.job_id, None)
+            else:
+                self._leave(lease.job_id)

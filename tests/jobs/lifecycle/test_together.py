@@ -1,0 +1,334 @@
+"""Jobs that are due at once are read and moved together, and each fares as it would alone: one that is broken, locked,
+taken over or newly requested costs the others nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+from jobs import clusters, failpoints, invariants
+from jobs.lifecycle import leases, observation, reconcile, together, transitions
+from jobs.lifecycle.decision import Decision, Move, decide
+from jobs.lifecycle.facts import JobObservation, Reason
+from jobs.models import Attempt, Job
+from jobs.states import EventCode, Intent, Phase, State
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
+
+COUNT = 4
+VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
+
+
+@pytest.fixture(autouse=True)
+def _on_a_machine_of_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "QUICK_S", 3600.0)
+    monkeypatch.setattr(together, "TURN_S", 3600.0)
+
+
+def life(world: World, count: int) -> list[Job]:
+    """So many jobs that each go from the queue to their end, side by side."""
+    jobs = deployed(world, count)
+    for step in (
+        lambda job: world.report(job, phase=Phase.PROCESSING),
+        world.exit,
+        world.done,
+    ):
+        for job in jobs:
+            step(job)
+        world.settle()
+    return jobs
+
+
+def deployed(world: World, count: int) -> list[Job]:
+    jobs = [world.submit() for _ in range(count)]
+    world.settle()
+    assert {state(job) for job in jobs} == {State.DEPLOYING}
+    return jobs
+
+
+def history(job: Job) -> list[tuple[Any, ...]]:
+    return [
+        (
+            *(one.n, one.code, one.from_state, one.to_state, one.attempt, one.reason, one.source),
+            sorted((key, value) for key, value in one.numbers.items() if key not in VOLATILE),
+        )
+        for one in job.events.order_by("n")
+    ]
+
+
+def claimed(jobs: Sequence[Job]) -> list[leases.Lease]:
+    """The leases of all of them, in their order."""
+    found = {lease.job_id: lease for lease in leases.claim_all([job.pk for job in jobs], "w1")}
+    return [found[job.pk] for job in jobs]
+
+
+@pytest.mark.django_db
+def test_jobs_that_go_together_have_the_history_of_one_that_goes_alone(world: World) -> None:
+    (alone,) = life(world, 1)
+    jobs = life(world, COUNT)
+
+    assert {state(job) for job in jobs} == {State.COMPLETED}
+    assert [history(job) for job in jobs] == [history(alone)] * COUNT
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+    fields = ("settled", "lease_token", "next_reconcile_at", "reason_code", "reason_message", "order_reason")
+    expected = Job.objects.filter(pk=alone.pk).values_list(*fields).get()
+    assert set(Job.objects.values_list(*fields)) == {expected}
+    assert not Job.objects.filter(started_at=None) | Job.objects.filter(finished_at=None)
+    assert not Attempt.objects.filter(processing_at=None) | Attempt.objects.filter(held=True)
+    assert not Job.objects.filter(slot_seconds__lt=0)
+
+
+@pytest.mark.django_db
+def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
+    """Reading and moving take the same statements for four jobs as for two."""
+
+    def statements(count: int) -> list[str]:
+        jobs = deployed(world, count)
+        for job in jobs:
+            world.report(job, phase=Phase.PROCESSING)
+        found = claimed(jobs)
+        with CaptureQueriesContext(connection) as seen:
+            together.hold_all(found)
+        assert {state(job) for job in jobs} == {State.PROCESSING}
+        return [query["sql"] for query in seen.captured_queries]
+
+    few, many = statements(2), statements(COUNT)
+
+    assert len(many) == len(few)
+    assert sum(sql.startswith("SAVEPOINT") for sql in many) == 2  # DOWNLOADING, then PROCESSING
+
+
+@pytest.mark.django_db
+def test_a_failing_job_costs_the_others_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+
+    def fails_on_one(seen: JobObservation) -> Decision:
+        if seen.id == jobs[1].pk:
+            raise ZeroDivisionError
+        return decide(seen)
+
+    monkeypatch.setattr(together, "decide", fails_on_one)
+    monkeypatch.setattr(reconcile, "decide", fails_on_one)
+    together.hold_all(claimed(jobs))
+
+    assert [state(job) for job in jobs] == [State.PROCESSING, State.DEPLOYING, *[State.PROCESSING] * 2]
+    assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
+
+
+def taken_over(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(lease_token="00000000-0000-4000-8000-000000000000")
+
+
+def stopping(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(state=State.STOPPING)
+
+
+def started_again(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(attempt=2)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("change", [taken_over, stopping, started_again])
+def test_nothing_of_a_shared_move_is_written_if_one_job_changed(
+    world: World, change: Callable[[Job], None]
+) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    found = claimed(jobs)
+    all_rows = observation.load_all([job.pk for job in jobs])
+    move = decide(reconcile.noted(all_rows[jobs[0].pk], found[0], world.cluster.observe())[1]).move
+    assert move is not None
+    change(jobs[-1])
+    before = [history(job) for job in jobs]
+
+    with pytest.raises(transitions.StaleJob):
+        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], move)
+
+    assert [state(job) for job in jobs[:-1]] == [State.DEPLOYING] * (COUNT - 1)
+    assert [history(job) for job in jobs] == before
+
+
+@pytest.mark.django_db
+def test_a_job_that_was_taken_over_meanwhile_holds_no_other_up(world: World) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    found = claimed(jobs)
+    taken_over(jobs[0])
+
+    together.hold_all(found)
+
+    assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+def test_a_halt_that_comes_during_the_turn_is_carried_out(world: World) -> None:
+    """Its lease is not settled away: the newer intent is seen in the same turn or makes the job due."""
+    jobs = [world.submit() for _ in range(COUNT)]
+    found = claimed(jobs)
+    asked: list[str] = []
+
+    def halt(point: str) -> None:
+        if point == "reconcile.before_release" and not asked:
+            asked.append(point)
+            world.request(jobs[0], Intent.CANCEL)
+
+    failpoints.arm(halt)
+    together.hold_all(found)
+    failpoints.arm(None)
+    world.settle()
+
+    assert asked
+    assert state(jobs[0]) == State.CANCELED
+    assert {state(job) for job in jobs[1:]} == {State.DEPLOYING}
+
+
+@pytest.mark.django_db
+def test_learners_that_run_again_say_so(world: World) -> None:
+    jobs = [world.running(max_restarts=1) for _ in range(2)]
+    for job in jobs:
+        world.exit(job, 1)
+        world.done(job)
+    world.settle()
+    world.elapse(60)
+    world.settle()
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+
+    assert {state(job) for job in jobs} == {State.PROCESSING}
+    assert all(job.events.filter(code=EventCode.LEARNER_RESTARTED).exists() for job in jobs)
+
+
+@pytest.mark.django_db
+def test_tenants_share_no_transaction_that_returns_slots(world: World) -> None:
+    """Their quotas' rows are locked in no order."""
+    other = factories.tenant("other")
+    theirs = [factories.job(of=other) for _ in range(2)]
+    jobs = [*deployed(world, 2), *theirs]
+    world.settle()
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    all_rows = observation.load_all([job.pk for job in jobs]).values()
+    reason = Reason("completed", "")
+
+    def shares(to: State) -> set[tuple[object, ...]]:
+        return {transitions.shared_key(rows, Move(to, reason)) for rows in all_rows}
+
+    assert len(shares(State.STORING)) == 1
+    assert len(shares(State.COMPLETED)) == 2
+    world.settle()
+    assert {state(job) for job in jobs} == {State.PROCESSING}
+
+
+@pytest.mark.django_db
+def test_a_busy_cluster_is_said_of_every_job(world: World) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    world.cluster.fail_next("observe", ClusterBusy("It has much to do."), times=1 + COUNT)
+
+    together.hold_all(claimed(jobs))
+
+    assert {job_of(job).reason_code for job in jobs} == {"cluster_busy"}
+    assert not Job.objects.exclude(lease_token=None)
+
+
+@pytest.mark.django_db
+def test_on_a_slow_cluster_the_others_are_due_for_any_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "QUICK_S", -1.0)
+    monkeypatch.setattr(together, "TURN_S", -1.0)
+    jobs = [world.running() for _ in range(COUNT)]
+    for job in jobs:
+        world.request(job, Intent.CANCEL)
+    Job.objects.update(fail_streak=3)
+    together.hold_all(claimed(jobs))
+
+    assert [state(job) for job in jobs] == [State.STOPPING, *[State.PROCESSING] * (COUNT - 1)]
+    assert {lease.job_id for lease in leases.claim_due("w2", 9)} >= {job.pk for job in jobs[1:]}
+    assert {job_of(job).fail_streak for job in jobs[1:]} == {3}
+
+
+@pytest.mark.django_db
+def test_a_notified_job_takes_others_that_are_due_along(world: World) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+
+    together.reconcile_due(jobs[2].pk, owner="w1")
+
+    assert {state(job) for job in jobs} == {State.PROCESSING}
+    assert not together.reconcile_due("gone", owner="w1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_row_is_not_waited_for_by_the_others() -> None:
+    """The move and the release of the others are done while one job's row is locked by another transaction."""
+    with two_nodes() as world:
+        jobs = deployed(world, COUNT)
+        for job in jobs:
+            world.report(job, phase=Phase.PROCESSING)
+        found = claimed(jobs)
+        locked, done = threading.Event(), threading.Event()
+
+        def lock() -> None:
+            with transaction.atomic():
+                Job.objects.select_for_update().get(pk=jobs[0].pk)
+                locked.set()
+                done.wait(60)
+            connection.close()
+
+        thread = threading.Thread(target=lock)
+        thread.start()
+        try:
+            assert locked.wait(60)
+            wants_cycle, left = together.bring_on(found)
+        finally:
+            done.set()
+            thread.join()
+
+        assert jobs[0].pk in {lease.job_id for lease in left}
+        assert state(jobs[0]) == State.DEPLOYING
+        assert not wants_cycle
+        for lease in left:
+            reconcile.hold(lease)
+        assert {state(job) for job in jobs} == {State.PROCESSING}
+
+
+@pytest.mark.django_db
+def test_jobs_of_two_slot_types_return_each_its_own() -> None:
+    world = World(
+        lambda clock: MemoryCluster(
+            [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "a100", 4)], clock=clock
+        )
+    )
+    clusters.use(world.cluster)
+    try:
+        world.tenant.quotas.create(gpu_type="a100", limit=4)
+        jobs = [world.submit(), world.submit(), *(world.submit(gpus=1, gpu_type="a100") for _ in range(2))]
+        world.settle()
+        assert used(world.tenant) == used(world.tenant, "a100") == 2
+        for step in (lambda job: world.report(job, phase=Phase.PROCESSING), world.exit, world.done):
+            for job in jobs:
+                step(job)
+            world.settle()
+    finally:
+        clusters.use(None)
+
+    assert {state(job) for job in jobs} == {State.COMPLETED}
+    assert used(world.tenant) == used(world.tenant, "a100") == 0
+    assert invariants.violations() == []
