@@ -26,7 +26,7 @@ PREEMPTED, RECLAIMED = "preempted", "reclaimed"
 STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
 CLEARINGS = 8
-"""Gangs of one type for which a plan looks in vain for nodes to clear, before it looks no more."""
+"""Gangs of one type for which a plan looks for nodes to clear; the others come when these have started."""
 TRIES = 4
 """Sizes of jobs of one tenant and type for which a plan looks in vain for what to reclaim, before it looks no more."""
 
@@ -76,7 +76,7 @@ class Preemption:
         self._borrowed = borrowed(orders.draft.snapshot)
         self._beyond = Beyond(orders, self._borrowed)
         self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
-        self._uncleared: Counter[str] = Counter()
+        self._cleared_for: Counter[str] = Counter()
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
         self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
         """By type and class, those of _cheapest of lower classes."""
@@ -149,8 +149,9 @@ class Preemption:
         """Choose again what leaves, where these victims do not suffice: of borrowers any runs, while they keep
         their limits, then also runs that start again elsewhere."""
         cohort, slot_type = supply.account.cohort, supply.slot_type
-        if cohort is None or self._uncleared[slot_type] >= CLEARINGS:
+        if cohort is None or self._cleared_for[slot_type] >= CLEARINGS:
             return victims
+        self._cleared_for[slot_type] += 1
         mates = self._ledger.mates(cohort, slot_type)
         for run in victims:
             made.with_again(run)
@@ -168,7 +169,6 @@ class Preemption:
                 return victims
             for run in victims:
                 made.with_again(run)
-        self._uncleared[slot_type] += 1
         return []
 
     def _cleared(self, order: Sequence[Running], made: RoomMade, leaving: Leaving) -> list[Running]:
