@@ -240,6 +240,9 @@ class LearnerConsumer:
         except DatabaseError as error:
             logger.warning("offer failed: no database", extra={"error": str(error)[:200]})
             self.end(CloseConnection(CloseCode.TRY_LATER, "The database is not responding; try again."))
+        except Exception:  # without an answer or an end the learner would wait for ever
+            logger.exception("offer failed", extra={"job": self.grant.job_id, "key": frame.key})
+            self.end(CloseConnection(CloseCode.TRY_LATER, "The offer failed at the server; try again."))
         finally:
             self._offered -= 1
             self._room.set()

@@ -232,6 +232,23 @@ def test_offers_are_read_no_faster_than_they_are_answered(job: Job, monkeypatch:
     assert answered == [str(n) for n in range(1, 51)]
 
 
+def test_an_offer_that_fails_ends_the_connection_so_that_it_is_made_again(
+    server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> wire.Ckpt:
+        raise WireError("header: 67863 bytes, at most 65535 fit")
+
+    monkeypatch.setattr(learner_consumer.checkpoints, "offer", fail)
+
+    async def scenario() -> tuple[int, str]:
+        async with await greeted(server, job) as socket:
+            await socket.send(encode(wire.Ckpt("step-7")))
+            return await closed_with(socket)
+
+    assert run(scenario()) == (wire.CloseCode.TRY_LATER, "The offer failed at the server; try again.")
+    assert "67863 bytes" in caplog.text
+
+
 def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
     text = json.dumps(header).encode()
     return struct.pack(">BH", kind, len(text)) + text + payload
