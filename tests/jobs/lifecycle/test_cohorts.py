@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -94,6 +95,50 @@ def test_what_is_borrowed_comes_back_with_the_borrowers_work_saved_and_is_borrow
     await_state(world, lenders, State.COMPLETED)
     await_state(world, borrower, State.DEPLOYING, State.DOWNLOADING, State.PROCESSING)
     assert job_of(borrower).attempts.latest("n").resume_from is not None
+    assert invariants.violations() == []
+
+
+@pytest.mark.django_db
+def test_a_covered_run_in_the_way_of_a_lenders_job_saves_and_starts_again_elsewhere(
+    world: World, bob: User
+) -> None:
+    """Two of red and one of bob lie on node-a, one of red and two of bob on node-b, and alice asks for a whole node:
+    red borrows two slots, which lets neither node go free."""
+    Quota.objects.filter(tenant__memberships__user=bob).update(limit=3)
+    red = factories.member(factories.tenant(quotas={"cpu": 1}, cohort="lab"), "rosa")
+    of_red = partial(factories.job, owner=red, of=red.memberships.get().tenant)
+    of_blue = partial(of_bob, bob)
+    begun = []
+    for make, name in [(of_red, "r1"), (of_red, "r2"), (of_blue, "b1"), (of_blue, "filler"),
+                       (of_red, "r3"), (of_blue, "b2"), (of_blue, "b3")]:  # fmt: skip
+        begun.append(make(name=name))
+        run(world, begun[-1])
+    assert [job.attempts.get().nodes for job in begun] == [["node-a"]] * 4 + [["node-b"]] * 3
+    filler = begun.pop(3)
+    world.exit(filler)
+    world.done(filler)
+    await_state(world, filler, State.COMPLETED)
+
+    world.elapse(30)  # past their leases
+    whole_node = world.submit(slots=4, name="whole-node")
+    world.settle()
+    reasons = {job.name: job_of(job).stop_reason for job in begun}
+    leaving = [job for job in begun if reasons[job.name]]
+    moved = [job for job in begun if reasons[job.name] == StopReason.MOVED]
+    assert {job.tenant_id for job in moved} == {bob.memberships.get().tenant_id}
+    assert [reasons[job.name] for job in leaving if job not in moved] == [StopReason.RECLAIMED] * 2
+    for job in leaving:
+        world.save(job, 70)
+        world.exit(job, halted=True)
+        world.done(job)
+    for job in (whole_node, *moved):
+        await_state(world, job, State.DEPLOYING, State.DOWNLOADING, State.PROCESSING)
+    for job in moved:
+        row = job_of(job)
+        assert (row.attempt, row.restarts_used) == (2, 0)
+        event = row.events.filter(to_state=State.QUEUED).latest("n")
+        assert event.reason == StopReason.MOVED
+        assert "a larger job needed its place" in event.message
     assert invariants.violations() == []
 
 
