@@ -25,7 +25,7 @@ class PortalConfig(AppConfig):
 def connections_without_tls(**options: Any) -> list[checks.CheckMessage]:
     """For `manage.py check --deploy`: each address of another host that is reached without TLS."""
     found = plain_connections(settings.ENV, os.environ)
-    return [checks.Warning(text, id="portal.W001") for text in found]
+    return [checks.Info(text, id="portal.I001") for text in found]
 
 
 def start_reporting(dsn: str | None) -> bool:

@@ -60,6 +60,10 @@ OFFERS_WAITING = 4
 beyond them the server stops reading, too."""
 
 
+REFUSALS = frozenset({CloseCode.BAD_FRAME, CloseCode.UNAUTHORIZED, CloseCode.FORBIDDEN})
+"""Codes with which a connection is closed because of what its client did or is."""
+
+
 class CloseConnection(Exception):
     """The server closes the connection, with a code and the reason."""
 
@@ -126,6 +130,10 @@ class LearnerConsumer:
                 task.cancel()
 
     async def _close(self, end: CloseConnection) -> None:
+        if end.code in REFUSALS:
+            client = self.scope.get("client")
+            where = {"job": self.grant.job_id if self.grant else "", "address": client[0] if client else ""}
+            logger.warning("learner refused", extra=where | {"code": int(end.code), "why": str(end)[:200]})
         try:
             await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
         except (OSError, RuntimeError):

@@ -283,10 +283,7 @@ SECURE_REDIRECT_EXEMPT = [
 ]  # for programs beside it, past the proxy that ends TLS
 if LUTHIER_INGEST_URL.startswith("ws://"):
     SECURE_REDIRECT_EXEMPT.append(r"^agent/v1/")  # and for learners that come this way
-# Of proxies that are named, portal.asgi reads it; where none is, the proxy has to replace what clients send.
-SECURE_PROXY_SSL_HEADER = (
-    ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS and not LUTHIER_TRUSTED_PROXIES else None
-)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = (

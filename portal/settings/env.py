@@ -84,7 +84,7 @@ class Environment:
     # apart by spaces; ways of signing in at the provider (acr) of which it has to confirm one; none = any
     luthier_oidc_acr: Annotated[tuple[str, ...], values.words] = ()
     # seconds since the person proved who they are at the provider, which asks them again then; none = it decides
-    luthier_oidc_max_age_s: Annotated[int | None, values.whole_number(0)] = None
+    luthier_oidc_max_age_s: Annotated[int | None, values.whole_number(60)] = None
     # the claim with the groups of a person, which a mapping turns into roles
     luthier_oidc_groups_claim: Annotated[str, values.label] = "groups"
     # an identity whose e-mail address the provider has verified signs in as the user who has this address

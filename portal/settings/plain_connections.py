@@ -27,10 +27,10 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
             "LUTHIER_PUBLIC_URL", environment.luthier_public_url, "http", "use https://", environment
         ),
         *_by_scheme("LUTHIER_INGEST_URL", environment.luthier_ingest_url, "ws", "use wss://", environment),
-        *_by_scheme(
-            "AWS_ENDPOINT_URL", variables.get("AWS_ENDPOINT_URL"), "http", "use https://", environment
-        ),
+        *_by_scheme("SENTRY_DSN", environment.sentry_dsn, "http", "use https://", environment),
     ]
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        found += _by_scheme(name, variables.get(name), "http", "use https://", environment)
     email = environment.email_url
     if email and not urlsplit(email).username:  # with one, TLS is started before it is sent
         found += _by_scheme("EMAIL_URL", email, "smtp", "use smtps://", environment)
@@ -56,7 +56,10 @@ def _database(environment: Environment) -> Iterator[str]:
 def _by_scheme(
     name: str, url: str | None, scheme: str, remedy: str, environment: Environment
 ) -> Iterator[str]:
-    parts = urlsplit(url or "")
+    try:
+        parts = urlsplit(url or "")
+    except ValueError:
+        return  # of the store's, which says itself what is wrong
     if parts.scheme == scheme and not _is_private(parts.hostname or "", environment):
         yield f"{name}: {parts.hostname} is reached without TLS: {remedy}."
 

@@ -54,34 +54,6 @@ def test_the_application_trusts_whom_its_setting_names(trusted: str, address: st
     assert done.stdout.strip() == address, done.stderr
 
 
-PROTOCOL = """
-import asyncio, django
-from django.conf import settings
-from portal import asgi
-
-async def seen(scope, receive, send):
-    from django.core.handlers.asgi import ASGIRequest
-    print(ASGIRequest(scope | {"path": "/", "method": "GET", "query_string": b""}, None).is_secure())
-
-asgi.application.app = seen
-for peer in ("10.0.0.9", "6.6.6.6"):
-    scope = {"type": "http", "scheme": "http", "client": (peer, 5), "headers": [(b"x-forwarded-proto", b"https")]}
-    asyncio.run(asgi.application(scope, None, None))
-"""
-
-
-def test_that_a_request_came_by_tls_is_believed_of_named_proxies_alone() -> None:
-    env = os.environ | {
-        "DJANGO_SETTINGS_MODULE": "portal.settings.test",
-        "LUTHIER_TRUSTED_PROXIES": "10.0.0.9",
-        "LUTHIER_PUBLIC_URL": "https://luthier.example",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROTOCOL], env=env, capture_output=True, text=True, timeout=100
-    )
-    assert done.stdout.split() == ["True", "False"], done.stderr
-
-
 def test_networks_are_read_and_a_host_name_is_refused() -> None:
     assert values.networks("10.0.0.5, fd00::/8") == (ip_network("10.0.0.5"), ip_network("fd00::/8"))
     with pytest.raises(ValueError, match=r"'proxy\.example' is no address"):

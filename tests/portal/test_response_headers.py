@@ -116,8 +116,6 @@ def test_the_theme_is_a_cookie_like_the_others(settings: LazySettings) -> None:
         assert (cookie["secure"], cookie["path"], cookie["domain"]) == (True, "/", ""), theme
     browser.cookies["__Host-theme"] = "light"
     assert 'data-theme="light"' in browser.get("/me").content.decode()
-    script = (ROOT / "static" / "src" / "ts" / "theme.ts").read_text()
-    assert 'location.protocol === "https:" ? ["__Host-", "; Secure"]' in script
 
 
 @pytest.mark.django_db
