@@ -121,7 +121,7 @@ STATE_EXAMPLE = {
     "passkeys": [PASSKEY_EXAMPLE],
     "recovery_codes_left": 9,
 }
-CODES_EXAMPLE = {"recovery_codes": ["k3f9-2m7q-x4ta-9w1z-7ehc-0prd"]}
+CODES_EXAMPLE = {"recovery_codes": ["k3f9-2m7q-x4ta-9w1z-7ehc-0prd-5m8v"]}
 
 
 def _to_own(call: Call) -> None:

@@ -87,8 +87,8 @@ USER_EXAMPLE = {
 }
 INVITED_EXAMPLE = USER_EXAMPLE | {
     "tenants": [],
-    "one_time_password": "once-3f9k-2m7q-x4ta-9zre",
-    "link": "https://luthier.example.org/welcome#erin/once-3f9k-2m7q-x4ta-9zre",
+    "one_time_password": "once-3f9k-2m7q-x4ta-9zre-7h2d-k8vp-w5xc",
+    "link": "https://luthier.example.org/welcome#erin/once-3f9k-2m7q-x4ta-9zre-7h2d-k8vp-w5xc",
     "expires_at": "2026-11-24T09:00:00.000Z",
 }
 SHOWN_ONCE = ("one_time_password", "link")

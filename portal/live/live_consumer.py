@@ -34,6 +34,8 @@ NOT_FOUND = "There is no such channel, or you cannot see it."
 
 REFUSALS = frozenset({CloseCode.BAD_FRAME, CloseCode.UNAUTHORIZED, CloseCode.FORBIDDEN})
 """Codes with which a socket is closed because of what its client did or is."""
+REFUSALS_LOGGED = 20
+"""Of one socket: no client fills the log, which would lose what others did."""
 
 _sockets: Counter[int] = Counter()
 
@@ -46,6 +48,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.viewer: Viewer | None = None
         self.user: User | None = None
+        self.name = ""  # of who it was opened by, when the session has ended, too
+        self.refusals = 0
         self.counted_for: int | None = None
         self.tasks: list[asyncio.Task[None]] = []
         try:
@@ -73,7 +77,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.user is None:
             await self.close(CloseCode.UNAUTHORIZED, "Sign in, or send a valid token.")
             return
-        self.counted_for = self.user.pk
+        self.counted_for, self.name = self.user.pk, self.user.get_username()
         _sockets[self.user.pk] += 1
         if _sockets[self.user.pk] > SOCKETS_MAX:
             await self.close(CloseCode.TRY_LATER, f"You have {SOCKETS_MAX} sockets open, the most allowed.")
@@ -83,13 +87,18 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def close(self, code: int | bool | None = None, reason: str | None = None) -> None:
         if code in REFUSALS or (code == CloseCode.TRY_LATER and self.user):  # without: the database is away
-            self._log_refusal("socket refused", code=int(code or 0), why=reason)
+            over = code == CloseCode.UNAUTHORIZED and self.name
+            self._log_refusal(
+                "socket's session ended" if over else "socket refused", code=int(code or 0), why=reason
+            )
         await super().close(code, reason)
 
     def _log_refusal(self, what: str, **fields: object) -> None:
+        self.refusals += 1
+        if self.refusals > REFUSALS_LOGGED:
+            return
         client = self.scope.get("client")
-        who = self.user.get_username() if self.user else ""
-        logger.warning(what, extra=fields | {"user": who, "address": client[0] if client else ""})
+        logger.warning(what, extra=fields | {"user": self.name, "address": client[0] if client else ""})
 
     async def _end(self) -> None:
         tasks, self.tasks = self.tasks, []

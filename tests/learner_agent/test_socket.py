@@ -105,13 +105,17 @@ def job(server: AgentServer) -> Job:
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", "lsec_" + "x" * 5000])
-def test_without_a_known_secret_the_socket_is_closed(server: AgentServer, secret: str | None) -> None:
+def test_without_a_known_secret_the_socket_is_closed_and_that_is_logged(
+    server: AgentServer, secret: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> tuple[int, str]:
         return await closed_with(await dial(server, secret))
 
     code, reason = run(scenario())
     assert code == wire.CloseCode.UNAUTHORIZED
     assert "secret" in reason
+    (refused,) = [each for each in caplog.records if each.getMessage() == "learner refused"]
+    assert (vars(refused)["code"], vars(refused)["address"]) == (4401, "127.0.0.1")
 
 
 @pytest.mark.parametrize("field", ["job", "attempt", "rank"])

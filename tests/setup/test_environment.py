@@ -404,6 +404,7 @@ def test_production_settings_pass_djangos_deployment_checks(tmp_path: Path) -> N
         "LUTHIER_PUBLIC_URL": "https://luthier.example.org",
         "LUTHIER_DATA": str(tmp_path),
         "SECRET_KEY": "k3y-" + "abcdefghijklmnopqrstuvwxyz0123456789-_ABCDEFGHIJKLMNOP",
+        "REDIS_URL": "redis://broker.example:6379/0",  # without TLS, which is said and no failure
     }
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "DATABASE_URL")}
     command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
@@ -411,6 +412,7 @@ def test_production_settings_pass_djangos_deployment_checks(tmp_path: Path) -> N
         command, cwd=ROOT, env=kept | production, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "portal.I001" in ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,28 @@ PLAIN = {
     "luthier_public_url": "http://luthier.example",
     "luthier_ingest_url": "ws://luthier.example",
     "email_url": "smtp://mail.example:25",
+    "sentry_dsn": "http://key@sentry.example/1",
 }
 
 
 def found(store: str = "", **given: object) -> list[str]:
-    return plain_connections(Environment(**given), {"AWS_ENDPOINT_URL": store})  # type: ignore[arg-type]
+    stores = {"AWS_ENDPOINT_URL": store, "AWS_ENDPOINT_URL_S3": store}
+    return plain_connections(Environment(**given), stores)  # type: ignore[arg-type]
 
 
 def test_each_address_without_tls_is_named_with_its_remedy_and_no_password() -> None:
     said = found("http://s3.example:9000", **PLAIN)
     names = [text.partition(":")[0] for text in said]
     assert names == [
-        "DATABASE_URL", "REDIS_URL", "LUTHIER_PUBLIC_URL", "LUTHIER_INGEST_URL", "AWS_ENDPOINT_URL", "EMAIL_URL"
+        "DATABASE_URL", "REDIS_URL", "LUTHIER_PUBLIC_URL", "LUTHIER_INGEST_URL", "SENTRY_DSN",
+        "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "EMAIL_URL",
     ]  # fmt: skip
     assert all(re.search(r": (use|add) .+LUTHIER_PRIVATE_HOSTS", text) for text in said), said
     assert "geheim" not in "".join(said)
+
+
+def test_an_address_of_the_store_that_is_none_is_not_judged_here() -> None:
+    assert found("http://[::1") == []
 
 
 @pytest.mark.parametrize(

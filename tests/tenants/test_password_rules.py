@@ -49,7 +49,15 @@ def test_what_is_common_or_made_of_it_is_refused(password: str) -> None:
 
 @pytest.mark.parametrize(
     "password",
-    ["829471650328", "four unlike words here", "zzxk-qv83-plmw", "ÄÖÜ ßtraße ñandú", factories.PASSWORD],
+    [
+        "829471650328",
+        "ab8374983749238",
+        "NewPassword123!",
+        "four unlike words here",
+        "zzxk-qv83-plmw",
+        "ÄÖÜ ßtraße ñandú",
+        factories.PASSWORD,
+    ],
 )
 def test_no_kind_of_character_is_required_and_long_ones_pass(password: str) -> None:
     assert refused(password) == []

@@ -23,6 +23,7 @@ from portal.live import viewer as viewers
 from portal.live import viewer_hub as hubs
 from portal.live.frames import FrameBatch, ReadRequest
 from portal.live.identity import Credentials
+from portal.live.live_consumer import REFUSALS_LOGGED
 from portal.live.protocol import Topic
 from portal.live.read_logs import LogSource
 from portal.live.sources import SOURCES
@@ -697,3 +698,14 @@ async def test_what_a_socket_refuses_is_logged_with_who_and_from_where(
     ]
     assert [vars(each).get("channel") or vars(each)["code"] for each in seen] == [f"job:{job.pk}", 4401, 4400]
     assert all("address" in vars(each) for each in seen)
+
+
+async def test_one_socket_does_not_fill_the_log_with_what_it_is_refused(
+    job: Job, bob: User, socket_of: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    socket = await socket_of(bob)
+    for n in range(REFUSALS_LOGGED + 5):
+        await socket.sub(f"job:{n:012}")
+        assert (await socket.next(ch=f"job:{n:012}"))["error"]["code"] == "not_found"
+    seen = [each for each in caplog.records if each.getMessage() == "channel refused"]
+    assert len(seen) == REFUSALS_LOGGED
