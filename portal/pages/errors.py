@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -49,7 +48,7 @@ def error_page(request: HttpRequest, status: int, **facts: Any) -> HttpResponse:
     """The page of one status; the theme is the cookie's. facts: what its template shows beside the text."""
     title, text = facts.pop("texts", None) or TEXTS[status]
     context = {
-        "theme": request.COOKIES.get(settings.THEME_COOKIE_NAME, ""),
+        "theme": request.COOKIES.get("theme", ""),
         "status": status,
         "title": title,
         "text": text,

@@ -68,13 +68,9 @@ def appearance(request: HttpRequest) -> HttpResponse:
         messages.error(request, "Choose system, light or dark.")
         return answer
     if theme:
-        answer.set_cookie(
-            settings.THEME_COOKIE_NAME, theme, max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS
-        )
+        answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
     else:
-        answer.set_cookie(
-            settings.THEME_COOKIE_NAME, "", max_age=0, samesite="Lax", secure=settings.HTTPS
-        )  # not delete_cookie, which would not mark it Secure
+        answer.delete_cookie("theme", samesite="Lax")
     preference_set(user, "shortcuts", request.POST.get("shortcuts") == "on")
     messages.success(request, "Saved.")
     return answer

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from examples import catalog
 from jobs import services
-from jobs.errors import CheckpointNotFound, JobError, JobNotFound, TooManySubmissions
+from jobs.errors import CheckpointNotFound, JobError, JobNotFound
 from jobs.models import Checkpoint, Job
 from jobs.selectors import cluster, installation
 from jobs.selectors.jobs import job_get
@@ -27,7 +27,7 @@ from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS, TOPOLOGIES
 from jobs.states import State
-from portal import budgets, submissions
+from portal import submissions
 from portal.pages.form_once import once, say
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
@@ -210,8 +210,4 @@ def _page(
         "error": error.message if error else "",
         "errors": details.get("errors", []),
     }
-    response = render(request, "jobs/new.html", context, status=422 if error else 200)
-    if isinstance(error, TooManySubmissions):
-        response.status_code = 429
-        response["Retry-After"] = str(budgets.WINDOW_S)
-    return response
+    return render(request, "jobs/new.html", context, status=422 if error else 200)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
@@ -17,7 +16,7 @@ from tenants.roles import Permission
 def shell(request: HttpRequest) -> dict[str, Any]:
     """Context for templates/base.html; queries run only if the template looks."""
     return {
-        "theme": request.COOKIES.get(settings.THEME_COOKIE_NAME, ""),
+        "theme": request.COOKIES.get("theme", ""),
         "my_memberships": SimpleLazyObject(lambda: _memberships(request)),
         "platform_admin": access.is_platform_admin(request.user) if hasattr(request, "user") else False,
         "shortcuts_on": SimpleLazyObject(lambda: _shortcuts(request)),

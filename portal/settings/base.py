@@ -297,7 +297,6 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 COOKIE_PREFIX = "__Host-" if HTTPS else ""
 SESSION_COOKIE_NAME = f"{COOKIE_PREFIX}luthier"
 CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}csrftoken"
-THEME_COOKIE_NAME = f"{COOKIE_PREFIX}theme"
 MESSAGE_STORAGE = "portal.pages.message_storage.MessageStorage"
 SESSION_COOKIE_AGE = 14 * 24 * 3600  # seconds
 LUTHIER_SESSION_IDLE_DAYS = ENV.luthier_session_idle_days

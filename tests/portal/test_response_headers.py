@@ -32,8 +32,7 @@ answer = Client(headers={"Host": "luthier.example.org"}).get("/login", secure=Tr
 api = Client(headers={"Host": "luthier.example.org", "Authorization": "Bearer lut_x"}).get("/api/v1/me")
 csrf = answer.cookies[settings.CSRF_COOKIE_NAME]
 print(json.dumps({
-    "names": [settings.SESSION_COOKIE_NAME, settings.CSRF_COOKIE_NAME, MessageCookie.cookie_name,
-              settings.THEME_COOKIE_NAME],
+    "names": [settings.SESSION_COOKIE_NAME, settings.CSRF_COOKIE_NAME, MessageCookie.cookie_name],
     "set": list(answer.cookies),
     "csrf": [csrf["secure"], csrf["samesite"], csrf["path"], csrf["domain"]],
     "session": [settings.SESSION_COOKIE_SECURE, settings.SESSION_COOKIE_SAMESITE, settings.SESSION_COOKIE_PATH,
@@ -104,18 +103,6 @@ def test_over_https_no_cookie_is_another_hosts_and_nothing_goes_without_tls(tmp_
     assert "includeSubDomains" in seen["hsts"]
     assert seen["plain"] == "https://luthier.example.org/login"
     assert seen["api"] == [403, "https_required"], "not redirected: a token was sent in the clear"
-
-
-@pytest.mark.django_db
-def test_the_theme_is_a_cookie_like_the_others(settings: LazySettings) -> None:
-    settings.HTTPS, settings.THEME_COOKIE_NAME = True, "__Host-theme"
-    browser = Client()
-    browser.force_login(factories.user())
-    for theme in ("dark", ""):
-        cookie = browser.post("/me/appearance", {"theme": theme}).cookies["__Host-theme"]
-        assert (cookie["secure"], cookie["path"], cookie["domain"]) == (True, "/", ""), theme
-    browser.cookies["__Host-theme"] = "light"
-    assert 'data-theme="light"' in browser.get("/me").content.decode()
 
 
 @pytest.mark.django_db

@@ -1,10 +1,8 @@
 // Runs before the first paint (a plain script in <head>): the chosen theme, or the system's; and whether the page is laid
 // out for its scripts, so that nothing moves when they start. If one cannot be loaded, it is laid out as without scripts.
-import { chosenTheme } from "../ts/theme-cookie";
-
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const apply = (): void => {
-  const chosen = chosenTheme(document.cookie, location.protocol); // a choice since the page was loaded counts
+  const chosen = /(?:^|; )theme=(light|dark)/.exec(document.cookie)?.[1]; // a choice since the page was loaded counts
   document.documentElement.dataset.theme = chosen ?? (dark.matches ? "dark" : "light");
 };
 apply();

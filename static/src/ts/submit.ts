@@ -71,14 +71,13 @@ async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Pr
   }
 }
 
-/** A page with the form and what is wrong (200, 422, 429), an error page, or lines of text. */
+/** A page with the form and what is wrong (200, 422), an error page, or lines of text. */
 async function refusal(answer: Response): Promise<Outcome> {
   const text = await answer.text();
   if (!answer.headers.get("Content-Type")?.startsWith("text/html")) return { problem: text || words.unexpected };
   const page = new DOMParser().parseFromString(text, "text/html");
   const said = (selector: string): string => page.querySelector(selector)?.textContent?.trim().replace(/\s+/g, " ") ?? "";
-  const isForm = answer.ok || answer.status === 422 || (answer.status === 429 && said("main [role=alert]") !== "");
-  if (isForm) return { page, problem: said("main [role=alert]") };
+  if (answer.ok || answer.status === 422) return { page, problem: said("main [role=alert]") };
   return { problem: `${said("main h1").replace(/\.?$/, ".")} ${said("main p")}`.trim() };
 }
 
