@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from django.conf import settings
+from django.db import connection
 
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, reconcile, transitions
@@ -60,11 +62,32 @@ def hold_all(found: Sequence[Lease]) -> bool:
     began = time.monotonic()
     wants_cycle, left = bring_on(found)
     for number, lease in enumerate(left):
-        if number and time.monotonic() - began > TURN_S:
-            leases.hand_back(lease)
-        else:
-            wants_cycle |= reconcile.hold(lease)
+        try:
+            if number and time.monotonic() - began > TURN_S:
+                leases.hand_back(lease)
+            else:
+                wants_cycle |= reconcile.hold(lease)
+        except Exception as error:
+            if _is_outage(error):
+                hand_back(left[number + 1 :])
+                raise
+            logger.exception("a job's turn failed", extra={"job": lease.job_id})
     return wants_cycle
+
+
+def hand_back(unused: Iterable[Lease]) -> None:
+    """Release these leases if the database can be reached: it may be but one connection that broke. Where it cannot,
+    they end by themselves."""
+    with suppress(Exception):
+        if not connection.in_atomic_block:  # that would end the caller's
+            connection.close_if_unusable_or_obsolete()
+        for lease in unused:
+            leases.hand_back(lease)
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether the other jobs would fail, too. A locked row is one job's."""
+    return database_away(error) and not rows_locked(error)
 
 
 def bring_on(found: Sequence[Lease]) -> tuple[bool, list[Lease]]:
@@ -73,11 +96,15 @@ def bring_on(found: Sequence[Lease]) -> tuple[bool, list[Lease]]:
     if len(found) < 2:
         return False, list(found)
     turn = _Turn(found)
-    for step in range(reconcile.MAX_STEPS):
-        turn.check_leases(first=not step)
-        if not turn.pending:
-            break
-        turn.step()
+    try:
+        for step in range(reconcile.MAX_STEPS):
+            turn.check_leases(first=not step)
+            if not turn.pending:
+                break
+            turn.step()
+    except Exception:
+        hand_back([*turn.left, *turn.pending.values()])
+        raise
     left = {lease.job_id for lease in (*turn.left, *turn.pending.values())}
     return turn.wants_cycle, [lease for lease in found if lease.job_id in left]
 
@@ -106,14 +133,14 @@ class _Turn:
             self._try([job], lambda: self._decide(rows, observation, groups, ends))  # noqa: B023  # called at once
         for move, group in groups.values():
             self._try([rows.job.pk for rows, _ in group], lambda: self._move(move, group))  # noqa: B023
-        self._release(ends)
+        self._try([lease.job_id for lease, _, _ in ends], lambda: self._release(ends))
 
     def _try(self, jobs: Sequence[str], work: Callable[[], None]) -> None:
         """If anything goes wrong, these jobs are worked on alone: that knows what to do about it."""
         try:
             work()
         except Exception as error:
-            if database_away(error) and not rows_locked(error):
+            if _is_outage(error):
                 raise
             logger.info(
                 "jobs go on alone", extra={"jobs": list(jobs), "why": f"{type(error).__name__}: {error}"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -21,7 +21,7 @@ from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
 from jobs.states import EventCode, Intent, Phase, State
 from tests import factories
-from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
+from tests.jobs.lifecycle.world import World, hold_all, job_of, state, two_nodes, used
 
 COUNT = 4
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
@@ -124,6 +124,84 @@ def test_a_failing_job_costs_the_others_nothing(world: World, monkeypatch: pytes
 
     assert [state(job) for job in jobs] == [State.PROCESSING, State.DEPLOYING, *[State.PROCESSING] * 2]
     assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
+
+
+def unreadable(job: Job, **fields: object) -> None:
+    """As a later version, or a hand, may leave a row: no worker of this version can make an observation of it."""
+    Job.objects.filter(pk=job.pk).update(order_reason="of_a_later_version", **fields)
+    with pytest.raises(ValueError):
+        observation.load(job.pk)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+def test_a_job_whose_row_cannot_be_read_is_backed_off_and_the_others_get_on(
+    world: World, hold: Callable[[Sequence[leases.Lease]], bool]
+) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    unreadable(jobs[0], fail_streak=reconcile.PERSISTENT_AFTER - 1)
+
+    hold(claimed(jobs))
+
+    assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+    assert not Job.objects.exclude(lease_token=None)
+    assert job_of(jobs[0]).fail_streak == reconcile.PERSISTENT_AFTER
+    assert jobs[0].events.get(reason="reconcile_failing").attempt == 1
+    assert jobs[0].pk not in {lease.job_id for lease in leases.claim_due("w2", 9)}
+
+
+@pytest.mark.django_db
+def test_an_error_in_one_jobs_turn_costs_the_others_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that `hold` does not catch."""
+    jobs = [world.submit() for _ in range(COUNT)]
+    unreadable(jobs[0])
+    monkeypatch.setattr(leases, "release_later", lambda *_: 1 / 0)
+
+    together.hold_all(claimed(jobs))
+
+    assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+def test_a_connection_that_breaks_leaves_the_others_due_for_any_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    unreadable(jobs[0])
+
+    def breaks(*_: object) -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    found = claimed(jobs)
+    with monkeypatch.context() as broken:
+        broken.setattr(leases, "release_later", breaks)
+        with pytest.raises(OperationalError):
+            together.hold_all(found)
+    assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
+
+    found = claimed(jobs[1:])
+    with monkeypatch.context() as broken:
+        broken.setattr(together, "load_all", breaks)
+        with pytest.raises(OperationalError):
+            together.hold_all(found)
+    assert {lease.job_id for lease in leases.claim_due("w2", 9)} == {job.pk for job in jobs[1:]}
+
+
+@pytest.mark.django_db
+def test_an_error_at_the_release_leaves_the_jobs_to_be_held_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    monkeypatch.setattr(leases, "release_all", lambda *_: 1 / 0)
+
+    together.hold_all(claimed(jobs))
+
+    assert not Job.objects.exclude(lease_token=None)
+    assert {job_of(job).fail_streak for job in jobs} == {0}
 
 
 def taken_over(job: Job) -> None:
