@@ -71,7 +71,8 @@ class Ticker(threading.Thread):
         """Of this work, what has not ended."""
         self._pending_lock = threading.Lock()
         self._together = 0
-        """Jobs of batches that have not ended: a lease that waits for long for a thread would end before its turn."""
+        """Jobs of batches whose shared turn has not ended: a lease that waits for long for a thread would end before
+        its turn. Those that go on alone are work of their own, and the scheduling cycle holds none of them."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
@@ -103,7 +104,7 @@ class Ticker(threading.Thread):
             self._left_more = len(claimed) == wanted
             if claimed:
                 self._count_together(len(claimed))
-                self._submit(lambda: self._hold_all(claimed), lambda: self._count_together(-len(claimed)))
+                self._submit(lambda: self._hold_all(claimed))
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
@@ -142,18 +143,28 @@ class Ticker(threading.Thread):
 
     def _hold_all(self, claimed: Sequence[leases.Lease]) -> None:
         """What cannot be shared is for all threads, as each may wait for the cluster; at the end, for this one."""
-        wants_cycle, left = together.bring_on(claimed)
-        for lease in left:
-            if len(left) == 1 or self._over.is_set():
-                wants_cycle |= reconcile.hold(lease)
-            else:
-                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
-        if wants_cycle:
+        if self._share(claimed):
             run_cycle(request=True)
+
+    def _share(self, claimed: Sequence[leases.Lease]) -> bool:
+        """True if the scheduling cycle must run. More may be claimed while it does."""
+        try:
+            wants_cycle, left = together.bring_on(claimed)
+            for lease in left:
+                if len(left) == 1 or self._over.is_set():
+                    wants_cycle |= reconcile.hold(lease)
+                else:
+                    self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
+        finally:
+            self._count_together(-len(claimed))
+        return wants_cycle
 
     def _count_together(self, more: int) -> None:
         with self._pending_lock:
             self._together += more
+            idle = self._pending < THREADS
+        if more < 0 and idle and self._left_more:
+            self._woken.set()
 
     def _hold(self, lease: leases.Lease) -> None:
         if reconcile.hold(lease):

@@ -133,6 +133,36 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         clusters.use(None)
 
 
+def test_while_threads_run_the_scheduling_cycle_the_worker_takes_up_more(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every batch has one run that lasts: with the jobs of two of them counted until then, none would be claimed."""
+    jobs = {factories.job(next_reconcile_at=Now()).pk for _ in range(3 * BATCH)}
+    held: list[str] = []
+    end = threading.Event()
+
+    def take(claimed: list[leases.Lease]) -> tuple[bool, list[leases.Lease]]:
+        held.extend(lease.job_id for lease in claimed)
+        return True, []
+
+    def lasts(*, request: bool) -> None:
+        assert end.wait(60)
+
+    monkeypatch.setattr(ticker_module.together, "bring_on", take)
+    monkeypatch.setattr(ticker_module, "run_cycle", lasts)
+    monkeypatch.setattr(periodic, "due", lambda *_: set())
+    monkeypatch.setattr(ticker_module.cycle, "has_new", lambda: False)
+    clusters.use(MemoryCluster([]))
+    running = Ticker("test", tick_s=3600)
+    running.start()
+    try:
+        wait_for(lambda: set(held) == jobs, within_s=20)
+    finally:
+        end.set()
+        running.stop()
+        clusters.use(None)
+
+
 def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     changed = ChangedGangs()
     for number in range(MAX_CHANGED + 1):
