@@ -21,7 +21,7 @@ from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
 from jobs.states import EventCode, Intent, Phase, State
 from tests import factories
-from tests.jobs.lifecycle.world import World, hold_all, job_of, state, two_nodes, used
+from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
 
 COUNT = 4
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
@@ -351,6 +351,41 @@ def test_a_notified_job_takes_others_that_are_due_along(world: World) -> None:
 
     assert {state(job) for job in jobs} == {State.PROCESSING}
     assert not together.reconcile_due("gone", owner="w1")
+
+
+@pytest.mark.django_db
+def test_a_notified_job_that_goes_on_alone_does_not_wait_for_what_the_others_need_of_the_cluster(
+    world: World,
+) -> None:
+    halted = world.running()
+    others = [world.submit() for _ in range(COUNT)]
+    assert set(one_pass()) == {job.pk for job in others}
+    world.request(halted, Intent.CANCEL)
+    world.cluster.calls.clear()
+
+    together.reconcile_due(halted.pk, owner="w1")
+
+    stops_and_launches = [call for call in world.cluster.calls if call[0] in ("stop", "launch")]
+    assert stops_and_launches[0] == ("stop", gang(halted))
+    assert sorted(stops_and_launches[1:]) == sorted(("launch", gang(job)) for job in others)
+    assert not Job.objects.exclude(lease_token=None)
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_done_is_released_before_the_cluster_is_called_for_others(world: World) -> None:
+    done = world.running()
+    others = [world.submit() for _ in range(COUNT)]
+    one_pass()
+    held: list[bool] = []
+
+    def look(point: str) -> None:
+        if point == "launch.before_cluster":
+            held.append(job_of(done).lease_token is not None)
+
+    failpoints.arm(look)
+    together.hold_all(claimed([done, *others]))
+
+    assert held == [False] * COUNT
 
 
 @pytest.mark.django_db(transaction=True)
