@@ -104,7 +104,8 @@ class Ticker(threading.Thread):
             self._left_more = len(claimed) == wanted
             if claimed:
                 self._count_together(len(claimed))
-                self._submit(lambda: self._hold_all(claimed))
+                if not self._submit(lambda: self._hold_all(claimed)):
+                    together.hand_back(claimed)
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
@@ -134,7 +135,9 @@ class Ticker(threading.Thread):
             self.join(timeout_s)
         if self._watch is not None:
             self._watch.close()
-        for work in self._busy:
+        with self._pending_lock:
+            begun = list(self._busy)
+        for work in begun:
             work.cancel()
         together = threading.Barrier(THREADS)
         for _ in range(THREADS):
@@ -147,17 +150,20 @@ class Ticker(threading.Thread):
             run_cycle(request=True)
 
     def _share(self, claimed: Sequence[leases.Lease]) -> bool:
-        """True if the scheduling cycle must run. More may be claimed while it does."""
+        """True if the scheduling cycle must run. More may be claimed while it does. A worker that stops hands back what
+        it has not begun: other workers can take it up at once."""
         try:
             wants_cycle, left = together.bring_on(claimed)
-            for lease in left:
-                if len(left) == 1 or self._over.is_set():
-                    wants_cycle |= reconcile.hold(lease)
-                else:
-                    self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
+            here = left if len(left) == 1 and not self._over.is_set() else []
+            together.hand_back(
+                [lease for lease in left if lease not in here and not self._submit_hold(lease)]
+            )
         finally:
             self._count_together(-len(claimed))
-        return wants_cycle
+        return (bool(here) and reconcile.hold(here[0])) or wants_cycle
+
+    def _submit_hold(self, lease: leases.Lease) -> bool:
+        return not self._over.is_set() and self._submit(lambda: self._hold(lease))
 
     def _count_together(self, more: int) -> None:
         with self._pending_lock:
@@ -167,15 +173,19 @@ class Ticker(threading.Thread):
             self._woken.set()
 
     def _hold(self, lease: leases.Lease) -> None:
-        if reconcile.hold(lease):
+        if self._over.is_set():
+            together.hand_back([lease])
+        elif reconcile.hold(lease):
             run_cycle(request=True)
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
         """Hand this work to a thread, unless it is still running since an earlier tick."""
-        if turn.acquire(blocking=False):
-            self._submit(work, turn.release)
+        if turn.acquire(blocking=False) and not self._submit(work, turn.release):
+            turn.release()
 
-    def _submit(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> None:
+    def _submit(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> bool:
+        """False if the worker stops: the threads take no work any more."""
+
         def safely() -> None:
             try:
                 work()
@@ -190,8 +200,12 @@ class Ticker(threading.Thread):
                 self._ended()
 
         with self._pending_lock:
+            try:
+                self._busy.add(self._pool.submit(safely))
+            except RuntimeError:  # the pool was shut down meanwhile
+                return False
             self._pending += 1
-            self._busy.add(self._pool.submit(safely))
+        return True
 
     def _ended(self) -> None:
         with self._pending_lock:
