@@ -160,7 +160,8 @@ class Ticker(threading.Thread):
             )
         finally:
             self._count_together(-len(claimed))
-        return (bool(here) and reconcile.hold(here[0])) or wants_cycle
+        hold = together.hold_alone if len(claimed) > 1 else reconcile.hold
+        return (bool(here) and hold(here[0])) or wants_cycle
 
     def _submit_hold(self, lease: leases.Lease) -> bool:
         return not self._over.is_set() and self._submit(lambda: self._hold(lease))
@@ -175,7 +176,7 @@ class Ticker(threading.Thread):
     def _hold(self, lease: leases.Lease) -> None:
         if self._over.is_set():
             together.hand_back([lease])
-        elif reconcile.hold(lease):
+        elif together.hold_alone(lease):
             run_cycle(request=True)
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:

@@ -63,12 +63,13 @@ def hold_all(found: Sequence[Lease], *, notified: bool = False) -> bool:
     notified: see bring_on."""
     began = time.monotonic()
     wants_cycle, left = bring_on(found, notified=notified)
+    hold = hold_alone if len(found) > 1 else reconcile.hold  # without a shared turn, it was claimed just now
     for number, lease in enumerate(left):
         if number and time.monotonic() - began > TURN_S:
             hand_back(left[number:])
             break
         try:
-            wants_cycle |= hold_alone(lease)
+            wants_cycle |= hold(lease)
         except Exception:
             hand_back(left[number + 1 :])
             raise
@@ -76,10 +77,10 @@ def hold_all(found: Sequence[Lease], *, notified: bool = False) -> bool:
 
 
 def hold_alone(lease: Lease) -> bool:
-    """Work on the job of a lease that a shared turn left. True if the scheduling cycle must run. Raises an error only
-    at an outage: any other is this job's alone."""
+    """Work on the job of a lease that a shared turn left, unless it was lost: it may have been left for that. True if
+    the scheduling cycle must run. Raises an error only at an outage: any other is this job's alone."""
     try:
-        return reconcile.hold(lease)
+        return leases.renew(lease) and reconcile.hold(lease)
     except Exception as error:
         if _is_outage(error):
             raise

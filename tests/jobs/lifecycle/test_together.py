@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -19,7 +20,7 @@ from jobs.lifecycle import leases, observation, reconcile, together, transitions
 from jobs.lifecycle.decision import Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
-from jobs.states import EventCode, Intent, Phase, State
+from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
 
@@ -249,6 +250,24 @@ def test_a_job_that_was_taken_over_meanwhile_holds_no_other_up(world: World) -> 
     together.hold_all(found)
 
     assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+def test_nothing_is_asked_of_the_cluster_for_a_job_whose_lease_was_lost(
+    world: World, hold: Callable[[Sequence[leases.Lease]], bool]
+) -> None:
+    jobs = [world.running() for _ in range(2)]
+    for job in jobs:
+        world.request(job, Intent.CANCEL)
+    Job.objects.update(state=State.STOPPING, stop_reason=StopReason.CANCEL_REQUESTED, stop_at=Now())
+    found = claimed(jobs)
+    taken_over(jobs[0])
+    world.cluster.calls.clear()
+
+    hold(found)
+
+    assert {named for verb, named in world.cluster.calls if verb == "stop"} == {gang(jobs[1])}
 
 
 @pytest.mark.django_db
