@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -328,6 +329,23 @@ def test_tenants_share_no_transaction_that_returns_slots(world: World) -> None:
     assert len(shares(State.COMPLETED)) == 2
     world.settle()
     assert {state(job) for job in jobs} == {State.PROCESSING}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "more",
+    [{"avoid": ("node-a",)}, {"learners": 2}, {"charged": True}, {"stop_reason": StopReason.NODE_LOST}],
+)
+def test_a_move_that_says_more_than_where_and_why_is_made_alone(world: World, more: dict[str, Any]) -> None:
+    jobs = deployed(world, 2)
+    all_rows = observation.load_all([job.pk for job in jobs])
+    move = Move(State.DOWNLOADING, Reason("downloading", ""))
+    found = [(all_rows[lease.job_id], lease) for lease in claimed(jobs)]
+
+    assert transitions.may_share(found[0][0], move)
+    assert not transitions.may_share(found[0][0], replace(move, **more))
+    with pytest.raises(AssertionError):
+        transitions.move_all(found, replace(move, **more))
 
 
 @pytest.mark.django_db
