@@ -345,12 +345,14 @@ def _may_replace_reason(job: JobObservation) -> bool:
 
 
 def _back_off(lease: Lease) -> None:
-    """Retry later with exponential back-off. From the 8th error in a row, retry hourly and publish an event once."""
+    """Retry later with exponential back-off. From the 8th error in a row, retry hourly and publish an event once. What
+    the job's rows say may be the error: they are not made into an observation here."""
     logger.exception("reconcile failed", extra={"job": lease.job_id})
-    rows = load(lease.job_id)
-    if rows is None:
+    found = Job.objects.filter(pk=lease.job_id).values_list("tenant_id", "attempt", "fail_streak").first()
+    if found is None:
         return
-    streak = rows.job.fail_streak + 1
+    tenant, attempt, failed = found
+    streak = failed + 1
     persistent = streak >= PERSISTENT_AFTER
     wait_s = (
         PERSISTENT_RETRY_S
@@ -363,9 +365,9 @@ def _back_off(lease: Lease) -> None:
         fp("back_off.after_release")
         events.append(
             job_id=lease.job_id,
-            tenant_id=rows.job.tenant_id,
+            tenant_id=tenant,
             code=EventCode.CONDITION,
-            attempt=rows.job.attempt,
+            attempt=attempt,
             reason="reconcile_failing",
             message=f"The platform failed {streak} times on this job and retries hourly."
             " A platform admin should look at the worker's log.",

@@ -71,7 +71,8 @@ class Ticker(threading.Thread):
         """Of this work, what has not ended."""
         self._pending_lock = threading.Lock()
         self._together = 0
-        """Jobs of batches that have not ended: a lease that waits for long for a thread would end before its turn."""
+        """Jobs of batches whose shared turn has not ended: a lease that waits for long for a thread would end before
+        its turn. Those that go on alone are work of their own, and the scheduling cycle holds none of them."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
@@ -103,7 +104,8 @@ class Ticker(threading.Thread):
             self._left_more = len(claimed) == wanted
             if claimed:
                 self._count_together(len(claimed))
-                self._submit(lambda: self._hold_all(claimed), lambda: self._count_together(-len(claimed)))
+                if not self._submit(lambda: self._hold_all(claimed)):
+                    together.hand_back(claimed)
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
@@ -133,7 +135,9 @@ class Ticker(threading.Thread):
             self.join(timeout_s)
         if self._watch is not None:
             self._watch.close()
-        for work in self._busy:
+        with self._pending_lock:
+            begun = list(self._busy)
+        for work in begun:
             work.cancel()
         together = threading.Barrier(THREADS)
         for _ in range(THREADS):
@@ -142,29 +146,47 @@ class Ticker(threading.Thread):
 
     def _hold_all(self, claimed: Sequence[leases.Lease]) -> None:
         """What cannot be shared is for all threads, as each may wait for the cluster; at the end, for this one."""
-        wants_cycle, left = together.bring_on(claimed)
-        for lease in left:
-            if len(left) == 1 or self._over.is_set():
-                wants_cycle |= reconcile.hold(lease)
-            else:
-                self._submit(lambda lease=lease: self._hold(lease))  # type: ignore[misc]  # the default binds this turn's lease
-        if wants_cycle:
+        if self._share(claimed):
             run_cycle(request=True)
+
+    def _share(self, claimed: Sequence[leases.Lease]) -> bool:
+        """True if the scheduling cycle must run. More may be claimed while it does. A worker that stops hands back what
+        it has not begun: other workers can take it up at once."""
+        try:
+            wants_cycle, left = together.bring_on(claimed)
+            here = left if len(left) == 1 and not self._over.is_set() else []
+            together.hand_back(
+                [lease for lease in left if lease not in here and not self._submit_hold(lease)]
+            )
+        finally:
+            self._count_together(-len(claimed))
+        hold = together.hold_alone if len(claimed) > 1 else reconcile.hold
+        return (bool(here) and hold(here[0])) or wants_cycle
+
+    def _submit_hold(self, lease: leases.Lease) -> bool:
+        return not self._over.is_set() and self._submit(lambda: self._hold(lease))
 
     def _count_together(self, more: int) -> None:
         with self._pending_lock:
             self._together += more
+            idle = self._pending < THREADS
+        if more < 0 and idle and self._left_more:
+            self._woken.set()
 
     def _hold(self, lease: leases.Lease) -> None:
-        if reconcile.hold(lease):
+        if self._over.is_set():
+            together.hand_back([lease])
+        elif together.hold_alone(lease):
             run_cycle(request=True)
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
         """Hand this work to a thread, unless it is still running since an earlier tick."""
-        if turn.acquire(blocking=False):
-            self._submit(work, turn.release)
+        if turn.acquire(blocking=False) and not self._submit(work, turn.release):
+            turn.release()
 
-    def _submit(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> None:
+    def _submit(self, work: Callable[[], object], after: Callable[[], None] | None = None) -> bool:
+        """False if the worker stops: the threads take no work any more."""
+
         def safely() -> None:
             try:
                 work()
@@ -179,8 +201,12 @@ class Ticker(threading.Thread):
                 self._ended()
 
         with self._pending_lock:
+            try:
+                self._busy.add(self._pool.submit(safely))
+            except RuntimeError:  # the pool was shut down meanwhile
+                return False
             self._pending += 1
-            self._busy.add(self._pool.submit(safely))
+        return True
 
     def _ended(self) -> None:
         with self._pending_lock:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from django.conf import settings
+from django.db import connection
 
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, reconcile, transitions
@@ -42,7 +45,7 @@ def reconcile_due(job_id: str, *, owner: str) -> bool:
     lease = leases.claim(job_id, owner)
     if lease is None:
         return False
-    return hold_all([lease, *leases.claim_due(owner, SHARED - 1)])
+    return hold_all([lease, *leases.claim_due(owner, SHARED - 1)], notified=True)
 
 
 def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
@@ -55,40 +58,91 @@ def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
     return wants_cycle
 
 
-def hold_all(found: Sequence[Lease]) -> bool:
-    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again."""
+def hold_all(found: Sequence[Lease], *, notified: bool = False) -> bool:
+    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again.
+    notified: see bring_on."""
     began = time.monotonic()
-    wants_cycle, left = bring_on(found)
+    wants_cycle, left = bring_on(found, notified=notified)
+    hold = hold_alone if len(found) > 1 else reconcile.hold  # without a shared turn, it was claimed just now
     for number, lease in enumerate(left):
         if number and time.monotonic() - began > TURN_S:
-            leases.hand_back(lease)
-        else:
-            wants_cycle |= reconcile.hold(lease)
+            hand_back(left[number:])
+            break
+        try:
+            wants_cycle |= hold(lease)
+        except Exception:
+            hand_back(left[number + 1 :])
+            raise
     return wants_cycle
 
 
-def bring_on(found: Sequence[Lease]) -> tuple[bool, list[Lease]]:
+def hold_alone(lease: Lease) -> bool:
+    """Work on the job of a lease that a shared turn left, unless it was lost: it may have been left for that. True if
+    the scheduling cycle must run. Raises an error only at an outage: any other is this job's alone."""
+    try:
+        return leases.renew(lease) and reconcile.hold(lease)
+    except Exception as error:
+        if _is_outage(error):
+            raise
+        logger.exception("a job's turn failed", extra={"job": lease.job_id})
+    return False
+
+
+def hand_back(unused: Iterable[Lease]) -> None:
+    """Release these leases if the database can be reached: it may be but one connection that broke. Those that it does
+    not release end by themselves."""
+    with suppress(Exception):
+        if not connection.in_atomic_block:  # that would end the caller's
+            connection.close_if_unusable_or_obsolete()
+        for lease in unused:
+            leases.hand_back(lease)
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether the other jobs would fail, too. A locked row is one job's."""
+    return database_away(error) and not rows_locked(error)
+
+
+def bring_on(found: Sequence[Lease], *, notified: bool = False) -> tuple[bool, list[Lease]]:
     """Work on these jobs as far as that can be shared, and release those that are done. Whether the scheduling cycle
-    must run, and the leases of those that must be worked on alone, in the order in which they came."""
+    must run, and the leases of those that must be worked on alone, in the order in which they came. notified: a
+    person may wait for the first one, as for a halt. If it must be worked on alone, the others wait until it has been.
+    """
     if len(found) < 2:
         return False, list(found)
-    turn = _Turn(found)
-    for step in range(reconcile.MAX_STEPS):
-        turn.check_leases(first=not step)
-        if not turn.pending:
-            break
-        turn.step()
+    turn = _Turn(found, first=found[0] if notified else None)
+    try:
+        for step in range(reconcile.MAX_STEPS):
+            turn.check_leases(first=not step)
+            if not turn.pending:
+                break
+            turn.step()
+            turn.hold_first()
+    except Exception:
+        hand_back([*turn.left, *turn.pending.values()])
+        raise
     left = {lease.job_id for lease in (*turn.left, *turn.pending.values())}
     return turn.wants_cycle, [lease for lease in found if lease.job_id in left]
 
 
-class _Turn:
-    """One turn of several jobs. pending: those that still take part. left: those that must be worked on alone."""
+@dataclass(slots=True)
+class _Effects:
+    """What a step was decided to have. moves: by their shared_key. ends: what `release` wants to know."""
 
-    def __init__(self, found: Sequence[Lease]) -> None:
+    moves: dict[tuple[object, ...], tuple[Move, Group]] = field(default_factory=dict)
+    acts: list[tuple[JobRows, JobObservation, Decision]] = field(default_factory=list)
+    ends: list[tuple[Lease, Decision, int]] = field(default_factory=list)
+
+
+class _Turn:
+    """One turn of several jobs. pending: those that still take part. left: those that must be worked on alone. first:
+    the notified one, if any; see bring_on."""
+
+    def __init__(self, found: Sequence[Lease], first: Lease | None) -> None:
         self.pending = {lease.job_id: lease for lease in found}
         self.left: list[Lease] = []
         self.wants_cycle = False
+        self._first = first
         self._acting_s = 0.0
 
     def check_leases(self, *, first: bool) -> None:
@@ -99,21 +153,31 @@ class _Turn:
                 self._leave(job)
 
     def step(self) -> None:
-        """Observe all, decide for each, then have the effects: what is the same for several, together."""
-        groups: dict[tuple[object, ...], tuple[Move, Group]] = {}
-        ends: list[tuple[Lease, Decision, int]] = []
+        """Observe all, decide for each, then have the effects: what is the same for several, together. The cluster is
+        last: jobs that are done, and the first one, do not wait for it."""
+        effects, acted = _Effects(), _Effects()
         for job, (rows, observation) in self._observed().items():
-            self._try([job], lambda: self._decide(rows, observation, groups, ends))  # noqa: B023  # called at once
-        for move, group in groups.values():
+            self._try([job], lambda: self._decide(rows, observation, effects))  # noqa: B023  # called at once
+        for move, group in effects.moves.values():
             self._try([rows.job.pk for rows, _ in group], lambda: self._move(move, group))  # noqa: B023
-        self._release(ends)
+        self._end(effects)
+        for rows, observation, decision in effects.acts:
+            if self._first not in self.left:
+                self._try([rows.job.pk], lambda: self._act(rows, observation, decision, acted))  # noqa: B023
+        self._end(acted)
+
+    def hold_first(self) -> None:
+        """Work on the first job alone, if it must be."""
+        if self._first in self.left:
+            self.left.remove(self._first)
+            self.wants_cycle |= hold_alone(self._first)
 
     def _try(self, jobs: Sequence[str], work: Callable[[], None]) -> None:
         """If anything goes wrong, these jobs are worked on alone: that knows what to do about it."""
         try:
             work()
         except Exception as error:
-            if database_away(error) and not rows_locked(error):
+            if _is_outage(error):
                 raise
             logger.info(
                 "jobs go on alone", extra={"jobs": list(jobs), "why": f"{type(error).__name__}: {error}"}
@@ -150,35 +214,44 @@ class _Turn:
                 lambda: seen.update({job: reconcile.noted(rows, self.pending[job], shown)}),  # noqa: B023
             )
 
-    def _decide(
-        self,
-        rows: JobRows,
-        observation: JobObservation,
-        groups: dict[tuple[object, ...], tuple[Move, Group]],
-        ends: list[tuple[Lease, Decision, int]],
-    ) -> None:
-        """Add a job to those that make the same move or are done, or act on the cluster for it."""
+    def _decide(self, rows: JobRows, observation: JobObservation, effects: _Effects) -> None:
+        """Add a job to those that make the same move, to those that need the cluster, or to those that are done."""
         job, lease, decision = rows.job.pk, self.pending[rows.job.pk], decide(observation)
         if decision.move is not None:
             if transitions.may_share(rows, decision.move):
                 key = transitions.shared_key(rows, decision.move)
-                groups.setdefault(key, (decision.move, []))[1].append((rows, lease))
+                effects.moves.setdefault(key, (decision.move, []))[1].append((rows, lease))
             else:
                 self._leave(job)
+        elif decision.act is Act.STOP:
+            self._leave(job)
+        elif decision.act is not Act.NONE:
+            effects.acts.append((rows, observation, decision))
+        else:
+            self._done(rows, observation, decision, effects)
+
+    def _act(self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects) -> None:
+        """Act on the cluster for a job, which is then done or observed again."""
+        lease = self.pending[rows.job.pk]
+        if self._acting_s > QUICK_S:
+            self._leave(rows.job.pk)
             return
-        if decision.act is not Act.NONE:
-            if decision.act is Act.STOP or self._acting_s > QUICK_S:
-                self._leave(job)
-                return
-            fp(f"{decision.act}.before_cluster")
-            began = time.monotonic()
+        fp(f"{decision.act}.before_cluster")
+        began = time.monotonic()
+        try:
             again = reconcile.act(rows, observation, decision, lease)
+        finally:
             self._acting_s += time.monotonic() - began
-            if again:
-                return
+        if not again:
+            self._done(rows, observation, decision, effects)
+
+    def _done(
+        self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects
+    ) -> None:
+        lease = self.pending[rows.job.pk]
         if decision.note is not None:
             transitions.note_reason(rows, lease, decision.note)
-        ends.append((lease, decision, observation.intent_gen))
+        effects.ends.append((lease, decision, observation.intent_gen))
 
     def _move(self, move: Move, group: Group) -> None:
         if len(group) == 1:
@@ -186,6 +259,11 @@ class _Turn:
         else:
             transitions.move_all(group, move)
         self.wants_cycle |= move.to not in HOLDS_GPUS
+
+    def _end(self, effects: _Effects) -> None:
+        if effects.ends:
+            jobs = [lease.job_id for lease, _, _ in effects.ends]
+            self._try(jobs, lambda: self._release(effects.ends))
 
     def _release(self, ends: Sequence[tuple[Lease, Decision, int]]) -> None:
         """A lease that is not released so, as its job's intent is newer or its row locked, is for working alone."""

@@ -122,7 +122,10 @@ def _moved(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
 
 def may_share(rows: JobRows, move: Move) -> bool:
     """Whether others can make this move in the same transaction: the steps of a job that goes as it should. The first
-    attempt only: a later one may have to say that its learners run again."""
+    attempt only: a later one may have to say that its learners run again. No move that says more than where to and why,
+    such as which nodes to avoid: that is not written."""
+    if move != Move(move.to, move.reason):
+        return False
     if move.to == State.PROCESSING:
         return rows.job.attempt == 1
     if move.to == State.COMPLETED:
@@ -151,6 +154,7 @@ def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
     all_rows = [rows for rows, _ in together]
     source = all_rows[0].observation.state
     returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
+    assert all(may_share(rows, move) for rows in all_rows), "such moves are made alone"
     with transaction.atomic():
         numbers = _lock_leased(together)
         fields = _fields(all_rows[0], move, move.reason)

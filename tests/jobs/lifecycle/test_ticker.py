@@ -133,6 +133,93 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         clusters.use(None)
 
 
+def test_while_threads_run_the_scheduling_cycle_the_worker_takes_up_more(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every batch has one run that lasts: with the jobs of two of them counted until then, none would be claimed."""
+    jobs = {factories.job(next_reconcile_at=Now()).pk for _ in range(3 * BATCH)}
+    held: list[str] = []
+    end = threading.Event()
+
+    def take(claimed: list[leases.Lease]) -> tuple[bool, list[leases.Lease]]:
+        held.extend(lease.job_id for lease in claimed)
+        return True, []
+
+    def lasts(*, request: bool) -> None:
+        assert end.wait(60)
+
+    monkeypatch.setattr(ticker_module.together, "bring_on", take)
+    monkeypatch.setattr(ticker_module, "run_cycle", lasts)
+    monkeypatch.setattr(periodic, "due", lambda *_: set())
+    monkeypatch.setattr(ticker_module.cycle, "has_new", lambda: False)
+    clusters.use(MemoryCluster([]))
+    running = Ticker("test", tick_s=3600)
+    running.start()
+    try:
+        wait_for(lambda: set(held) == jobs, within_s=20)
+    finally:
+        end.set()
+        running.stop()
+        clusters.use(None)
+
+
+def only_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the jobs that are worked on alone, which is only written down."""
+    held: list[str] = []
+    monkeypatch.setattr(ticker_module.reconcile, "hold", lambda lease: held.append(lease.job_id))
+    monkeypatch.setattr(ticker_module, "run_cycle", lambda *, request: None)
+    clusters.use(MemoryCluster([]))
+    return held
+
+
+def test_a_worker_that_stops_hands_back_what_must_be_worked_on_alone(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        factories.job(next_reconcile_at=Now())
+    begun = threading.Event()
+    held = only_work(monkeypatch)
+    running = Ticker("test", tick_s=3600)
+
+    def take(claimed: list[leases.Lease]) -> tuple[bool, list[leases.Lease]]:
+        begun.set()
+        wait_for(running._over.is_set)
+        return False, claimed
+
+    monkeypatch.setattr(ticker_module.together, "bring_on", take)
+    running.start()
+    try:
+        assert begun.wait(60)
+    finally:
+        running.stop()
+        clusters.use(None)
+
+    assert held == []
+    assert not Job.objects.exclude(lease_token=None)
+    assert len(leases.claim_due("w2", 9)) == 3
+
+
+def test_work_that_comes_after_the_threads_have_ended_is_left_to_other_workers(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        factories.job(next_reconcile_at=Now())
+    held = only_work(monkeypatch)
+    monkeypatch.setattr(ticker_module.together, "bring_on", lambda claimed: (False, claimed))
+    stopped, turn = Ticker("test"), threading.Lock()
+    stopped._pool.shutdown()
+
+    stopped._in_turn(turn, lambda: None)
+    stopped._hold_all(leases.claim_due("w1", 9))
+    stopped.tick()
+
+    assert not turn.locked()
+    assert stopped._pending == 0
+    assert held == []
+    assert not Job.objects.exclude(lease_token=None)
+    clusters.use(None)
+
+
 def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     changed = ChangedGangs()
     for number in range(MAX_CHANGED + 1):

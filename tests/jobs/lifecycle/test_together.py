@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -19,9 +21,9 @@ from jobs.lifecycle import leases, observation, reconcile, together, transitions
 from jobs.lifecycle.decision import Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
-from jobs.states import EventCode, Intent, Phase, State
+from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
-from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
+from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
 
 COUNT = 4
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
@@ -126,6 +128,84 @@ def test_a_failing_job_costs_the_others_nothing(world: World, monkeypatch: pytes
     assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
 
 
+def unreadable(job: Job, **fields: object) -> None:
+    """As a later version, or a hand, may leave a row: no worker of this version can make an observation of it."""
+    Job.objects.filter(pk=job.pk).update(order_reason="of_a_later_version", **fields)
+    with pytest.raises(ValueError):
+        observation.load(job.pk)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+def test_a_job_whose_row_cannot_be_read_is_backed_off_and_the_others_get_on(
+    world: World, hold: Callable[[Sequence[leases.Lease]], bool]
+) -> None:
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    unreadable(jobs[0], fail_streak=reconcile.PERSISTENT_AFTER - 1)
+
+    hold(claimed(jobs))
+
+    assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+    assert not Job.objects.exclude(lease_token=None)
+    assert job_of(jobs[0]).fail_streak == reconcile.PERSISTENT_AFTER
+    assert jobs[0].events.get(reason="reconcile_failing").attempt == 1
+    assert jobs[0].pk not in {lease.job_id for lease in leases.claim_due("w2", 9)}
+
+
+@pytest.mark.django_db
+def test_an_error_in_one_jobs_turn_costs_the_others_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that `hold` does not catch."""
+    jobs = [world.submit() for _ in range(COUNT)]
+    unreadable(jobs[0])
+    monkeypatch.setattr(leases, "release_later", lambda *_: 1 / 0)
+
+    together.hold_all(claimed(jobs))
+
+    assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+def test_a_connection_that_breaks_leaves_the_others_due_for_any_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    unreadable(jobs[0])
+
+    def breaks(*_: object) -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    found = claimed(jobs)
+    with monkeypatch.context() as broken:
+        broken.setattr(leases, "release_later", breaks)
+        with pytest.raises(OperationalError):
+            together.hold_all(found)
+    assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
+
+    found = claimed(jobs[1:])
+    with monkeypatch.context() as broken:
+        broken.setattr(together, "load_all", breaks)
+        with pytest.raises(OperationalError):
+            together.hold_all(found)
+    assert {lease.job_id for lease in leases.claim_due("w2", 9)} == {job.pk for job in jobs[1:]}
+
+
+@pytest.mark.django_db
+def test_an_error_at_the_release_leaves_the_jobs_to_be_held_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    monkeypatch.setattr(leases, "release_all", lambda *_: 1 / 0)
+
+    together.hold_all(claimed(jobs))
+
+    assert not Job.objects.exclude(lease_token=None)
+    assert {job_of(job).fail_streak for job in jobs} == {0}
+
+
 def taken_over(job: Job) -> None:
     Job.objects.filter(pk=job.pk).update(lease_token="00000000-0000-4000-8000-000000000000")
 
@@ -171,6 +251,24 @@ def test_a_job_that_was_taken_over_meanwhile_holds_no_other_up(world: World) -> 
     together.hold_all(found)
 
     assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+def test_nothing_is_asked_of_the_cluster_for_a_job_whose_lease_was_lost(
+    world: World, hold: Callable[[Sequence[leases.Lease]], bool]
+) -> None:
+    jobs = [world.running() for _ in range(2)]
+    for job in jobs:
+        world.request(job, Intent.CANCEL)
+    Job.objects.update(state=State.STOPPING, stop_reason=StopReason.CANCEL_REQUESTED, stop_at=Now())
+    found = claimed(jobs)
+    taken_over(jobs[0])
+    world.cluster.calls.clear()
+
+    hold(found)
+
+    assert {named for verb, named in world.cluster.calls if verb == "stop"} == {gang(jobs[1])}
 
 
 @pytest.mark.django_db
@@ -234,6 +332,23 @@ def test_tenants_share_no_transaction_that_returns_slots(world: World) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    "more",
+    [{"avoid": ("node-a",)}, {"learners": 2}, {"charged": True}, {"stop_reason": StopReason.NODE_LOST}],
+)
+def test_a_move_that_says_more_than_where_and_why_is_made_alone(world: World, more: dict[str, Any]) -> None:
+    jobs = deployed(world, 2)
+    all_rows = observation.load_all([job.pk for job in jobs])
+    move = Move(State.DOWNLOADING, Reason("downloading", ""))
+    found = [(all_rows[lease.job_id], lease) for lease in claimed(jobs)]
+
+    assert transitions.may_share(found[0][0], move)
+    assert not transitions.may_share(found[0][0], replace(move, **more))
+    with pytest.raises(AssertionError):
+        transitions.move_all(found, replace(move, **more))
+
+
+@pytest.mark.django_db
 def test_a_busy_cluster_is_said_of_every_job(world: World) -> None:
     jobs = deployed(world, COUNT)
     for job in jobs:
@@ -273,6 +388,41 @@ def test_a_notified_job_takes_others_that_are_due_along(world: World) -> None:
 
     assert {state(job) for job in jobs} == {State.PROCESSING}
     assert not together.reconcile_due("gone", owner="w1")
+
+
+@pytest.mark.django_db
+def test_a_notified_job_that_goes_on_alone_does_not_wait_for_what_the_others_need_of_the_cluster(
+    world: World,
+) -> None:
+    halted = world.running()
+    others = [world.submit() for _ in range(COUNT)]
+    assert set(one_pass()) == {job.pk for job in others}
+    world.request(halted, Intent.CANCEL)
+    world.cluster.calls.clear()
+
+    together.reconcile_due(halted.pk, owner="w1")
+
+    stops_and_launches = [call for call in world.cluster.calls if call[0] in ("stop", "launch")]
+    assert stops_and_launches[0] == ("stop", gang(halted))
+    assert sorted(stops_and_launches[1:]) == sorted(("launch", gang(job)) for job in others)
+    assert not Job.objects.exclude(lease_token=None)
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_done_is_released_before_the_cluster_is_called_for_others(world: World) -> None:
+    done = world.running()
+    others = [world.submit() for _ in range(COUNT)]
+    one_pass()
+    held: list[bool] = []
+
+    def look(point: str) -> None:
+        if point == "launch.before_cluster":
+            held.append(job_of(done).lease_token is not None)
+
+    failpoints.arm(look)
+    together.hold_all(claimed([done, *others]))
+
+    assert held == [False] * COUNT
 
 
 @pytest.mark.django_db(transaction=True)

@@ -204,5 +204,5 @@ def reconcile_due(worker: str = "w1") -> tuple[int, bool]:
 def hold_all(held: Sequence[leases.Lease]) -> bool:
     """As a worker's ticker does, in this thread, however long that takes."""
     wants_cycle, left = together.bring_on(held)
-    wants = [reconcile.hold(lease) for lease in left]
+    wants = [together.hold_alone(lease) for lease in left]
     return wants_cycle or any(wants)
