@@ -65,6 +65,21 @@ class Beyond:
         return found
 
 
+class Effort:
+    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one."""
+
+    def __init__(self, learners: int) -> None:
+        self._left = learners
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0
+
+    def spend(self, learners: int) -> None:
+        """So many are counted as gone, or as staying after all."""
+        self._left -= learners
+
+
 class Leaving:
     """The runs that leave for one gang, those that ``freely`` names whatever their tenant keeps.
 
@@ -72,8 +87,11 @@ class Leaving:
     With moves, what would take more than that from it leaves, too, and starts again elsewhere.
     """
 
-    def __init__(self, made: RoomMade, beyond: Beyond, freely: Collection[str], *, moves: bool) -> None:
+    def __init__(
+        self, made: RoomMade, beyond: Beyond, freely: Collection[str], effort: Effort, *, moves: bool
+    ) -> None:
         self._made, self._beyond, self._freely, self._moves = made, beyond, freely, moves
+        self.effort = effort
         self._slots: Counter[Key] = Counter()
         self._others: Counter[Key] = Counter()
         """By tenant and type, how many of them are not its last runs."""
@@ -91,6 +109,7 @@ class Leaving:
 
     def add(self, run: Running) -> None:
         """It leaves."""
+        self.effort.spend(len(run.nodes))
         if self._for_good(run):
             self._made.without(run)
             self._count(run, 1)
@@ -100,6 +119,7 @@ class Leaving:
 
     def remove(self, run: Running) -> None:
         """It stays after all."""
+        self.effort.spend(len(run.nodes))
         if not self._made.starts_again(run):
             self._count(run, -1)
         self._made.with_again(run)
@@ -171,9 +191,10 @@ class Clearing:
     def _clear(self, names: Iterable[str]) -> list[Running]:
         """On these nodes, the cheapest step first, until the gang fits or no step is left."""
         found: list[Running] = []
-        steps = [step for name in names if (step := self._step(name)) is not None]
+        effort = self._leaving.effort
+        steps = [step for name in names if not effort.is_over and (step := self._step(name)) is not None]
         heapq.heapify(steps)
-        while steps and not self._fits():
+        while steps and not self._fits() and not effort.is_over:
             step = heapq.heappop(steps)
             again = self._step(step.node)  # others may have left meanwhile, or may no longer
             if again is None:

@@ -558,3 +558,46 @@ def test_the_place_that_a_run_moves_to_is_kept_while_it_saves() -> None:
     tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="gray")))
     assert starts_of(tempted) == []
     assert wait_of(tempted, "j2")[0] == WaitReason.FAIR_SHARE
+
+
+def in_the_way(**changes: Any) -> Snapshot:
+    """red borrows 2 of green's. Wherever green's job goes, a run of blue's is in the way; one can move to a2."""
+    quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
+    runs = small_runs(a1="rrb", a2="rbb")
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1", slots=4, tenant="green")], runs, quotas=quotas)
+    return replace(made, **changes)
+
+
+def test_jobs_that_cannot_be_helped_take_nothing_from_the_others() -> None:
+    """For eight tenants' jobs, which come first, nodes are cleared in vain: two whole ones never are."""
+    made = in_the_way()
+    tenants = [f"t{n}" for n in range(9)]
+    hopeless = [gang(f"h{each}", 2, 4, tenant=each, priority=Priority.HIGH) for each in tenants]
+    more = in_the_way(
+        waiting=(*hopeless, *made.waiting), quotas=(*made.quotas, *shared(dict.fromkeys(tenants, 8)))
+    )
+    assert {stop.for_job for stop in plan(more).stops} == {"j1"}
+    assert set(plan(more).stops) == set(plan(made).stops)
+
+
+def test_what_helps_no_job_of_a_low_class_is_tried_for_one_of_a_higher_class() -> None:
+    """green's older job has aged and comes first, but no run moves for it: all are of a higher class than it."""
+    low = gang("j0", slots=4, tenant="green", priority=Priority.LOW, queued_at=NOON - timedelta(hours=20))
+    made = in_the_way()
+    assert plan(replace(made, waiting=(low,))).stops == ()
+    both = replace(
+        made,
+        waiting=(low, replace(made.waiting[0], priority=Priority.NORMAL)),
+        policy_state={"j0": NOON - timedelta(hours=20)},
+    )
+    assert {(stop.for_job, stop.reason) for stop in plan(both).stops} == {
+        ("j1", "moved"),
+        ("j1", "reclaimed"),
+    }
+
+
+@pytest.mark.parametrize("effort", [0, 2])
+def test_a_plan_tries_only_so_much(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan(in_the_way()).stops
+    monkeypatch.setattr("gpu_scheduler.policies.preemption.EFFORT", effort)
+    assert plan(in_the_way()).stops == ()
