@@ -27,9 +27,11 @@ STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
 CLEARINGS = 8
 """Gangs of one type for which a plan clears nodes; the others come when these have started."""
-EFFORT = 10_000
-"""How many learners one plan tries to do without, or to have again, while it looks for nodes to clear for the gangs of
-one tenant and type. What a tenant asks for in vain takes nothing from the others."""
+EFFORT, LEAST_EFFORT = 80_000, 2_000
+"""How many learners one plan tries to do without, or to have again, while it looks in vain for nodes of one type to
+clear. Tenants that wait share it, each with at least so many: what one asks for in vain takes nothing from others."""
+MOST_EFFORT = 10_000
+"""The part of one tenant."""
 TRIES = 4
 """Sizes of jobs of one tenant, type and class for which a plan looks in vain for what to reclaim, before it looks no
 more."""
@@ -82,6 +84,8 @@ class Preemption:
         self._in_vain: defaultdict[tuple[str, str, int], set[Hashable]] = defaultdict(set)
         self._cleared_for: Counter[str] = Counter()
         self._efforts: dict[tuple[str, str], Effort] = {}
+        tenants = len({gang.tenant for gang in orders.draft.waiting}) if self._borrowed else 1
+        self._effort = min(MOST_EFFORT, max(LEAST_EFFORT, EFFORT // max(1, tenants)))
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
         self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
         """By type and class, those of _cheapest of lower classes."""
@@ -125,7 +129,9 @@ class Preemption:
             if not made.holds_gang:
                 rooms.too_small_for.add(shape)
             return 0
-        self._cleared_for[slot_type] += clears
+        if clears:
+            self._cleared_for[slot_type] += 1
+            self._efforts.pop((gang.tenant, slot_type), None)  # it was not in vain
         stops: list[tuple[Running, Order]] = []
         for run in victims:
             reason = MOVED if made.starts_again(run) else self._reason(run, gang, supply, owns)
@@ -170,27 +176,36 @@ class Preemption:
             for run in self._by_cost(slot_type)
             if run.job in self._orders.free_to_go[slot_type] and (run.job in freely or run.tenant in mates)
         ]
-        effort = self._efforts.setdefault((gang.tenant, slot_type), Effort(EFFORT))
+        effort = self._efforts.get((gang.tenant, slot_type))
+        if effort is None:
+            effort = self._efforts[gang.tenant, slot_type] = Effort(self._effort)
         for moves in (False, True):
             leaving = Leaving(made, self._beyond, freely, effort, moves=moves)
             victims = self._cleared(order, made, leaving)
-            if made.suffices():
+            if leaving.suffices:
                 return victims
             for run in victims:
                 made.with_again(run)
         return []
 
     def _cleared(self, order: Sequence[Running], made: RoomMade, leaving: Leaving) -> list[Running]:
-        """What leaves on the nodes where the least is lost, then what else the gang's limits need."""
+        """What leaves on the nodes where the least is lost, then for good what else limits need: those of the gang, and
+        those of tenants whose runs move."""
         victims = Clearing(order, made, leaving, lambda run: lost_work_s(run, self._now)).clear()
         for run in order if made.holds_gang else ():
-            if made.suffices() or leaving.effort.is_over:
+            if leaving.suffices or leaving.effort.is_over:
                 break
-            if run.job not in leaving.jobs and leaving.may(run):
+            if run.job not in leaving.jobs and leaving.may_for_good(run):
                 leaving.add(run)
                 victims.append(run)
         victims.sort(key=self._cost)
-        return _needed(victims, made, len(victims)) if made.suffices() else victims
+        for run in reversed(victims) if leaving.suffices else ():
+            leaving.remove(run)
+            if leaving.suffices:
+                victims.remove(run)
+            else:
+                leaving.add(run)
+        return victims
 
     def _may_reclaim(self, gang: Gang, finding: Finding) -> bool:
         """Whether it makes sense to look for borrowers: its tenant's limit covers the job, and what it lacks is what
@@ -272,12 +287,11 @@ def _needed(victims: list[Running], made: RoomMade, asked: int) -> list[Running]
     """Without those that need not leave after all, of the first so many; the dearest first."""
     kept = list(victims)
     for run in reversed(victims[:asked]):
-        leave = made.moved if made.starts_again(run) else made.without
         made.with_again(run)
         if made.suffices():
             kept.remove(run)
         else:
-            leave(run)
+            made.without(run)
     return kept
 
 

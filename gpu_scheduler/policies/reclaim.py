@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu_scheduler.model import Domain, Gang, Priority, Resize, Running, Stop
+from gpu_scheduler.policies.ahead import Ahead
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.room import RoomMade
 
@@ -30,9 +31,12 @@ class Beyond:
     borrowed: by job, the slots that it borrows if its tenant's last runs are the ones that do.
     """
 
+    _kept: Counter[Key] | None = None
+
     def __init__(self, orders: Orders, borrowed: Mapping[str, int]) -> None:
         self._orders, self.borrowed = orders, borrowed
-        self._kept: Counter[Key] | None = None
+        self._ahead: dict[str, Ahead] = {}
+        self._can_return: dict[str, bool] = {}
 
     def slots(self, key: Key) -> int:
         """Less than nothing: it holds less than its limit."""
@@ -51,7 +55,24 @@ class Beyond:
 
     def may_move(self, run: Running, gang: Gang) -> bool:
         """Whether it may be asked to start again elsewhere for this gang."""
-        return run.priority <= gang.priority and (run.job in self.borrowed or run.priority < STAYS)
+        may = run.priority <= gang.priority and (run.job in self.borrowed or run.priority < STAYS)
+        return may and self._could_return(run)
+
+    def borrows_again(self, key: Key, besides: int) -> bool:
+        """Whether this tenant reaches over its limit once what moves is back, without others with so many slots: the
+        last to come back would then have to borrow."""
+        return self.slots(key) + self._orders.moving[key] > besides
+
+    def _could_return(self, run: Running) -> bool:
+        """Whether every limit lets it start again: its tenant may be suspended, or a limit lowered below what runs."""
+        found = self._can_return.get(run.job)
+        if found is None:
+            ahead = self._ahead.get(run.slot_type)
+            if ahead is None:
+                pool = self._orders.draft.pools[run.slot_type]
+                ahead = self._ahead[run.slot_type] = Ahead(self._orders.draft, pool)
+            found = self._can_return[run.job] = ahead.limits_allow(run, len(run.nodes))
+        return found
 
     def _count(self) -> Counter[Key]:
         snapshot = self._orders.draft.snapshot
@@ -95,13 +116,24 @@ class Leaving:
         self._slots: Counter[Key] = Counter()
         self._others: Counter[Key] = Counter()
         """By tenant and type, how many of them are not its last runs."""
+        self._moved: Counter[Key] = Counter()
         self.jobs: set[str] = set()
 
     def may(self, run: Running) -> bool:
         """Whether it may leave, too."""
-        return self._for_good(run) or (self._moves and self._beyond.may_move(run, self._made.gang))
+        return self.may_for_good(run) or (self._moves and self._beyond.may_move(run, self._made.gang))
 
-    def _for_good(self, run: Running) -> bool:
+    @property
+    def suffices(self) -> bool:
+        """Whether the gang can start, and those that move come back as runs that their tenant's limit covers."""
+        if any(
+            moved and self._beyond.borrows_again(key, self._slots[key]) for key, moved in self._moved.items()
+        ):
+            return False
+        return self._made.suffices()
+
+    def may_for_good(self, run: Running) -> bool:
+        """Whether its tenant can do without it."""
         key, is_last = _key(run), run.job in self._beyond.borrowed
         if run.job in self._freely and (not is_last or not self._others[key]):
             return True
@@ -110,17 +142,20 @@ class Leaving:
     def add(self, run: Running) -> None:
         """It leaves."""
         self.effort.spend(len(run.nodes))
-        if self._for_good(run):
+        if self.may_for_good(run):
             self._made.without(run)
             self._count(run, 1)
         else:
             self._made.moved(run)
+            self._moved[_key(run)] += 1
         self.jobs.add(run.job)
 
     def remove(self, run: Running) -> None:
         """It stays after all."""
         self.effort.spend(len(run.nodes))
-        if not self._made.starts_again(run):
+        if self._made.starts_again(run):
+            self._moved[_key(run)] -= 1
+        else:
             self._count(run, -1)
         self._made.with_again(run)
         self.jobs.remove(run.job)

@@ -21,6 +21,7 @@ from gpu_scheduler.model import (
     Running,
     Snapshot,
     Stop,
+    TenantState,
     WaitReason,
 )
 from gpu_scheduler.policies.fair_share import FairShare
@@ -599,5 +600,47 @@ def test_what_helps_no_job_of_a_low_class_is_tried_for_one_of_a_higher_class() -
 @pytest.mark.parametrize("effort", [0, 2])
 def test_a_plan_tries_only_so_much(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan(in_the_way()).stops
-    monkeypatch.setattr("gpu_scheduler.policies.preemption.EFFORT", effort)
+    monkeypatch.setattr("gpu_scheduler.policies.preemption.MOST_EFFORT", effort)
     assert plan(in_the_way()).stops == ()
+
+
+@pytest.mark.parametrize(
+    ("of_tenant", "of_quota"),
+    [
+        ({"suspended": True}, {}),
+        ({"max_time_s": 60}, {}),
+        ({"jobs_limit": 2, "jobs_used": 3}, {}),
+        ({"user_jobs_limit": 2}, {}),
+        ({}, {"gang_limit": 0}),
+        ({}, {"user_limit": 2}),
+    ],
+)
+def test_a_run_that_could_not_start_again_moves_for_none(
+    of_tenant: dict[str, Any], of_quota: dict[str, Any]
+) -> None:
+    """It continues only as long as it runs: its tenant was suspended, or a limit lowered."""
+    made = in_the_way()
+    assert "moved" in {stop.reason for stop in plan(made).stops}
+    quotas = tuple(replace(quota, **of_quota) if quota.tenant == "blue" else quota for quota in made.quotas)
+    states = (TenantState("blue", **of_tenant),)
+    assert plan(replace(made, quotas=quotas, tenants=states)).stops == ()
+
+
+def test_a_covered_run_that_moves_does_not_come_back_as_a_borrower() -> None:
+    """red's older run moves from a1 to a3. Its newer one would then count as covered, and the older one borrow: so that
+    leaves for good, although the place that it has is no use."""
+    runs = [
+        running("r1", "a1", slots=3),
+        replace(running("r2", "a2"), started_at=NOON - timedelta(minutes=30)),
+        running("b1", "a2", slots=3, tenant="blue", priority=Priority.URGENT),
+        running("b2", "a3", tenant="blue", priority=Priority.URGENT),
+    ]
+    quotas = shared({"red": 3, "blue": 4, "green": 4, "gray": 1}, {"red": 4, "blue": 4})
+    waiting = [gang("j1", slots=4, tenant="green")]
+    made = snapshot(nodes(a1=4, a2=4, a3=4), waiting, runs, quotas=quotas)
+    decided = plan(made)
+    assert sorted((stop.job, stop.reason) for stop in decided.stops) == [("r1", "moved"), ("r2", "reclaimed")]
+    after = world.apply(world.apply(made, decided), ended=["r1", "r2"])
+    settled = world.apply(after, plan(after))
+    assert {run.job for run in settled.running} >= {"j1", "r1"}
+    assert "r1" not in borrowed(settled)
