@@ -27,11 +27,13 @@ STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
 CLEARINGS = 8
 """Gangs of one type for which a plan clears nodes; the others come when these have started."""
-EFFORT, LEAST_EFFORT = 80_000, 2_000
+EFFORT, LEAST_EFFORT = 40_000, 2_000
 """How many learners one plan tries to do without, or to have again, while it looks in vain for nodes of one type to
 clear. Tenants that wait share it, each with at least so many: what one asks for in vain takes nothing from others."""
 MOST_EFFORT = 10_000
 """The part of one tenant."""
+LOOKED_AT = 8
+"""Runs that are looked at in the time in which one learner is tried."""
 TRIES = 4
 """Sizes of jobs of one tenant, type and class for which a plan looks in vain for what to reclaim, before it looks no
 more."""
@@ -179,6 +181,9 @@ class Preemption:
         effort = self._efforts.get((gang.tenant, slot_type))
         if effort is None:
             effort = self._efforts[gang.tenant, slot_type] = Effort(self._effort)
+        if effort.is_over:
+            return []
+        effort.spend(len(order) // LOOKED_AT)
         for moves in (False, True):
             leaving = Leaving(made, self._beyond, freely, effort, moves=moves)
             victims = self._cleared(order, made, leaving)

@@ -19,6 +19,10 @@ from gpu_scheduler.policies.room import RoomMade
 
 STAYS = Priority.URGENT
 """The class from which on a run that its tenant's limit covers stays: it would stop another one to come back."""
+MOVES_AFTER_S = 300.0
+"""For how long a run that its tenant's limit covers has run since it was placed, in seconds, before it may be moved: it
+was deployed, restored what it had saved and got on meanwhile. The lease alone would let it be moved before that, again
+and again: what was moved last has the least to lose."""
 NODES_LOOKED_AT, PER_LEARNER = 64, 4
 """How many nodes are looked at for one gang, and how many more for each of its learners: those that lack the least."""
 Key = tuple[str, str]
@@ -55,8 +59,10 @@ class Beyond:
 
     def may_move(self, run: Running, gang: Gang) -> bool:
         """Whether it may be asked to start again elsewhere for this gang."""
-        may = run.priority <= gang.priority and (run.job in self.borrowed or run.priority < STAYS)
-        return may and self._could_return(run)
+        is_covered = run.job not in self.borrowed
+        if is_covered and (run.priority >= STAYS or not self._orders.past(run, MOVES_AFTER_S)):
+            return False
+        return run.priority <= gang.priority and self._could_return(run)
 
     def borrows_again(self, key: Key, besides: int) -> bool:
         """Whether this tenant reaches over its limit once what moves is back, without others with so many slots: the

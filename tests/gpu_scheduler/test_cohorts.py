@@ -26,6 +26,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.preemption import borrowed
+from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from tests.gpu_scheduler.worlds import (
     NOON,
     TENANTS,
@@ -644,3 +645,16 @@ def test_a_covered_run_that_moves_does_not_come_back_as_a_borrower() -> None:
     settled = world.apply(after, plan(after))
     assert {run.job for run in settled.running} >= {"j1", "r1"}
     assert "r1" not in borrowed(settled)
+
+
+def test_a_covered_run_is_not_moved_before_it_got_on_and_a_plan_comes_when_it_may_be() -> None:
+    made = in_the_way()
+    young = tuple(
+        replace(run, started_at=NOON - timedelta(seconds=MOVES_AFTER_S - 1)) if run.tenant == "blue" else run
+        for run in made.running
+    )
+    made = replace(made, running=young)
+    assert plan(made).stops == ()
+    assert made.policy.next_event_at(made) == NOON + timedelta(seconds=1)
+    later = replace(made, now=NOON + timedelta(seconds=1))
+    assert "moved" in {stop.reason for stop in plan(later).stops}
