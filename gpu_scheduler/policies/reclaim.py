@@ -202,11 +202,12 @@ class Clearing:
         self._on = {name: on[name] for _, name in heapq.nsmallest(most, near)}
 
     def _lacking(self, name: str, runs: Iterable[Running]) -> int | None:
-        """How many slots the node lacks for one learner more; None: these runs do not hold so many."""
-        free = self._made.slots_on(name) % self._made.gang.slots
-        held = sum(run.slots * run.nodes.count(name) for run in runs)
-        missing = self._made.gang.slots - free
-        return missing if missing <= held else None
+        """How many slots the node lacks for one learner more, 0 where it is CPUs or memory that lack; None: these runs
+        do not hold enough."""
+        if not self._made.more_fit_without(name, runs):
+            return None
+        fit = self._made.learners_on(name) or 0
+        return max(0, (fit + 1) * self._made.gang.slots - self._made.slots_on(name))
 
     def clear(self) -> list[Running]:
         """Have runs leave until the gang's learners fit: in the domain where that costs the least, node by node.

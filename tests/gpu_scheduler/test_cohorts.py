@@ -16,6 +16,7 @@ from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.ledger import Ledger, Loan, loans
 from gpu_scheduler.model import (
+    Node,
     Priority,
     QuotaUse,
     Running,
@@ -658,3 +659,17 @@ def test_a_covered_run_is_not_moved_before_it_got_on_and_a_plan_comes_when_it_ma
     assert made.policy.next_event_at(made) == NOON + timedelta(seconds=1)
     later = replace(made, now=NOON + timedelta(seconds=1))
     assert "moved" in {stop.reason for stop in plan(later).stops}
+
+
+def test_a_node_is_cleared_whose_cpus_are_taken() -> None:
+    """Seven slots of each node or more are free, but runs that limits cover have the CPUs."""
+    machines = [Node.with_slots(name, "a100", 9, cpus=8) for name in ("a1", "a2")]
+    runs = [
+        running("r1", "a1", slots=1, cpus=3),
+        replace(running("r2", "a1", slots=1, cpus=1), started_at=NOON - timedelta(minutes=30)),
+        running("b1", "a2", slots=1, cpus=4, tenant="blue"),
+    ]
+    quotas = shared({"red": 1, "blue": 1, "green": 14}, {"red": 2, "blue": 1})
+    waiting = [gang("j1", slots=4, cpus=8, tenant="green")]
+    decided = plan(snapshot(machines, waiting, runs, quotas=quotas))
+    assert sorted(stop.job for stop in decided.stops) == ["b1"]
