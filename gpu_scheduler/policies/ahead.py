@@ -46,11 +46,15 @@ class Ahead:
     def could_return(self, run: Running) -> bool:
         """Whether it could start again with its fewest learners: a suspension or a lowered limit stops nothing that
         runs, so no resize may."""
-        now = len(run.nodes)
-        self._count(run, now, -1)
-        allowed = self._allowed(run, min(run.gang.learners.min, now))
-        self._count(run, now, 1)
-        return allowed and all(name in self._nodes.of for name in run.nodes)
+        least = min(run.gang.learners.min, len(run.nodes))
+        return self.limits_allow(run, least) and all(name in self._nodes.of for name in run.nodes)
+
+    def limits_allow(self, run: Running, learners: int) -> bool:
+        """Whether it could start again with so many learners, wherever there is a place."""
+        self._count(run, len(run.nodes), -1)
+        allowed = self._allowed(run, learners)
+        self._count(run, len(run.nodes), 1)
+        return allowed
 
     def take(self, run: Running, learners: int) -> None:
         """Count the learners that it is to have in addition."""

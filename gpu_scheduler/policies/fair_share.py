@@ -26,6 +26,7 @@ from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
+from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from gpu_scheduler.policies.resizing import Resizing
 from gpu_scheduler.policies.returning import Returning
 from gpu_scheduler.policies.room import MOVED
@@ -70,7 +71,7 @@ class FairShare(Policy):
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         """The end of a queue head's starvation timeout, its rise by a class, the end of a promise or of a lease, when
-        the end of a run comes in sight, or an elastic job is due for another size."""
+        a run may be moved, when the end of a run comes in sight, or an elastic job is due for another size."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
         changes += ends_come_in_sight(snapshot)
         lends = any(quota.cohort for quota in snapshot.quotas)
@@ -79,6 +80,8 @@ class FairShare(Policy):
             changes += [
                 run.started_at + lease for run in snapshot.running if lends or run.priority < PREEMPTS
             ]
+            moves = timedelta(seconds=MOVES_AFTER_S)
+            changes += [run.started_at + moves for run in snapshot.running if lends]
         if (resize_at := self.resizes.next_at(snapshot, self.lease_s)) is not None:
             changes.append(resize_at)
         for key, since in _of_jobs(snapshot.policy_state):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Running, Stop
 from gpu_scheduler.placement import Pool
-from gpu_scheduler.policies.room import RoomLeft, RoomMade
+from gpu_scheduler.policies.room import MOVED, RoomLeft, RoomMade
 
 Order = Stop | Resize
 
@@ -23,7 +23,8 @@ class Orders:
 
     free_to_go: by type, the runs that can be ordered. given_for: by waiting job, the runs that leave or shrink for it,
     by orders that are under way and by those of this plan. stops, resizes: those of this plan. given_up: by tenant and
-    type, the slots that these free for good.
+    type, the slots that these free. moving: by tenant and type, the slots of the runs that will start again elsewhere,
+    by those of this plan (they are in given_up, too) and by stops that are under way.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -35,6 +36,7 @@ class Orders:
         self.stops: list[Stop] = []
         self.resizes: list[Resize] = []
         self.given_up: Counter[tuple[str, str]] = Counter()
+        self.moving: Counter[tuple[str, str]] = Counter()
         self._rooms: dict[str, RoomLeft] = {}
         self._users: Counter[tuple[str, str, str]] = Counter()
         """By tenant, user and type, the slots that this plan makes room for; the type "" counts jobs."""
@@ -44,7 +46,9 @@ class Orders:
             self.of_type[run.slot_type].append(run)
             if can_be_ordered(run):
                 self.free_to_go[run.slot_type][run.job] = run
-            elif run.order is not None and run.order.for_job is not None:
+                continue
+            self._count_move(run, run.order)
+            if run.order is not None and run.order.for_job is not None:
                 self.given_for[run.order.for_job].append((run, run.order))
 
     def rooms(self, pool: Pool) -> RoomLeft:
@@ -99,4 +103,9 @@ class Orders:
             self.resizes.append(order)
             left = min(order.learners, len(run.nodes))
         self.given_up[run.tenant, run.slot_type] += run.slots * (len(run.nodes) - left)
+        self._count_move(run, order)
         del self.free_to_go[run.slot_type][run.job]
+
+    def _count_move(self, run: Running, order: Order | None) -> None:
+        if isinstance(order, Stop) and order.reason == MOVED:
+            self.moving[run.tenant, run.slot_type] += run.slots * len(run.nodes)

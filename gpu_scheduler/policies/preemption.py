@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from gpu_scheduler.checks import Finding, Scope, Supply
 from gpu_scheduler.model import Gang, Priority, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.orders import Order, Orders
-from gpu_scheduler.policies.reclaim import Beyond, Clearing, Leaving
+from gpu_scheduler.policies.reclaim import Beyond, Clearing, Effort, Leaving
 from gpu_scheduler.policies.room import MOVED, RoomMade
 
 PREEMPTS = Priority.URGENT
@@ -26,9 +26,17 @@ PREEMPTED, RECLAIMED = "preempted", "reclaimed"
 STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
 CLEARINGS = 8
-"""Gangs of one type for which a plan looks for nodes to clear; the others come when these have started."""
+"""Gangs of one type for which a plan clears nodes; the others come when these have started."""
+EFFORT, LEAST_EFFORT = 40_000, 2_000
+"""How many learners one plan tries to do without, or to have again, while it looks in vain for nodes of one type to
+clear. Tenants that wait share it, each with at least so many: what one asks for in vain takes nothing from others."""
+MOST_EFFORT = 10_000
+"""The part of one tenant."""
+LOOKED_AT = 8
+"""Runs that are looked at in the time in which one learner is tried."""
 TRIES = 4
-"""Sizes of jobs of one tenant and type for which a plan looks in vain for what to reclaim, before it looks no more."""
+"""Sizes of jobs of one tenant, type and class for which a plan looks in vain for what to reclaim, before it looks no
+more."""
 
 
 def borrowed(snapshot: Snapshot) -> dict[str, int]:
@@ -75,8 +83,11 @@ class Preemption:
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
         self._beyond = Beyond(orders, self._borrowed)
-        self._in_vain: defaultdict[tuple[str, str], set[Hashable]] = defaultdict(set)
+        self._in_vain: defaultdict[tuple[str, str, int], set[Hashable]] = defaultdict(set)
         self._cleared_for: Counter[str] = Counter()
+        self._efforts: dict[tuple[str, str], Effort] = {}
+        tenants = len({gang.tenant for gang in orders.draft.waiting}) if self._borrowed else 1
+        self._effort = min(MOST_EFFORT, max(LEAST_EFFORT, EFFORT // max(1, tenants)))
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
         self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
         """By type and class, those of _cheapest of lower classes."""
@@ -98,11 +109,12 @@ class Preemption:
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
         anyones = urgent and owns and supply.account.cohort is None
-        shape = (urgent, "" if anyones else gang.tenant, gang.need, gang.learners.min, gang.topology)
+        may_clear = owns and supply.account.cohort is not None and bool(self._borrowed)
+        rank = gang.priority if may_clear else urgent  # runs move for those of their class or above
+        shape = (rank, "" if anyones else gang.tenant, gang.need, gang.learners.min, gang.topology)
         if not (urgent or owns) or shape in rooms.too_small_for:
             return 0
         candidates, leaving = self._candidates(gang, supply, owns=owns), self._orders.given(gang, slot_type)
-        may_clear = owns and supply.account.cohort is not None and bool(self._borrowed)
         if not (candidates or leaving or rooms.changed or may_clear):
             return 0
         made = RoomMade(gang, supply, rooms, self._ledger, owns=owns, around_reservations=not urgent)
@@ -111,13 +123,17 @@ class Preemption:
         if leaving and not made.suffices():
             made.none_moves()  # others have the places that there were for them
         victims = self._first_enough(self._own_first(gang, finding, candidates), made)
-        if may_clear and not made.suffices():
+        clears = may_clear and not made.suffices()
+        if clears:
             victims = self._clear_nodes(gang, supply, candidates, made, victims)
         if not made.suffices() or (made.moves_runs and not rooms.place_all(made)):
-            self._in_vain[gang.tenant, slot_type].add(_size(gang))
+            self._in_vain[_asker(gang, slot_type)].add(_size(gang))
             if not made.holds_gang:
                 rooms.too_small_for.add(shape)
             return 0
+        if clears:
+            self._cleared_for[slot_type] += 1
+            self._efforts.pop((gang.tenant, slot_type), None)  # it was not in vain
         stops: list[tuple[Running, Order]] = []
         for run in victims:
             reason = MOVED if made.starts_again(run) else self._reason(run, gang, supply, owns)
@@ -151,7 +167,6 @@ class Preemption:
         cohort, slot_type = supply.account.cohort, supply.slot_type
         if cohort is None or self._cleared_for[slot_type] >= CLEARINGS:
             return victims
-        self._cleared_for[slot_type] += 1
         mates = self._ledger.mates(cohort, slot_type)
         for run in victims:
             made.with_again(run)
@@ -163,25 +178,39 @@ class Preemption:
             for run in self._by_cost(slot_type)
             if run.job in self._orders.free_to_go[slot_type] and (run.job in freely or run.tenant in mates)
         ]
+        effort = self._efforts.get((gang.tenant, slot_type))
+        if effort is None:
+            effort = self._efforts[gang.tenant, slot_type] = Effort(self._effort)
+        if effort.is_over:
+            return []
+        effort.spend(len(order) // LOOKED_AT)
         for moves in (False, True):
-            victims = self._cleared(order, made, Leaving(made, self._beyond, freely, moves=moves))
-            if made.suffices():
+            leaving = Leaving(made, self._beyond, freely, effort, moves=moves)
+            victims = self._cleared(order, made, leaving)
+            if leaving.suffices:
                 return victims
             for run in victims:
                 made.with_again(run)
         return []
 
     def _cleared(self, order: Sequence[Running], made: RoomMade, leaving: Leaving) -> list[Running]:
-        """What leaves on the nodes where the least is lost, then what else the gang's limits need."""
+        """What leaves on the nodes where the least is lost, then for good what else limits need: those of the gang, and
+        those of tenants whose runs move."""
         victims = Clearing(order, made, leaving, lambda run: lost_work_s(run, self._now)).clear()
         for run in order if made.holds_gang else ():
-            if made.suffices():
+            if leaving.suffices or leaving.effort.is_over:
                 break
-            if run.job not in leaving.jobs and leaving.may(run):
+            if run.job not in leaving.jobs and leaving.may_for_good(run):
                 leaving.add(run)
                 victims.append(run)
         victims.sort(key=self._cost)
-        return _needed(victims, made, len(victims)) if made.suffices() else victims
+        for run in reversed(victims) if leaving.suffices else ():
+            leaving.remove(run)
+            if leaving.suffices:
+                victims.remove(run)
+            else:
+                leaving.add(run)
+        return victims
 
     def _may_reclaim(self, gang: Gang, finding: Finding) -> bool:
         """Whether it makes sense to look for borrowers: its tenant's limit covers the job, and what it lacks is what
@@ -193,7 +222,7 @@ class Preemption:
             return False
         if gang.job in self._orders.given_for:
             return True
-        vain = self._in_vain[gang.tenant, finding.supply.slot_type]
+        vain = self._in_vain[_asker(gang, finding.supply.slot_type)]
         return bool(self._borrowed) and len(vain) < TRIES and _size(gang) not in vain
 
     def _reason(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> str:
@@ -263,13 +292,17 @@ def _needed(victims: list[Running], made: RoomMade, asked: int) -> list[Running]
     """Without those that need not leave after all, of the first so many; the dearest first."""
     kept = list(victims)
     for run in reversed(victims[:asked]):
-        leave = made.moved if made.starts_again(run) else made.without
         made.with_again(run)
         if made.suffices():
             kept.remove(run)
         else:
-            leave(run)
+            made.without(run)
     return kept
+
+
+def _asker(gang: Gang, slot_type: str) -> tuple[str, str, int]:
+    """Those for whom the same runs may leave: runs move for gangs of their class or above."""
+    return gang.tenant, slot_type, gang.priority
 
 
 def _size(gang: Gang) -> Hashable:

@@ -13,11 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu_scheduler.model import Domain, Gang, Priority, Resize, Running, Stop
+from gpu_scheduler.policies.ahead import Ahead
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.room import RoomMade
 
 STAYS = Priority.URGENT
 """The class from which on a run that its tenant's limit covers stays: it would stop another one to come back."""
+MOVES_AFTER_S = 300.0
+"""For how long a run that its tenant's limit covers has run since it was placed, in seconds, before it may be moved: it
+was deployed, restored what it had saved and got on meanwhile. The lease alone would let it be moved before that, again
+and again: what was moved last has the least to lose."""
 NODES_LOOKED_AT, PER_LEARNER = 64, 4
 """How many nodes are looked at for one gang, and how many more for each of its learners: those that lack the least."""
 Key = tuple[str, str]
@@ -30,9 +35,12 @@ class Beyond:
     borrowed: by job, the slots that it borrows if its tenant's last runs are the ones that do.
     """
 
+    _kept: Counter[Key] | None = None
+
     def __init__(self, orders: Orders, borrowed: Mapping[str, int]) -> None:
         self._orders, self.borrowed = orders, borrowed
-        self._kept: Counter[Key] | None = None
+        self._ahead: dict[str, Ahead] = {}
+        self._can_return: dict[str, bool] = {}
 
     def slots(self, key: Key) -> int:
         """Less than nothing: it holds less than its limit."""
@@ -51,7 +59,26 @@ class Beyond:
 
     def may_move(self, run: Running, gang: Gang) -> bool:
         """Whether it may be asked to start again elsewhere for this gang."""
-        return run.priority <= gang.priority and (run.job in self.borrowed or run.priority < STAYS)
+        is_covered = run.job not in self.borrowed
+        if is_covered and (run.priority >= STAYS or not self._orders.past(run, MOVES_AFTER_S)):
+            return False
+        return run.priority <= gang.priority and self._could_return(run)
+
+    def borrows_again(self, key: Key, besides: int) -> bool:
+        """Whether this tenant reaches over its limit once what moves is back, without others with so many slots: the
+        last to come back would then have to borrow."""
+        return self.slots(key) + self._orders.moving[key] > besides
+
+    def _could_return(self, run: Running) -> bool:
+        """Whether every limit lets it start again: its tenant may be suspended, or a limit lowered below what runs."""
+        found = self._can_return.get(run.job)
+        if found is None:
+            ahead = self._ahead.get(run.slot_type)
+            if ahead is None:
+                pool = self._orders.draft.pools[run.slot_type]
+                ahead = self._ahead[run.slot_type] = Ahead(self._orders.draft, pool)
+            found = self._can_return[run.job] = ahead.limits_allow(run, len(run.nodes))
+        return found
 
     def _count(self) -> Counter[Key]:
         snapshot = self._orders.draft.snapshot
@@ -65,6 +92,21 @@ class Beyond:
         return found
 
 
+class Effort:
+    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one."""
+
+    def __init__(self, learners: int) -> None:
+        self._left = learners
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0
+
+    def spend(self, learners: int) -> None:
+        """So many are counted as gone, or as staying after all."""
+        self._left -= learners
+
+
 class Leaving:
     """The runs that leave for one gang, those that ``freely`` names whatever their tenant keeps.
 
@@ -72,18 +114,32 @@ class Leaving:
     With moves, what would take more than that from it leaves, too, and starts again elsewhere.
     """
 
-    def __init__(self, made: RoomMade, beyond: Beyond, freely: Collection[str], *, moves: bool) -> None:
+    def __init__(
+        self, made: RoomMade, beyond: Beyond, freely: Collection[str], effort: Effort, *, moves: bool
+    ) -> None:
         self._made, self._beyond, self._freely, self._moves = made, beyond, freely, moves
+        self.effort = effort
         self._slots: Counter[Key] = Counter()
         self._others: Counter[Key] = Counter()
         """By tenant and type, how many of them are not its last runs."""
+        self._moved: Counter[Key] = Counter()
         self.jobs: set[str] = set()
 
     def may(self, run: Running) -> bool:
         """Whether it may leave, too."""
-        return self._for_good(run) or (self._moves and self._beyond.may_move(run, self._made.gang))
+        return self.may_for_good(run) or (self._moves and self._beyond.may_move(run, self._made.gang))
 
-    def _for_good(self, run: Running) -> bool:
+    @property
+    def suffices(self) -> bool:
+        """Whether the gang can start, and those that move come back as runs that their tenant's limit covers."""
+        if any(
+            moved and self._beyond.borrows_again(key, self._slots[key]) for key, moved in self._moved.items()
+        ):
+            return False
+        return self._made.suffices()
+
+    def may_for_good(self, run: Running) -> bool:
+        """Whether its tenant can do without it."""
         key, is_last = _key(run), run.job in self._beyond.borrowed
         if run.job in self._freely and (not is_last or not self._others[key]):
             return True
@@ -91,16 +147,21 @@ class Leaving:
 
     def add(self, run: Running) -> None:
         """It leaves."""
-        if self._for_good(run):
+        self.effort.spend(len(run.nodes))
+        if self.may_for_good(run):
             self._made.without(run)
             self._count(run, 1)
         else:
             self._made.moved(run)
+            self._moved[_key(run)] += 1
         self.jobs.add(run.job)
 
     def remove(self, run: Running) -> None:
         """It stays after all."""
-        if not self._made.starts_again(run):
+        self.effort.spend(len(run.nodes))
+        if self._made.starts_again(run):
+            self._moved[_key(run)] -= 1
+        else:
             self._count(run, -1)
         self._made.with_again(run)
         self.jobs.remove(run.job)
@@ -141,11 +202,12 @@ class Clearing:
         self._on = {name: on[name] for _, name in heapq.nsmallest(most, near)}
 
     def _lacking(self, name: str, runs: Iterable[Running]) -> int | None:
-        """How many slots the node lacks for one learner more; None: these runs do not hold so many."""
-        free = self._made.slots_on(name) % self._made.gang.slots
-        held = sum(run.slots * run.nodes.count(name) for run in runs)
-        missing = self._made.gang.slots - free
-        return missing if missing <= held else None
+        """How many slots the node lacks for one learner more, 0 where it is CPUs or memory that lack; None: these runs
+        do not hold enough."""
+        if not self._made.more_fit_without(name, runs):
+            return None
+        fit = self._made.learners_on(name) or 0
+        return max(0, (fit + 1) * self._made.gang.slots - self._made.slots_on(name))
 
     def clear(self) -> list[Running]:
         """Have runs leave until the gang's learners fit: in the domain where that costs the least, node by node.
@@ -171,9 +233,10 @@ class Clearing:
     def _clear(self, names: Iterable[str]) -> list[Running]:
         """On these nodes, the cheapest step first, until the gang fits or no step is left."""
         found: list[Running] = []
-        steps = [step for name in names if (step := self._step(name)) is not None]
+        effort = self._leaving.effort
+        steps = [step for name in names if not effort.is_over and (step := self._step(name)) is not None]
         heapq.heapify(steps)
-        while steps and not self._fits():
+        while steps and not self._fits() and not effort.is_over:
             step = heapq.heappop(steps)
             again = self._step(step.node)  # others may have left meanwhile, or may no longer
             if again is None:

@@ -195,6 +195,14 @@ class RoomMade:
         """How many slots this node has left for it now, on nodes where it may be."""
         return self._room(name)[0]
 
+    def more_fit_without(self, name: str, runs: Iterable[Running]) -> bool:
+        """Whether more of its learners would fit on this node without these runs, with their CPUs and memory, too."""
+        room = self._room(name)
+        for run in runs:
+            for _ in range(run.nodes.count(name)):
+                room = plus(room, self._pool.need(run.gang))
+        return learners_in(room, self._need) > self._fitting[name]
+
     def domain_of(self, name: str) -> Domain:
         """The domain of this node in which all its learners have to be; () where it requires none."""
         return self._domains.get(name, ())

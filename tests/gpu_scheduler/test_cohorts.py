@@ -16,15 +16,18 @@ from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.ledger import Ledger, Loan, loans
 from gpu_scheduler.model import (
+    Node,
     Priority,
     QuotaUse,
     Running,
     Snapshot,
     Stop,
+    TenantState,
     WaitReason,
 )
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.preemption import borrowed
+from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from tests.gpu_scheduler.worlds import (
     NOON,
     TENANTS,
@@ -558,3 +561,115 @@ def test_the_place_that_a_run_moves_to_is_kept_while_it_saves() -> None:
     tempted = replace(saving, waiting=(*saving.waiting, gang("j2", tenant="gray")))
     assert starts_of(tempted) == []
     assert wait_of(tempted, "j2")[0] == WaitReason.FAIR_SHARE
+
+
+def in_the_way(**changes: Any) -> Snapshot:
+    """red borrows 2 of green's. Wherever green's job goes, a run of blue's is in the way; one can move to a2."""
+    quotas = shared({"red": 1, "green": 4, "blue": 3}, {"red": 3, "blue": 3})
+    runs = small_runs(a1="rrb", a2="rbb")
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1", slots=4, tenant="green")], runs, quotas=quotas)
+    return replace(made, **changes)
+
+
+def test_jobs_that_cannot_be_helped_take_nothing_from_the_others() -> None:
+    """For eight tenants' jobs, which come first, nodes are cleared in vain: two whole ones never are."""
+    made = in_the_way()
+    tenants = [f"t{n}" for n in range(9)]
+    hopeless = [gang(f"h{each}", 2, 4, tenant=each, priority=Priority.HIGH) for each in tenants]
+    more = in_the_way(
+        waiting=(*hopeless, *made.waiting), quotas=(*made.quotas, *shared(dict.fromkeys(tenants, 8)))
+    )
+    assert {stop.for_job for stop in plan(more).stops} == {"j1"}
+    assert set(plan(more).stops) == set(plan(made).stops)
+
+
+def test_what_helps_no_job_of_a_low_class_is_tried_for_one_of_a_higher_class() -> None:
+    """green's older job has aged and comes first, but no run moves for it: all are of a higher class than it."""
+    low = gang("j0", slots=4, tenant="green", priority=Priority.LOW, queued_at=NOON - timedelta(hours=20))
+    made = in_the_way()
+    assert plan(replace(made, waiting=(low,))).stops == ()
+    both = replace(
+        made,
+        waiting=(low, replace(made.waiting[0], priority=Priority.NORMAL)),
+        policy_state={"j0": NOON - timedelta(hours=20)},
+    )
+    assert {(stop.for_job, stop.reason) for stop in plan(both).stops} == {
+        ("j1", "moved"),
+        ("j1", "reclaimed"),
+    }
+
+
+@pytest.mark.parametrize("effort", [0, 2])
+def test_a_plan_tries_only_so_much(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan(in_the_way()).stops
+    monkeypatch.setattr("gpu_scheduler.policies.preemption.MOST_EFFORT", effort)
+    assert plan(in_the_way()).stops == ()
+
+
+@pytest.mark.parametrize(
+    ("of_tenant", "of_quota"),
+    [
+        ({"suspended": True}, {}),
+        ({"max_time_s": 60}, {}),
+        ({"jobs_limit": 2, "jobs_used": 3}, {}),
+        ({"user_jobs_limit": 2}, {}),
+        ({}, {"gang_limit": 0}),
+        ({}, {"user_limit": 2}),
+    ],
+)
+def test_a_run_that_could_not_start_again_moves_for_none(
+    of_tenant: dict[str, Any], of_quota: dict[str, Any]
+) -> None:
+    """It continues only as long as it runs: its tenant was suspended, or a limit lowered."""
+    made = in_the_way()
+    assert "moved" in {stop.reason for stop in plan(made).stops}
+    quotas = tuple(replace(quota, **of_quota) if quota.tenant == "blue" else quota for quota in made.quotas)
+    states = (TenantState("blue", **of_tenant),)
+    assert plan(replace(made, quotas=quotas, tenants=states)).stops == ()
+
+
+def test_a_covered_run_that_moves_does_not_come_back_as_a_borrower() -> None:
+    """red's older run moves from a1 to a3. Its newer one would then count as covered, and the older one borrow: so that
+    leaves for good, although the place that it has is no use."""
+    runs = [
+        running("r1", "a1", slots=3),
+        replace(running("r2", "a2"), started_at=NOON - timedelta(minutes=30)),
+        running("b1", "a2", slots=3, tenant="blue", priority=Priority.URGENT),
+        running("b2", "a3", tenant="blue", priority=Priority.URGENT),
+    ]
+    quotas = shared({"red": 3, "blue": 4, "green": 4, "gray": 1}, {"red": 4, "blue": 4})
+    waiting = [gang("j1", slots=4, tenant="green")]
+    made = snapshot(nodes(a1=4, a2=4, a3=4), waiting, runs, quotas=quotas)
+    decided = plan(made)
+    assert sorted((stop.job, stop.reason) for stop in decided.stops) == [("r1", "moved"), ("r2", "reclaimed")]
+    after = world.apply(world.apply(made, decided), ended=["r1", "r2"])
+    settled = world.apply(after, plan(after))
+    assert {run.job for run in settled.running} >= {"j1", "r1"}
+    assert "r1" not in borrowed(settled)
+
+
+def test_a_covered_run_is_not_moved_before_it_got_on_and_a_plan_comes_when_it_may_be() -> None:
+    made = in_the_way()
+    young = tuple(
+        replace(run, started_at=NOON - timedelta(seconds=MOVES_AFTER_S - 1)) if run.tenant == "blue" else run
+        for run in made.running
+    )
+    made = replace(made, running=young)
+    assert plan(made).stops == ()
+    assert made.policy.next_event_at(made) == NOON + timedelta(seconds=1)
+    later = replace(made, now=NOON + timedelta(seconds=1))
+    assert "moved" in {stop.reason for stop in plan(later).stops}
+
+
+def test_a_node_is_cleared_whose_cpus_are_taken() -> None:
+    """Seven slots of each node or more are free, but runs that limits cover have the CPUs."""
+    machines = [Node.with_slots(name, "a100", 9, cpus=8) for name in ("a1", "a2")]
+    runs = [
+        running("r1", "a1", slots=1, cpus=3),
+        replace(running("r2", "a1", slots=1, cpus=1), started_at=NOON - timedelta(minutes=30)),
+        running("b1", "a2", slots=1, cpus=4, tenant="blue"),
+    ]
+    quotas = shared({"red": 1, "blue": 1, "green": 14}, {"red": 2, "blue": 1})
+    waiting = [gang("j1", slots=4, cpus=8, tenant="green")]
+    decided = plan(snapshot(machines, waiting, runs, quotas=quotas))
+    assert sorted(stop.job for stop in decided.stops) == ["b1"]
