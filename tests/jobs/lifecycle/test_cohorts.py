@@ -119,7 +119,7 @@ def test_a_covered_run_in_the_way_of_a_lenders_job_saves_and_starts_again_elsewh
     world.done(filler)
     await_state(world, filler, State.COMPLETED)
 
-    world.elapse(30)  # past their leases
+    world.elapse(310)  # covered runs move after five minutes
     whole_node = world.submit(slots=4, name="whole-node")
     world.settle()
     reasons = {job.name: job_of(job).stop_reason for job in begun}
