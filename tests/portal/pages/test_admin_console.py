@@ -487,7 +487,9 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     client = signed_in(admin)
     assert 'data-fetch="/admin-console/system"' in client.get("/admin-console/").content.decode()
     card = client.get("/admin-console/system").content.decode()
-    assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow", "good"], "the last: variables"
+    assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow", "good"], (
+        "the last: variables"
+    )
     assert "PostgreSQL 17.2" in card
     assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card
 
