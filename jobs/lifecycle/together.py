@@ -14,10 +14,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
 
+from gpu_scheduler.clusters.base import Observation
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, reconcile, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide
@@ -157,13 +159,13 @@ class _Turn:
         last: jobs that are done, and the first one, do not wait for it."""
         effects, acted = _Effects(), _Effects()
         for job, (rows, observation) in self._observed().items():
-            self._try([job], lambda: self._decide(rows, observation, effects))  # noqa: B023  # called at once
+            self._try([job], self._decide, rows, observation, effects)
         for move, group in effects.moves.values():
-            self._try([rows.job.pk for rows, _ in group], lambda: self._move(move, group))  # noqa: B023
+            self._try([rows.job.pk for rows, _ in group], self._move, move, group)
         self._end(effects)
         for rows, observation, decision in effects.acts:
             if self._first not in self.left:
-                self._try([rows.job.pk], lambda: self._act(rows, observation, decision, acted))  # noqa: B023
+                self._try([rows.job.pk], self._act, rows, observation, decision, acted)
         self._end(acted)
 
     def hold_first(self) -> None:
@@ -172,10 +174,10 @@ class _Turn:
             self.left.remove(self._first)
             self.wants_cycle |= hold_alone(self._first)
 
-    def _try(self, jobs: Sequence[str], work: Callable[[], None]) -> None:
+    def _try(self, jobs: Sequence[str], work: Callable[..., None], *of: Any) -> None:
         """If anything goes wrong, these jobs are worked on alone: that knows what to do about it."""
         try:
-            work()
+            work(*of)
         except Exception as error:
             if _is_outage(error):
                 raise
@@ -201,18 +203,20 @@ class _Turn:
             if rows.attempt is not None and reconcile.may_have_gang(rows):
                 gangs[rows.attempt.cluster].append(rows)
         for alike in gangs.values():
-            self._try([rows.job.pk for rows in alike], lambda: self._observe(alike, seen))  # noqa: B023
+            self._try([rows.job.pk for rows in alike], self._observe, alike, seen)
         return {job: both for job, both in seen.items() if job in self.pending}
 
     def _observe(self, alike: Sequence[JobRows], seen: dict[str, tuple[JobRows, JobObservation]]) -> None:
         """Ask the one cluster of these jobs for all their gangs."""
         shown = reconcile.cluster_of(alike[0]).observe([rows.observation.gang_name for rows in alike])
         for rows in alike:
-            job = rows.job.pk
-            self._try(
-                [job],
-                lambda: seen.update({job: reconcile.noted(rows, self.pending[job], shown)}),  # noqa: B023
-            )
+            self._try([rows.job.pk], self._note, rows, shown, seen)
+
+    def _note(
+        self, rows: JobRows, shown: Observation, seen: dict[str, tuple[JobRows, JobObservation]]
+    ) -> None:
+        """Put what the cluster shows of this job in the place of its rows alone."""
+        seen[rows.job.pk] = reconcile.noted(rows, self.pending[rows.job.pk], shown)
 
     def _decide(self, rows: JobRows, observation: JobObservation, effects: _Effects) -> None:
         """Add a job to those that make the same move, to those that need the cluster, or to those that are done."""
@@ -263,7 +267,7 @@ class _Turn:
     def _end(self, effects: _Effects) -> None:
         if effects.ends:
             jobs = [lease.job_id for lease, _, _ in effects.ends]
-            self._try(jobs, lambda: self._release(effects.ends))
+            self._try(jobs, self._release, effects.ends)
 
     def _release(self, ends: Sequence[tuple[Lease, Decision, int]]) -> None:
         """A lease that is not released so, as its job's intent is newer or its row locked, is for working alone."""

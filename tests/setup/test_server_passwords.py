@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -42,15 +42,19 @@ def connected(where: Layout, **options: str) -> bool:
     return True
 
 
+def _listening(process: psutil.Process) -> set[int]:
+    return {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+
+
 def _tcp_ports_of(servers: Servers) -> set[int]:
     """On which the servers and their children listen."""
     found = set()
     for process in servers.processes:
         top = psutil.Process(process.pid)
-        for each in (top, *top.children(recursive=True)):
-            found |= {
-                one.laddr.port for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN
-            }
+        found |= _listening(top)
+        for child in top.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # PostgreSQL's workers come and go
+                found |= _listening(child)
     return found
 
 
