@@ -24,7 +24,7 @@ from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.orders import Orders
-from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Preemption
+from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Asker, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from gpu_scheduler.policies.resizing import Resizing
@@ -40,6 +40,11 @@ limit of that user or project."""
 RESIZES = Resizes()
 ELASTIC = "elastic:"
 """In the state while an elastic job runs: plans are made then although no job waits. When that was last so."""
+LEFT_OUT = "left_out:"
+"""Before a slot type, a slash and a tenant in the state: the last plan did not get to search for what to stop for it.
+When that was."""
+NEXT_SEARCH = timedelta(seconds=1)
+"""After such a plan the next one is made so soon, although nothing else happened."""
 
 WHOSE = {
     PREEMPTED: "of lower priority",
@@ -58,6 +63,7 @@ class FairShare(Policy):
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
     OF_USER and a job id -> since when its user's or project's jobs hold it back. ELASTIC: while an elastic job runs.
+    LEFT_OUT and a type and a tenant -> when a plan did not get to search for it.
     """
 
     name: ClassVar[str] = "fair_share"
@@ -84,6 +90,7 @@ class FairShare(Policy):
             changes += [run.started_at + moves for run in snapshot.running if lends]
         if (resize_at := self.resizes.next_at(snapshot, self.lease_s)) is not None:
             changes.append(resize_at)
+        changes += [since + NEXT_SEARCH for _, since in _left_out(snapshot.policy_state)]
         for key, since in _of_jobs(snapshot.policy_state):
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0 and not key.startswith(OF_USER):
@@ -129,7 +136,8 @@ class FairShareRound(Round):
         self._must_start_next: set[str] = set()
         self._orders = Orders(draft)
         sizes = Sizes(self._orders, policy.resizes, policy.lease_s)
-        self._preemption = Preemption(self._orders, policy.lease_s)
+        left_out = {asker for asker, _ in _left_out(draft.state)}
+        self._preemption = Preemption(self._orders, policy.lease_s, left_out)
         self._shrinking = Shrinking(self._orders, sizes)
         self._resizing = Resizing(self._orders, sizes, policy.resizes)
         self._borrowing: list[tuple[int, Gang]] = []
@@ -304,7 +312,12 @@ class FairShareRound(Round):
 
     def state(self) -> PolicyState:
         of_users = {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
-        return self._marks | of_users | ({ELASTIC: self._now} if self._resizing.is_needed else {})
+        left_out = {
+            f"{LEFT_OUT}{slot_type}/{tenant}": self._now
+            for tenant, slot_type in sorted(self._preemption.left_out)
+        }
+        elastic = {ELASTIC: self._now} if self._resizing.is_needed else {}
+        return self._marks | of_users | left_out | elastic
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """queue_head_since; stopping_for_it, resizing_for_it: how many running jobs are stopped, or shrink, for it."""
@@ -348,7 +361,15 @@ def _whose(reasons: Collection[str]) -> str:
 
 def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:
     """The part of the state that is about single jobs."""
-    return ((key, since) for key, since in state.items() if key != ELASTIC)
+    return ((key, since) for key, since in state.items() if key != ELASTIC and not key.startswith(LEFT_OUT))
+
+
+def _left_out(state: PolicyState) -> Iterator[tuple[Asker, datetime]]:
+    """The tenants and types for whose jobs the last plan did not get to search, and when that was."""
+    for key, since in state.items():
+        if key.startswith(LEFT_OUT):
+            slot_type, _, tenant = key.removeprefix(LEFT_OUT).rpartition("/")
+            yield (tenant, slot_type), since
 
 
 def _timestamp(at: datetime) -> str:

@@ -10,15 +10,19 @@ within their limits, or the class of what runs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
-from gpu_scheduler.model import Gang, Priority, Running, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Gang, Priority, Room, Running, Snapshot, Stop, WaitReason
+from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.orders import Order, Orders
 from gpu_scheduler.policies.reclaim import Beyond, Clearing, Effort, Leaving
 from gpu_scheduler.policies.room import MOVED, RoomMade
+from gpu_scheduler.rooms import plus
 
+Asker = tuple[str, str]
+"""A tenant, and the slot type on which its jobs would start."""
 PREEMPTS = Priority.URGENT
 """The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
 PREEMPTED, RECLAIMED = "preempted", "reclaimed"
@@ -27,13 +31,18 @@ STILL_FREE = 0.75
 """The part of the sorted runs that can still be ordered, below which they are filtered again."""
 CLEARINGS = 8
 """Gangs of one type for which a plan clears nodes; the others come when these have started."""
+WORK = 60_000
+"""How many learners one plan tries to do without, or to have again, for all jobs that wait. A unit takes about 10 µs. A
+plan is whole without that: what it did not get to search for is for the next ones (``Preemption.left_out``)."""
 EFFORT, LEAST_EFFORT = 40_000, 2_000
 """How many learners one plan tries to do without, or to have again, while it looks in vain for nodes of one type to
 clear. Tenants that wait share it, each with at least so many: what one asks for in vain takes nothing from others."""
 MOST_EFFORT = 10_000
 """The part of one tenant."""
 LOOKED_AT = 8
-"""Runs that are looked at in the time in which one learner is tried."""
+"""Runs or nodes that are looked at in the time in which one learner is tried."""
+FEW = 64
+"""Runs that are tried for a job before it is asked whether all of them together could be enough."""
 TRIES = 4
 """Sizes of jobs of one tenant, type and class for which a plan looks in vain for what to reclaim, before it looks no
 more."""
@@ -74,11 +83,34 @@ def lost_work_s(run: Running, now: datetime) -> float:
     return seconds * run.slots * len(run.nodes)
 
 
+class Candidates:
+    """Runs that may be stopped for jobs alike: runs, those of ``among`` in its order."""
+
+    def __init__(self, among: list[Running], runs: list[Running]) -> None:
+        self.among, self.runs = among, runs
+        self._room: dict[str, Room] | None = None
+
+    def room(self, pool: Pool) -> Mapping[str, Room]:
+        """What they hold, by node. Counted once: what is stopped for others meanwhile is still in it."""
+        if self._room is None:
+            self._room = {}
+            for run in self.runs:
+                for name in run.nodes:
+                    self._room[name] = plus(self._room.get(name, (0, 0, 0)), pool.need(run.gang))
+        return self._room
+
+
 class Preemption:
     """The victims in one plan. Ask in the order in which gangs are offered slots: what one was given is gone for the
-    next."""
+    next.
 
-    def __init__(self, orders: Orders, lease_s: float) -> None:
+    first: the left_out of the last plan. left_out: tenants and types for whose jobs this plan did not get to search.
+    They come first in the next plan, in which no others search: so all have their turn, however many ask in vain.
+    """
+
+    def __init__(self, orders: Orders, lease_s: float, first: Collection[Asker] = ()) -> None:
+        self.left_out: set[Asker] = set()
+        self._first, self._work = first, Effort(WORK)
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
@@ -89,8 +121,7 @@ class Preemption:
         tenants = len({gang.tenant for gang in orders.draft.waiting}) if self._borrowed else 1
         self._effort = min(MOST_EFFORT, max(LEAST_EFFORT, EFFORT // max(1, tenants)))
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
-        self._lower: dict[tuple[str, int], tuple[list[Running], list[Running]]] = {}
-        """By type and class, those of _cheapest of lower classes."""
+        self._candidates_of: dict[Hashable, Candidates] = {}
 
     def make_room(self, gang: Gang, finding: Finding) -> int:
         """Choose what to stop for a gang that cannot start. Returns how many runs leave for it, those ordered to
@@ -106,6 +137,9 @@ class Preemption:
         slot_type = supply.slot_type
         if not self._orders.limits_allow(gang, slot_type):
             return 0
+        leaving = self._orders.given(gang, slot_type)
+        if not (leaving or self._has_turn(gang, slot_type)):
+            return 0
         rooms = self._orders.rooms(supply.pool)
         owns = not supply.account.borrows(max(0, rooms.slots[gang.tenant]) + gang.asked)
         anyones = urgent and owns and supply.account.cohort is None
@@ -114,18 +148,20 @@ class Preemption:
         shape = (rank, "" if anyones else gang.tenant, gang.need, gang.learners.min, gang.topology)
         if not (urgent or owns) or shape in rooms.too_small_for:
             return 0
-        candidates, leaving = self._candidates(gang, supply, owns=owns), self._orders.given(gang, slot_type)
-        if not (candidates or leaving or rooms.changed or may_clear):
+        found = self._candidates(gang, supply, owns=owns)
+        if not (found.runs or leaving or rooms.changed or may_clear):
             return 0
         made = RoomMade(gang, supply, rooms, self._ledger, owns=owns, around_reservations=not urgent)
+        self._work.spend(len(supply.pool.free.of) // LOOKED_AT)
         for run, order in leaving:
             made.carried_out(run, order)
         if leaving and not made.suffices():
             made.none_moves()  # others have the places that there were for them
-        victims = self._first_enough(self._own_first(gang, finding, candidates), made)
+        found = self._own_first(gang, finding, found)
+        victims = self._first_enough(found, made, supply.pool)
         clears = may_clear and not made.suffices()
         if clears:
-            victims = self._clear_nodes(gang, supply, candidates, made, victims)
+            victims = self._clear_nodes(gang, supply, found.runs, made, victims)
         if not made.suffices() or (made.moves_runs and not rooms.place_all(made)):
             self._in_vain[_asker(gang, slot_type)].add(_size(gang))
             if not made.holds_gang:
@@ -140,19 +176,33 @@ class Preemption:
             stops.append((run, Stop(run.job, reason, gang.job, run.generation)))
         return self._orders.give(gang, made, stops)
 
-    def _first_enough(self, candidates: Sequence[Running], made: RoomMade) -> list[Running]:
-        """Of these, in their order, as many as let the gang start, without those that need not leave for that; all of
-        them if they do not suffice."""
+    def _has_turn(self, gang: Gang, slot_type: str) -> bool:
+        """Whether this plan searches for it. Urgent jobs are not kept waiting for the turns of others."""
+        asker = gang.tenant, slot_type
+        if self._work.is_over:
+            self.left_out.add(asker)
+            return False
+        return not self._first or asker in self._first or gang.priority >= PREEMPTS
+
+    def _first_enough(self, candidates: Candidates, made: RoomMade, pool: Pool) -> list[Running]:
+        """Of these, in their order, as many as let the gang start, without those that need not leave for that; if all
+        of them do not suffice, as many as were tried."""
         victims: list[Running] = []
         free_to_go = self._orders.free_to_go[made.slot_type]
-        for run in candidates:
+        for run in candidates.runs:
             if run.job not in free_to_go:
                 continue
             if made.suffices():
                 break
+            if len(victims) == FEW and not made.could_hold(candidates.room(pool), victims):
+                break
             made.without(run)
+            self._work.spend(len(run.nodes))
             victims.append(run)
-        return _needed(victims, made, len(victims) - 1) if made.suffices() else victims
+        if not made.suffices():
+            return victims
+        self._work.spend(sum(len(run.nodes) for run in victims))
+        return _needed(victims, made, len(victims) - 1)
 
     def _clear_nodes(
         self,
@@ -238,28 +288,26 @@ class Preemption:
         cohort = supply.account.cohort
         return cohort is not None and self._ledger.account(run.tenant, run.slot_type).cohort is cohort
 
-    def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> list[Running]:
+    def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> Candidates:
         """Those that may be stopped for the gang, the first to go first, and some that this plan stops already. owns:
-        its tenant's limit covers it."""
-        urgent = gang.priority >= PREEMPTS
-        if not self._borrowed:
-            return self._of_lower_classes(gang, supply.slot_type, owns=owns) if urgent else []
+        its tenant's limit covers it. Chosen once for all that may have the same ones stopped."""
+        urgent, slot_type = gang.priority >= PREEMPTS, supply.slot_type
+        cheapest = self._by_cost(slot_type)
+        of_any_tenant = owns and not self._borrowed
+        key = slot_type, gang.priority if urgent else None, "" if of_any_tenant else gang.tenant, owns
+        known = self._candidates_of.get(key)
+        if known is not None and known.among is cheapest:
+            return known
 
         def may_go(run: Running) -> bool:
             if urgent and run.priority < gang.priority and (owns or run.tenant == gang.tenant):
                 return True
             return self._is_reclaimed(run, gang, supply, owns)
 
-        return [run for run in self._by_cost(supply.slot_type) if may_go(run)]
-
-    def _of_lower_classes(self, gang: Gang, slot_type: str, *, owns: bool) -> list[Running]:
-        """Those that an urgent gang may have stopped while no run borrows; not to be changed."""
-        cheapest, key = self._by_cost(slot_type), (slot_type, gang.priority)
-        known = self._lower.get(key)
-        if known is None or known[0] is not cheapest:
-            known = cheapest, [run for run in cheapest if run.priority < gang.priority]
-            self._lower[key] = known
-        return known[1] if owns else [run for run in known[1] if run.tenant == gang.tenant]
+        self._work.spend(len(cheapest) // LOOKED_AT)
+        runs = [run for run in cheapest if may_go(run)] if urgent or self._borrowed else []
+        found = self._candidates_of[key] = Candidates(cheapest, runs)
+        return found
 
     def _by_cost(self, slot_type: str) -> list[Running]:
         """The runs whose lease is over: those on borrowed slots first; the lowest class; the least work lost; the
@@ -280,24 +328,24 @@ class Preemption:
         owned, newest_first = run.job not in self._borrowed, -run.started_at.timestamp()
         return owned, run.priority, lost_work_s(run, self._now), newest_first, run.job
 
-    def _own_first(self, gang: Gang, finding: Finding, candidates: list[Running]) -> list[Running]:
+    def _own_first(self, gang: Gang, finding: Finding, found: Candidates) -> Candidates:
         """The tenant's own before all others where its limits are the obstacle."""
         code = finding.check.code
         if finding.scope is not Scope.TENANT or code is WaitReason.COHORT_GPUS:
-            return candidates
-        return sorted(candidates, key=lambda run: run.tenant != gang.tenant)
+            return found
+        return Candidates(found.among, sorted(found.runs, key=lambda run: run.tenant != gang.tenant))
 
 
 def _needed(victims: list[Running], made: RoomMade, asked: int) -> list[Running]:
     """Without those that need not leave after all, of the first so many; the dearest first."""
-    kept = list(victims)
+    stay = set()
     for run in reversed(victims[:asked]):
         made.with_again(run)
         if made.suffices():
-            kept.remove(run)
+            stay.add(run.job)
         else:
             made.without(run)
-    return kept
+    return [run for run in victims if run.job not in stay]
 
 
 def _asker(gang: Gang, slot_type: str) -> tuple[str, str, int]:

@@ -93,18 +93,21 @@ class Beyond:
 
 
 class Effort:
-    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one."""
+    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one. whole: the
+    effort of which this is a part."""
 
-    def __init__(self, learners: int) -> None:
-        self._left = learners
+    def __init__(self, learners: int, whole: Effort | None = None) -> None:
+        self._left, self._whole = learners, whole
 
     @property
     def is_over(self) -> bool:
-        return self._left <= 0
+        return self._left <= 0 or (self._whole is not None and self._whole.is_over)
 
     def spend(self, learners: int) -> None:
         """So many are counted as gone, or as staying after all."""
         self._left -= learners
+        if self._whole is not None:
+            self._whole.spend(learners)
 
 
 class Leaving:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 
 from gpu_scheduler.checks import Supply
@@ -177,6 +177,7 @@ class RoomMade:
         self._placed_back: list[tuple[Running, str, int]] | None = None  # of placed()
         self._fit_all()
         self._vacated_slots: Counter[str] = Counter()  # by node, what is free in addition
+        self._shared: int | None = None  # of _more_shared(), over all tenants, once asked for
 
     @property
     def slot_type(self) -> str:
@@ -186,6 +187,20 @@ class RoomMade:
     def holds_gang(self) -> bool:
         """Whether all its learners fit on nodes."""
         return self._large_enough > 0
+
+    def could_hold(self, held: Mapping[str, Room], gone: Iterable[Running]) -> bool:
+        """Whether its learners could fit if nodes had all of this in addition, of which these are gone already. Quick
+        beside trying one run after the other."""
+        more = dict(held)
+        for run in gone:
+            for name in run.nodes:
+                more[name] = minus(more[name], self._pool.need(run.gang))
+        learners: Counter[Domain] = Counter()
+        for name, fitting in self._fitting.items():
+            if name in more:
+                fitting = learners_in(plus(self._room(name), more[name]), self._need)
+            learners[self.domain_of(name)] += fitting
+        return any(found >= self.gang.learners.min for found in learners.values())
 
     def learners_on(self, name: str) -> int | None:
         """How many of its learners fit on this node now; None: none may be there."""
@@ -319,15 +334,19 @@ class RoomMade:
         return not self._back or self._places_back() is not None
 
     def _cohort_suffices(self, account: Account) -> bool:
-        cohort, slot_type = account.cohort, self._supply.slot_type
+        cohort = account.cohort
         if cohort is None:
             return True
-        taken = cohort.taken + (0 if self.owns else cohort.claimed)
-        for tenant in self._rooms.slots.keys() | self.slots.keys():
-            other = self._ledger.account(tenant, slot_type)
-            if other.cohort is cohort:
-                taken += other.of_shared(self._used(tenant, other)) - other.of_shared(other.used)
-        return taken <= cohort.shared
+        if self._shared is None:
+            self._shared = sum(map(self._more_shared, self._rooms.slots.keys() | self.slots.keys()))
+        return cohort.taken + (0 if self.owns else cohort.claimed) + self._shared <= cohort.shared
+
+    def _more_shared(self, tenant: str) -> int:
+        """How much more than now this tenant will take of what the gang's cohort shares."""
+        other = self._ledger.account(tenant, self._supply.slot_type)
+        if other.cohort is not self._supply.account.cohort:
+            return 0
+        return other.of_shared(self._used(tenant, other)) - other.of_shared(other.used)
 
     def _used(self, tenant: str, account: Account) -> int:
         return account.used + self._rooms.slots[tenant] + self.slots[tenant]
@@ -452,7 +471,11 @@ class RoomMade:
 
     def _count_use(self, run: Running, learners: int, sign: int) -> None:
         slots = sign * run.slots * learners
+        if self._shared is not None:
+            self._shared -= self._more_shared(run.tenant)
         self.slots[run.tenant] += slots
+        if self._shared is not None:
+            self._shared += self._more_shared(run.tenant)
         self.users[run.tenant, run.gang.user] += slots
         self.jobs[run.tenant] += sign
 
