@@ -6,8 +6,10 @@ of one type alone in one_pool. 40,000 jobs on 10,000 nodes are in many.
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
 queue heads whose starvation timeout is over. The same with half of the jobs in one node, rack or block (topology), and
 with a limit for each of 20 users of a tenant (users). A full one whose jobs may be stopped for a quarter of the queue,
-which is urgent (preempting). 1,000 elastic jobs of one learner, which may all grow (elastic); the same with three
-learners each on nodes that all differ, none of which has anything free, while 2,000 small jobs wait (elastic_crowded).
+which is urgent (preempting). One where runs of one GPU on every slot, half of them borrowed, are in the way of 2,000
+jobs of 40 lenders for whole and half nodes (reclaiming). 1,000 elastic jobs of one learner, which may all grow
+(elastic); the same with three learners each on nodes that all differ, none of which has anything free, while 2,000
+small jobs wait (elastic_crowded).
 Two forecasts on a full cluster, all run times known: one of few plans over 2,000 jobs, one of many plans over 300 jobs
 on 60 nodes.
 """
@@ -86,8 +88,8 @@ def world(
     )
 
 
-def _running(job: str, tenant: str, node: Node) -> Running:
-    gang = Gang(job, tenant, Range.fixed(1), Resources(7), node.slot_type, PlacementStrategy.PACK, 1, NOW)
+def _running(job: str, tenant: str, node: Node, slots: int = 7) -> Running:
+    gang = Gang(job, tenant, Range.fixed(1), Resources(slots), node.slot_type, PlacementStrategy.PACK, 1, NOW)
     return Running(gang, node.slot_type, (node.name,), NOW)
 
 
@@ -119,6 +121,36 @@ def settled(made: Snapshot) -> Snapshot:
     """Its jobs have run for an hour."""
     hour = timedelta(hours=1)
     return replace(made, running=tuple(replace(run, started_at=NOW - hour) for run in made.running))
+
+
+def reclaiming(nodes: int, seed: int = 3) -> Snapshot:
+    """Four tenants hold every slot in runs of one GPU; 40 others of their cohort, whose limits are half of the slots,
+    wait for learners that such runs are in the way of."""
+    chance = random.Random(seed)
+    machines = tuple(Node.with_slots(f"node-{i:05}", TYPES[0], 8) for i in range(nodes))
+    busy = tuple(
+        replace(run, started_at=NOW - timedelta(seconds=chance.randint(60, 7200)))
+        for i, node in enumerate(machines * 8)
+        for run in [_running(f"run-{i:05}", f"flood-{i % 4}", node, slots=1)]
+    )
+    waiting = tuple(
+        Gang(
+            job=f"job-{tenant:02}-{i:02}",
+            tenant=f"lender-{tenant:02}",
+            learners=Range.fixed(chance.choice([1, 2, 4, 8, 16])),
+            resources=Resources(chance.choice([1, 2, 4, 8])),
+            slot_type=TYPES[0],
+            strategy=PlacementStrategy.PACK,
+            priority=chance.randint(0, 2),
+            queued_at=NOW - timedelta(seconds=chance.randint(0, 10_000)),
+        )
+        for tenant in range(40)
+        for i in range(50)
+    )
+    quotas = [QuotaUse(f"lender-{i:02}", TYPES[0], nodes // 10, 0, "lab") for i in range(40)]
+    quotas += [QuotaUse(f"flood-{i}", TYPES[0], nodes, 2 * nodes, "lab") for i in range(4)]
+    tenants = tuple(TenantState(quota.tenant) for quota in quotas)
+    return Snapshot(NOW, machines, waiting, busy, tuple(quotas), FairShare(), tenants)
 
 
 def elastic(nodes: int, seed: int = 7) -> Snapshot:
@@ -221,6 +253,7 @@ def main() -> None:
     figures["elastic"] = measure(elastic(asked.nodes), asked.repeats)
     figures["elastic_crowded"] = measure(elastic_crowded(asked.nodes), asked.repeats)
     aims = {f"{name}_p99_ms": BUDGET_MS for name in figures}
+    figures["reclaiming"] = measure(reclaiming(asked.nodes), asked.repeats)
     for name, full in (("many_empty_cluster", False), ("many_full_cluster", True)):
         figures[name] = measure(
             world(MANY_JOBS, MANY_NODES, full=full, impatient=False), max(3, asked.repeats // 3)
