@@ -19,7 +19,7 @@ from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access, two_factor
+from tenants import access, notices, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token
 from tenants.services.members import member_accept
@@ -152,6 +152,9 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
+        "activity": [{"notice": each, "sentence": notices.sentence(each)} for each in notices.recent(user)],
+        "activity_days": notices.KEPT_FOR.days,
+        "sends_mail": settings.LUTHIER_SENDS_MAIL,
         "factors": two_factor.factors_of(user),
         "shortcuts": user.preferences.get("shortcuts", True),
         "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),

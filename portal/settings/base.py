@@ -307,6 +307,7 @@ X_FRAME_OPTIONS = "DENY"
 
 # --- e-mail and logging -------------------------------------------------------------------------
 globals().update(email_settings(ENV.email_url))
+DEFAULT_FROM_EMAIL = ENV.email_from or f"luthier@{PUBLIC.hostname or 'localhost'}"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

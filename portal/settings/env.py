@@ -42,8 +42,10 @@ class Environment:
     luthier_secrets_keys_file: Annotated[Path | None, values.file] = None
     # comma-separated; empty = loopback and the public URL's host
     allowed_hosts: Annotated[tuple[str, ...], values.hosts] = ()
-    # smtp://user:password@host:port, smtps://…; none = printed on the console
+    # smtp://user:password@host:port, smtps://…; none = no mail is sent
     email_url: Annotated[str | None, values.url("smtp", "smtps")] = None
+    # the sender of mails; none = luthier@ and the public URL's host
+    email_from: Annotated[str | None, values.mail_address] = None
     sentry_dsn: Annotated[str | None, values.url("https", "http")] = None
 
     # with it, `Authorization: Bearer` reads /metrics; none = /metrics is off

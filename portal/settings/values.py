@@ -188,6 +188,13 @@ def contact(text: str) -> str:
     return text
 
 
+def mail_address(text: str) -> str:
+    """Of the sender; no display name, so that it needs no quoting."""
+    if len(text) > 254 or not re.fullmatch(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.\-]+", text):
+        raise ValueError("write a plain address such as luthier@example.org")
+    return text
+
+
 def oidc_issuer(text: str) -> str:
     """The address of an OpenID provider, to the character as its discovery document and its tokens have it."""
     parts = _split(text)
