@@ -14,7 +14,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
 from portal import passwords
-from portal.pages import sessions
+from portal.pages import sessions, theme
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
@@ -27,8 +27,6 @@ from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import preference_set
 
 DAY_S = 24 * 3600
-YEAR_S = 365 * DAY_S
-THEMES = ("", "light", "dark")
 EVERYWHERE = (
     "All other sessions end and all of your API tokens are revoked, immediately. "
     "Programs that use them lose access. This session stays."
@@ -62,15 +60,12 @@ def page(request: HttpRequest) -> HttpResponse:
 def appearance(request: HttpRequest) -> HttpResponse:
     """Theme (a cookie, so that the first paint has it) and single-key shortcuts (the account's)."""
     user = person(request)
-    theme = request.POST.get("theme", "")
+    wanted = request.POST.get("theme", "")
     answer = HttpResponseRedirect("/me")
-    if theme not in THEMES:
+    if wanted not in theme.THEMES:
         messages.error(request, "Choose system, light or dark.")
         return answer
-    if theme:
-        answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
-    else:
-        answer.delete_cookie("theme", samesite="Lax")
+    theme.choose(request, answer, wanted)
     preference_set(user, "shortcuts", request.POST.get("shortcuts") == "on")
     messages.success(request, "Saved.")
     return answer

@@ -281,8 +281,7 @@ SECURE_SSL_REDIRECT = HTTPS
 SECURE_REDIRECT_EXEMPT = [
     r"^(healthz|readyz|metrics)$"
 ]  # for programs beside it, past the proxy that ends TLS
-if LUTHIER_INGEST_URL.startswith("ws://"):
-    SECURE_REDIRECT_EXEMPT.append(r"^agent/v1/")  # and for learners that come this way
+SECURE_REDIRECT_EXEMPT.append(r"^agent/v1/")  # learners are let in or refused: portal.middleware
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS

@@ -26,6 +26,7 @@ def test_a_linked_person_signs_in_by_code_pkce_state_and_nonce(
     asked = parse_qs(urlsplit(client.get("/login/sso")["Location"]).query)
     assert asked["code_challenge_method"] == ["S256"]
     assert {"state", "nonce", "code_challenge"} <= set(asked)
+    assert all(len(asked[name][0]) >= 22 for name in ("state", "nonce")), "of 64 letters: 128 bits"
     before = client.session.session_key
     arrived = provider.sign_in(client, next="/help")
     assert (arrived.status_code, arrived["Location"]) == (302, "/help")
