@@ -441,7 +441,8 @@ def test_an_empty_data_folder_is_refused_by_every_command(capsys: pytest.Capture
 def test_learners_without_tls_are_refused_only_where_they_are_to_use_it(
     scheme: str, status: int, tmp_path: Path
 ) -> None:
-    """Beside the web processes, behind the proxy that ends TLS, TLS is not theirs to use. Elsewhere a redirect would hide a secret that was sent in the clear."""
+    """Beside the web processes, behind the proxy that ends TLS, there is no TLS to use. Elsewhere a redirect would hide
+    that a secret was sent in the clear."""
     variables = {
         "LUTHIER_PUBLIC_URL": "https://luthier.example",
         "LUTHIER_INGEST_URL": f"{scheme}://web.luthier.svc:80",
