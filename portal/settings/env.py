@@ -96,7 +96,7 @@ class Environment:
     # whether passwords sign people in; without them single sign-on does
     luthier_password_sign_in: Annotated[bool, values.yes_or_no] = True
     # a file of the SHA-1 of leaked passwords, one per line in ascending order; no password of it can be set
-    luthier_breached_passwords: Annotated[Path | None, values.breached_passwords] = None
+    luthier_breached_passwords: Annotated[Path | None, Path] = None
     # who signs in with a password has to have a second factor; without, those who have set one up are asked for it
     luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
     # after single sign-on as well: by default the provider's second factor is relied on
@@ -220,9 +220,26 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def refuse_at_start(environment: Environment) -> None:
+    """End the start of an installation for what a single process that restarts goes on without."""
+    if problem := _breached_passwords(environment):
+        refuse([problem])
+
+
 def warnings(environment: Environment, variables: Mapping[str, str]) -> list[str]:
     """What is valid, and perhaps not what was meant: one sentence for each, with what to do."""
-    return ineffective_variables(variables) + plain_connections(environment, variables)
+    found = ineffective_variables(variables) + plain_connections(environment, variables)
+    if problem := _breached_passwords(environment):
+        found.append(f"{problem}. Until it can be read, no password can be set.")
+    return found
+
+
+def _breached_passwords(environment: Environment) -> str:
+    try:
+        values.breached_passwords(environment.luthier_breached_passwords)
+    except ValueError as error:
+        return f"LUTHIER_BREACHED_PASSWORDS: {error}"
+    return ""
 
 
 def ineffective_variables(variables: Mapping[str, str]) -> list[str]:
