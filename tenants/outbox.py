@@ -51,9 +51,9 @@ Result = dict[str, Any]
 def send_due(before: Result) -> Result:
     """Send what is due. before: the last result.
 
-    failures: runs in a row that failed. again_s: when to run again; None: as usual.
+    failures: runs in a row that failed. next_in_s: when to run again; None: as usual.
     """
-    result: Result = {"sent": 0, "failures": 0, "again_s": None, "problem": ""}
+    result: Result = {"sent": 0, "failures": 0, "next_in_s": None, "problem": ""}
     if not settings.LUTHIER_SENDS_MAIL:
         return result
     _give_up_stale()
@@ -63,11 +63,11 @@ def send_due(before: Result) -> Result:
     try:
         mailer.open()
         result["sent"], more = _send_all(mailer)
-        result["again_s"] = 0.0 if more else None
+        result["next_in_s"] = 0.0 if more else None
     except FAULTS as fault:
         failures = int(before.get("failures", 0)) + 1
         pause_s = min(PAUSE_S * 2.0 ** min(failures - 1, 20), PAUSE_MAX_S)
-        result |= {"failures": failures, "again_s": pause_s, "problem": _text(fault)}
+        result |= {"failures": failures, "next_in_s": pause_s, "problem": _text(fault)}
         logger.warning("security notices were not mailed", extra={"error": _text(fault), "pause_s": pause_s})
     finally:
         _close(mailer)

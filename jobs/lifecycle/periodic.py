@@ -254,8 +254,8 @@ def seal_audit_log(before: Result) -> Result:
 def send_mails(before: Result) -> Result:
     """Send the mails that are due; after a failure not before its pause is over."""
     done = outbox.send_due(before)
-    if done["again_s"] is not None:
-        PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=done["again_s"]))
+    if done["next_in_s"] is not None:
+        PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=done["next_in_s"]))
     return done
 
 

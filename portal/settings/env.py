@@ -106,8 +106,8 @@ class Environment:
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
-    # jobs that a user may submit within a minute; as many specs validated, and archives uploaded
-    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 30_000
+    # jobs that a user may submit within a minute; as many specs validated; a quarter as many uploads
+    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 10_000
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds until a gang that is not complete on its cluster releases its slots and is placed again

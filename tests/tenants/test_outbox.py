@@ -154,16 +154,16 @@ def test_a_server_that_is_down_costs_no_notice_and_is_asked_less_often(
     results: list[dict[str, Any]] = [{}]
     for _ in range(12):
         results.append(outbox.send_due(results[-1]))
-    pauses = [result["again_s"] for result in results[1:]]
+    pauses = [result["next_in_s"] for result in results[1:]]
     assert pauses == sorted(pauses)
     assert pauses[-1] == outbox.PAUSE_MAX_S
-    assert "again_s" in results[-1]
+    assert "next_in_s" in results[-1]
     assert results[-1]["problem"]
     assert alice.security_notices.get().tries == 0
     with MailServer() as back:
         use(settings, back)
         done = outbox.send_due(results[-1])
-        assert (done["sent"], done["failures"], done["again_s"]) == (1, 0, None)
+        assert (done["sent"], done["failures"], done["next_in_s"]) == (1, 0, None)
 
 
 @pytest.mark.parametrize("behavior", ["silent", "drip", "hang"])
@@ -181,7 +181,7 @@ def test_a_server_that_does_not_go_on_holds_a_worker_for_a_bounded_time(
         assert time.monotonic() - began < 8, "not once for each mail"
         assert server.connections == 1
     assert done["sent"] == 0
-    assert done["again_s"] >= outbox.PAUSE_S
+    assert done["next_in_s"] >= outbox.PAUSE_S
     assert alice.security_notices.filter(try_at__isnull=False).count() == 5
 
 
