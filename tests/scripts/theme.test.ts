@@ -1,7 +1,7 @@
 // The cookie of the theme: over https no other host of the domain can set or read it in place of ours.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chosenTheme, themeCookie } from "../../static/src/ts/theme";
+import { nextTheme, themeCookie } from "../../static/src/ts/theme";
 
 test("over https the cookie has the prefix that browsers protect, and is Secure", () => {
   assert.equal(themeCookie("dark", true), "__Host-theme=dark; path=/; SameSite=Lax; max-age=31536000; Secure");
@@ -10,7 +10,9 @@ test("over https the cookie has the prefix that browsers protect, and is Secure"
 });
 
 test("only that cookie counts over https", () => {
-  assert.equal(chosenTheme("theme=dark", true), undefined);
-  assert.equal(chosenTheme("a=b; __Host-theme=light; theme=dark", true), "light");
-  assert.equal(chosenTheme("theme=dark", false), "dark");
+  assert.equal(nextTheme("theme=dark", true), "light");
+  assert.equal(nextTheme("a=b; __Host-theme=light; theme=dark", true), "dark");
+  assert.equal(nextTheme("__Host-theme=dark", true), "");
+  assert.equal(nextTheme("theme=dark", false), "");
+  assert.equal(nextTheme("", false), "light");
 });
