@@ -23,15 +23,18 @@ for warning in warnings(settings.ENV, os.environ):
 
 from portal.asgi_handler import ThreadedHandler  # noqa: E402
 from portal.database import connection_pool  # noqa: E402
+from portal.forwarded import ForwardedProto  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
 POOLED_CONNECTIONS = 16
 connection_pool.set_size(POOLED_CONNECTIONS)
 by_protocol: Any = ProtocolTypeRouter({"http": ThreadedHandler(), "websocket": websocket_application})
 # The client is the last address that none of these proxies has.
-application = ProxyHeadersMiddleware(
+known_clients = ProxyHeadersMiddleware(
     by_protocol, [str(network) for network in settings.LUTHIER_TRUSTED_PROXIES]
 )
+# Outermost: it looks at who is connected, which the one above replaces.
+application = ForwardedProto(known_clients, settings.LUTHIER_TRUSTED_PROXIES)
 
 # High-volume logs create hundreds of thousands of short-lived objects per second. Objects that exist now live as long
 # as the process and need no further collection; measured: a third less CPU per line.

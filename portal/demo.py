@@ -148,7 +148,7 @@ def limits(slots: int) -> tuple[int, int]:
 
 
 def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
-    password = secrets.token_urlsafe(12)
+    password = secrets.token_urlsafe(16)
     user, _ = User.objects.get_or_create(
         username=person.name, defaults={"email": f"{person.name}@example.org"}
     )

@@ -78,20 +78,31 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
 
 
 class PlainApiMiddleware:
-    """Where browsers are redirected to https, REST is not: a client that sent its token in the clear has to notice."""
+    """Where browsers are redirected to https, programs are not: who sent a token in the clear has to notice.
+
+    Programs are those that use REST, and learners unless they are given a ws:// address.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        if not settings.SECURE_SSL_REDIRECT or request.is_secure() or not request.path.startswith("/api/"):
+        if (
+            not settings.SECURE_SSL_REDIRECT
+            or request.is_secure()
+            or not request.path.startswith(_by_tls_only())
+        ):
             return self.get_response(request)
         where = {"path": request.path, "address": request.META.get("REMOTE_ADDR", "")}
-        logger.warning("REST without TLS refused", extra=where)
+        logger.warning("request without TLS refused", extra=where)
         text = (
             f"Use {settings.LUTHIER_PUBLIC_URL}. A token that was sent without TLS may be known: replace it."
         )
         return with_security_headers(request, problem(403, "https_required", text))
+
+
+def _by_tls_only() -> tuple[str, ...]:
+    return ("/api/",) if settings.LUTHIER_INGEST_URL.startswith("ws://") else ("/api/", "/agent/")
 
 
 def with_security_headers(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:

@@ -250,6 +250,10 @@ class Provider(OpenIDConnectProvider):
 class Adapter(DefaultSocialAccountAdapter):
     """Where django-allauth hands over: instead of signing in, with what it found."""
 
+    def generate_state_param(self, state: dict[str, Any]) -> str:
+        """What the provider sends back, of 128 random bits."""
+        return secrets.token_urlsafe(16)
+
     def get_requests_session(self) -> Any:
         """One that follows no redirect: it would carry the client's secret wherever it points."""
         session: Any = super().get_requests_session()

@@ -1,7 +1,8 @@
 """How many jobs a user may submit, validate and upload code for within a minute, by REST and pages together.
 
-Twice what four connections get through on a small server: people and their scripts do not meet it, a user's flood from
-many clients does. A repeat of an Idempotency-Key counts, and gets its first answer whatever the count.
+Less than a small server gets through (docs/adr/0099-limit-of-submissions.md): people and their scripts do not meet it,
+and a user's flood leaves a part of the server to others. A repeat of an Idempotency-Key counts, and gets its first
+answer whatever the count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from django.conf import settings
 from jobs.errors import TooManySubmissions
 from portal import budgets
 from tenants.models import User
+
+UPLOADS_COST = 4
+"""Of uploads there may be one for so many submits: each is unpacked, checked and stored."""
 
 
 class What(StrEnum):
@@ -26,6 +30,8 @@ class What(StrEnum):
 def spend(user: User, what: What) -> None:
     """Count one more. Raises TooManySubmissions above the user's limit."""
     most: int = settings.LUTHIER_SUBMISSIONS_PER_MINUTE
+    if what is What.UPLOADS:
+        most = max(1, most // UPLOADS_COST)
     if budgets.within(f"submissions:{what.name}:{user.pk}", most):
         return
     raise TooManySubmissions(

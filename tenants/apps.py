@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.conf import settings
 
 
 class TenantsConfig(AppConfig):
@@ -12,3 +13,7 @@ class TenantsConfig(AppConfig):
         from tenants.sessions import note_beginning
 
         user_logged_in.connect(note_beginning, dispatch_uid="tenants.sessions")
+        if settings.LUTHIER_BREACHED_PASSWORDS is not None:
+            from tenants.password_rules import keep_list
+
+            keep_list()

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from tenants import access
+from tenants import access, notices
 from tenants.models import AuditEntry, AuditSeal, User
 
 REPEAT_AFTER = timedelta(minutes=10)
@@ -43,8 +43,11 @@ def record(
     reason: str = "",
     details: dict[str, Any] | None = None,
 ) -> AuditEntry:
-    """Write one entry, within the caller's transaction: if it cannot be written, the change is rolled back."""
-    return AuditEntry.objects.create(
+    """Write one entry, within the caller's transaction: if it cannot be written, the change is rolled back.
+
+    What it says of a user's account is noted for the user as well (tenants.notices).
+    """
+    entry = AuditEntry.objects.create(
         tenant_id=tenant_id,
         actor=actor if isinstance(actor, User) else None,
         action=action,
@@ -54,6 +57,8 @@ def record(
         request_id=request_id.get(),
         address=source_address.get(),
     )
+    notices.note(entry)
+    return entry
 
 
 def admin_read(

@@ -167,6 +167,39 @@ class PasskeyChallenge(models.Model):
     created_at = models.DateTimeField()
 
 
+class SecurityNotice(models.Model):
+    """What happened to a user's account, for the user to see; see tenants.notices, and tenants.outbox for its mail.
+
+    once: of what is noted once a day, the kind and the day; else "". to: the user's address when it happened; "": no
+    mail. copy: one more mail of the same, to an address that the user had before. try_at: when the mail is due; null:
+    it was sent, was given up, or there is none. problem: why the last try failed.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="security_notices")
+    kind = models.CharField(max_length=40)
+    details: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    address = models.GenericIPAddressField(null=True)
+    at = models.DateTimeField(db_default=Now())
+    once = models.CharField(max_length=60, blank=True, db_default="")
+    to = models.CharField(max_length=254, blank=True, db_default="")
+    copy = models.BooleanField(default=False)
+    try_at = models.DateTimeField(null=True)
+    tries = models.PositiveSmallIntegerField(default=0)
+    sent_at = models.DateTimeField(null=True)
+    problem = models.CharField(max_length=200, blank=True, db_default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "once"], condition=~Q(once=""), name="security_notice_once"
+            )
+        ]
+        indexes = [
+            models.Index(F("user"), F("id").desc(), name="security_notice_by_user"),
+            models.Index(fields=["try_at"], name="security_notice_due", condition=Q(try_at__isnull=False)),
+        ]
+
+
 class Tenant(models.Model):
     """A team. While suspended it submits and starts nothing; running jobs continue and may be halted."""
 

@@ -7,7 +7,11 @@ There are no rules for kinds of characters: they make passwords that people forg
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import re
+import threading
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +22,8 @@ from django.contrib.auth.password_validation import CommonPasswordValidator
 from django.core.exceptions import ValidationError
 
 from tenants.models import Membership
+
+logger = logging.getLogger(__name__)
 
 OWN_WORDS = ("luthier",)
 FILLERS = ("password", "passwort", "welcome", "admin", "secret", "login", "changeme", "letmein", "test")
@@ -113,7 +119,11 @@ def words_of(user: Any) -> list[str]:
 
 
 class Breached:
-    """Refuse a password whose SHA-1 is in the file of LUTHIER_BREACHED_PASSWORDS; without one, none."""
+    """Refuse a password whose SHA-1 is in the file of LUTHIER_BREACHED_PASSWORDS; without one, none.
+
+    A process keeps the list that it had: one that is removed, replaced by nothing or on a share that is not mounted any
+    more is still asked.
+    """
 
     def validate(self, password: str, user: Any = None) -> None:
         path: Path | None = settings.LUTHIER_BREACHED_PASSWORDS
@@ -141,31 +151,75 @@ def is_listed(path: Path, password: str) -> bool:
 
     Reads about 40 lines of a file of any size. Raises OSError.
     """
-    digest = (
-        hashlib.sha1(password.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest().upper()
-    )
-    wanted = digest.encode()
-    with path.open("rb") as file:
-        low, high = 0, path.stat().st_size
-        while low < high:  # the line that is wanted begins in [low, high), if there is one
-            middle = (low + high) // 2
-            begins, line = _line_from(file, middle)
-            if not line or begins >= high:
-                high = middle
-                continue
-            found = line[:40].upper()
-            if found == wanted:
-                return True
-            if found < wanted:
-                low = begins + len(line)
-            else:
-                high = middle
+    digest = hashlib.sha1(password.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+    with _changing:  # so that no one closes the file meanwhile
+        return _has(_opened(path), digest.upper().encode())
+
+
+def keep_list() -> None:
+    """Open the list of this installation, so that this process still has it when it is away. Never fails."""
+    path: Path | None = settings.LUTHIER_BREACHED_PASSWORDS
+    if path is not None:
+        with suppress(OSError), _changing:
+            _opened(path)
+
+
+_changing = threading.Lock()
+_kept: dict[Path, BinaryIO] = {}
+"""The list of this process, by its path: one at most."""
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file as it is now, else as this process last had it. Raises OSError if it never had it."""
+    before = _kept.get(path)
+    try:
+        found = path.open("rb")
+        if os.fstat(found.fileno()).st_size == 0:
+            found.close()
+            raise OSError(f"{path} is empty")
+    except OSError as error:
+        if before is None:
+            raise
+        extra = {"error": str(error)}
+        logger.warning("the list of leaked passwords is away: the last one is used", extra=extra)
+        return before
+    if before is not None and os.path.sameopenfile(before.fileno(), found.fileno()):
+        found.close()
+        return before
+    for each in _kept.values():
+        each.close()
+    _kept.clear()
+    _kept[path] = found
+    return found
+
+
+def _has(file: BinaryIO, wanted: bytes) -> bool:
+    low, high = 0, os.fstat(file.fileno()).st_size
+    while low < high:  # the line that is wanted begins in [low, high), if there is one
+        middle = (low + high) // 2
+        begins, line = _line_from(file, middle)
+        if not line or begins >= high:
+            high = middle
+            continue
+        found = line[:40].upper()
+        if found == wanted:
+            return True
+        if found < wanted:
+            low = begins + len(line)
+        else:
+            high = middle
     return False
 
 
 def _line_from(file: BinaryIO, at: int) -> tuple[int, bytes]:
-    """The first line that begins at this byte or after, and where."""
-    file.seek(max(0, at - 1))
-    if at:
-        file.readline(LINE_MAX)
-    return file.tell(), file.readline(LINE_MAX)
+    """The first line that begins at this byte or after, and where. The position of the file, which forked processes
+    share, is not used."""
+    start = max(0, at - 1)
+    read = os.pread(file.fileno(), 2 * LINE_MAX, start)
+    skipped = len(_first_line(read)) if at else 0
+    return start + skipped, _first_line(read[skipped:])
+
+
+def _first_line(text: bytes) -> bytes:
+    end = text.find(b"\n", 0, LINE_MAX)
+    return text[: end + 1] if end >= 0 else text[:LINE_MAX]

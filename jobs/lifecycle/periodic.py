@@ -5,6 +5,7 @@ compact   merges the many small chunks of quiet logs
 decisions removes old snapshots that plans were made from
 fairness  stores what tenants were entitled to and received in the last hours
 forecast  updates when each waiting job is expected to start
+mail      mails security notices
 measure   measures the step times of elastic jobs
 notice    notes when no worker ran, which is no job's wait
 orphans   removes gangs of no live attempt that were seen twice (a launch that outlived its attempt)
@@ -49,7 +50,7 @@ from jobs.models import (
 )
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import database_now
-from tenants import audit_chain
+from tenants import audit_chain, notices, outbox
 from tenants.models import Token
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ EXPIRED_KEPT = timedelta(days=30)
 """For how long pages still show that a token has expired."""
 
 NOTICE = "notice"
+MAIL = "mail"
+"""Waits for a server that may be slow: it has a turn of its own, so that no other task waits for it."""
 NOTE_STOP = """
 INSERT INTO jobs_platformstop (began_at, ended_at)
 SELECT done_at, clock_timestamp() FROM jobs_periodictask
@@ -77,9 +80,9 @@ def due(*others: str) -> set[str]:
 
 
 def run_due(*only: str) -> list[str]:
-    """Run every task, or these, that is due and that no other worker is running; returns their names."""
+    """Run every task but MAIL, or these, that is due and that no other worker is running; returns their names."""
     done = []
-    for name in only or TASKS:
+    for name in only or [name for name in TASKS if name != MAIL]:
         every_s, task = TASKS[name]
         before = _claim(name, every_s)
         if before is None:
@@ -224,6 +227,7 @@ def tidy(before: Result) -> Result:
         "store": mark or known,
         "answers": answers,
         "tokens": tokens,
+        "notices": notices.forget(),
         "uploads": uploads,
         "workers": leases.remove_dead_workers(),
         "swept": blobs.sweep(KEEP, keys=bool(mark)),
@@ -247,12 +251,21 @@ def seal_audit_log(before: Result) -> Result:
     return head
 
 
+def send_mails(before: Result) -> Result:
+    """Send the mails that are due; after a failure not before its pause is over."""
+    done = outbox.send_due(before)
+    if done["next_in_s"] is not None:
+        PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=done["next_in_s"]))
+    return done
+
+
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
     recording.TASK: (recording.EVERY_S, recording.forget),
     "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
+    MAIL: (outbox.EVERY_S, send_mails),
     measuring.TASK: (measuring.EVERY_S, measuring.measure),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),

@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 THREADS = 4
 BATCH = 16
+OWN_TURN = frozenset({periodic.NOTICE, periodic.MAIL})
+"""Tasks that neither wait for others nor keep them waiting: one that takes long must not look like a stopped platform,
+and a slow mail server takes long."""
 MAX_CHANGED = 10_000
 """Names of changed gangs kept between two ticks; beyond that, every gang counts as changed."""
 
@@ -75,7 +79,8 @@ class Ticker(threading.Thread):
         its turn. Those that go on alone are work of their own, and the scheduling cycle holds none of them."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
-        self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
+        self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
+        self._own_turns = {name: threading.Lock() for name in OWN_TURN}
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
@@ -109,9 +114,9 @@ class Ticker(threading.Thread):
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
             self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
-        if periodic.NOTICE in due:  # a task that takes long must not look like a stopped platform
-            self._in_turn(self._notice_turn, lambda: periodic.run_due(periodic.NOTICE))
-        if due - {PeriodicTask.CYCLE, periodic.NOTICE}:
+        for name in due & OWN_TURN:
+            self._in_turn(self._own_turns[name], partial(periodic.run_due, name))
+        if due - {PeriodicTask.CYCLE, *OWN_TURN}:
             self._in_turn(self._periodic_turn, periodic.run_due)
         self._follow_cluster()
 

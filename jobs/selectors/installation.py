@@ -36,6 +36,12 @@ SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs
 """Runtimes, pools, a tenant's limits and its projects in one query: every submit needs them."""
 
 
+def mail_problem() -> str:
+    """Why the last try to mail security notices failed; empty: it did not."""
+    row = PeriodicTask.objects.filter(name="mail").first()
+    return str(row.result.get("problem", "")) if row else ""
+
+
 def nodes() -> QuerySet[ClusterNode]:
     """Every node as the scheduling cycle last saw it, by name."""
     return ClusterNode.objects.order_by("name")

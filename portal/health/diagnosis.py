@@ -15,14 +15,17 @@ from django.db import DatabaseError
 from gpu_scheduler.clusters.kubernetes.settings import without_store
 from jobs import blobs
 from jobs.clusters import DriverSettings
+from jobs.humanize import duration
+from jobs.selectors.installation import mail_problem
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, warnings
 from portal.settings.values import required_settings
-from tenants import keyring, sealed_rows
+from tenants import keyring, outbox, sealed_rows
 from tenants.errors import SecretsUnavailable
 from tenants.services.users import admins_locked_out
 
 ASK_S = 2
+MAIL_LATE_S = 600
 
 
 def examine() -> list[HealthCheck]:
@@ -42,6 +45,7 @@ def examine() -> list[HealthCheck]:
         web(),
         single_sign_on(),
         sign_in(),
+        mail(),
     ]
 
 
@@ -188,6 +192,21 @@ def sign_in() -> HealthCheck:
         remedy = "Run `manage.py admin NAME --reset`, and sign in with the one-time password that it prints."
         return HealthCheck("sign-in", "", "passwords are off and no platform admin can sign in", remedy)
     return HealthCheck("sign-in", "without passwords")
+
+
+def mail() -> HealthCheck:
+    """Whether security notices leave. They are on users' profiles in any case, so this only warns."""
+    if not settings.LUTHIER_SENDS_MAIL:
+        return HealthCheck("mail", "off: security notices are on users' profiles only")
+    try:
+        (count, age_s), why = outbox.waiting(), mail_problem()
+    except DatabaseError as error:
+        return HealthCheck("mail", "", first_line(error), "See the database check.")
+    found = f"{settings.EMAIL_HOST}, {count} waiting"
+    if age_s < MAIL_LATE_S:
+        return HealthCheck("mail", found)
+    text = f"security notices have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
+    return HealthCheck("mail", found, warnings=(f"{text} Correct EMAIL_URL or EMAIL_FROM.",))
 
 
 def running_url() -> str:

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
-from portal.pages import shell
+from portal.pages import shell, theme
 from tenants import access
 from tenants.models import Membership, Tenant, User
 from tenants.roles import Role
@@ -48,7 +48,7 @@ def error_page(request: HttpRequest, status: int, **facts: Any) -> HttpResponse:
     """The page of one status; the theme is the cookie's. facts: what its template shows beside the text."""
     title, text = facts.pop("texts", None) or TEXTS[status]
     context = {
-        "theme": request.COOKIES.get("theme", ""),
+        "theme": theme.chosen(request),
         "status": status,
         "title": title,
         "text": text,

@@ -14,12 +14,12 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
 from portal import passwords
-from portal.pages import sessions
+from portal.pages import sessions, theme
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
-from tenants import access, two_factor
+from tenants import access, notices, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
 from tenants.models import Token
 from tenants.services.members import member_accept
@@ -27,8 +27,6 @@ from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import preference_set
 
 DAY_S = 24 * 3600
-YEAR_S = 365 * DAY_S
-THEMES = ("", "light", "dark")
 EVERYWHERE = (
     "All other sessions end and all of your API tokens are revoked, immediately. "
     "Programs that use them lose access. This session stays."
@@ -62,15 +60,12 @@ def page(request: HttpRequest) -> HttpResponse:
 def appearance(request: HttpRequest) -> HttpResponse:
     """Theme (a cookie, so that the first paint has it) and single-key shortcuts (the account's)."""
     user = person(request)
-    theme = request.POST.get("theme", "")
+    wanted = request.POST.get("theme", "")
     answer = HttpResponseRedirect("/me")
-    if theme not in THEMES:
+    if wanted not in theme.THEMES:
         messages.error(request, "Choose system, light or dark.")
         return answer
-    if theme:
-        answer.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
-    else:
-        answer.delete_cookie("theme", samesite="Lax")
+    theme.choose(request, answer, wanted)
     preference_set(user, "shortcuts", request.POST.get("shortcuts") == "on")
     messages.success(request, "Saved.")
     return answer
@@ -152,6 +147,9 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
+        "activity": [{"notice": each, "sentence": notices.sentence(each)} for each in notices.recent(user)],
+        "activity_days": notices.KEPT_FOR.days,
+        "sends_mail": settings.LUTHIER_SENDS_MAIL,
         "factors": two_factor.factors_of(user),
         "shortcuts": user.preferences.get("shortcuts", True),
         "themes": (("", "System"), ("light", "Light"), ("dark", "Dark")),

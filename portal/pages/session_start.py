@@ -16,6 +16,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.crypto import constant_time_compare
 
+from portal.pages.sessions import browser_of
 from tenants import audit, two_factor
 from tenants.backends import PeopleBackend
 from tenants.errors import SecretsUnavailable
@@ -103,7 +104,9 @@ def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "
     request.session.set_expiry(None)  # of what came before: a single sign-on, or the wait for a code
     login(request, user, backend=PEOPLE)
     prove(request, by=by, second=second)
-    details = ({} if by == PASSWORD else {"by": by}) | ({"second_factor": second} if second else {})
+    agent = request.META.get("HTTP_USER_AGENT", "")
+    details = {"browser": browser_of(agent)} if agent else {}
+    details |= ({} if by == PASSWORD else {"by": by}) | ({"second_factor": second} if second else {})
     audit.record(actor=user, action="login.success", target=user.get_username(), details=details)
     _show_reset(request, user)
     return HttpResponseRedirect(to)

@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from jobs.selectors.usage import live_jobs
+from portal.pages import theme
 from tenants import access
 from tenants.models import AuditEntry, Membership, Tenant, User
 from tenants.roles import Permission
@@ -16,7 +17,7 @@ from tenants.roles import Permission
 def shell(request: HttpRequest) -> dict[str, Any]:
     """Context for templates/base.html; queries run only if the template looks."""
     return {
-        "theme": request.COOKIES.get("theme", ""),
+        "theme": theme.chosen(request),
         "my_memberships": SimpleLazyObject(lambda: _memberships(request)),
         "platform_admin": access.is_platform_admin(request.user) if hasattr(request, "user") else False,
         "shortcuts_on": SimpleLazyObject(lambda: _shortcuts(request)),

@@ -279,10 +279,9 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 # --- transport ----------------------------------------------------------------------------------
 SECURE_SSL_REDIRECT = HTTPS
 SECURE_REDIRECT_EXEMPT = [
-    r"^(healthz|readyz|metrics)$"
-]  # for programs beside it, past the proxy that ends TLS
-if LUTHIER_INGEST_URL.startswith("ws://"):
-    SECURE_REDIRECT_EXEMPT.append(r"^agent/v1/")  # and for learners that come this way
+    r"^(healthz|readyz|metrics)$",  # for programs beside it, past the proxy that ends TLS
+    r"^agent/v1/",  # learners are let in or refused: portal.middleware
+]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
@@ -307,6 +306,7 @@ X_FRAME_OPTIONS = "DENY"
 
 # --- e-mail and logging -------------------------------------------------------------------------
 globals().update(email_settings(ENV.email_url))
+DEFAULT_FROM_EMAIL = ENV.email_from or f"luthier@{PUBLIC.hostname or 'localhost'}"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

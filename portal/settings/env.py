@@ -42,8 +42,10 @@ class Environment:
     luthier_secrets_keys_file: Annotated[Path | None, values.file] = None
     # comma-separated; empty = loopback and the public URL's host
     allowed_hosts: Annotated[tuple[str, ...], values.hosts] = ()
-    # smtp://user:password@host:port, smtps://…; none = printed on the console
+    # smtp://user:password@host:port, smtps://…; none = no mail is sent
     email_url: Annotated[str | None, values.url("smtp", "smtps")] = None
+    # the sender of mails; none = luthier@ and the public URL's host
+    email_from: Annotated[str | None, values.mail_address] = None
     sentry_dsn: Annotated[str | None, values.url("https", "http")] = None
 
     # with it, `Authorization: Bearer` reads /metrics; none = /metrics is off
@@ -94,7 +96,7 @@ class Environment:
     # whether passwords sign people in; without them single sign-on does
     luthier_password_sign_in: Annotated[bool, values.yes_or_no] = True
     # a file of the SHA-1 of leaked passwords, one per line in ascending order; no password of it can be set
-    luthier_breached_passwords: Annotated[Path | None, values.breached_passwords] = None
+    luthier_breached_passwords: Annotated[Path | None, Path] = None
     # who signs in with a password has to have a second factor; without, those who have set one up are asked for it
     luthier_two_factor_required: Annotated[bool, values.yes_or_no] = False
     # after single sign-on as well: by default the provider's second factor is relied on
@@ -104,8 +106,8 @@ class Environment:
     luthier_cluster: Annotated[str, values.cluster] = "local"
     # name of a policy; then, after commas, <slot type>:<policy> for single pools
     luthier_scheduler_policy: Annotated[str, values.scheduler_policy] = "fair_share"
-    # jobs that a user may submit within a minute; as many specs validated, and archives uploaded
-    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 30_000
+    # jobs that a user may submit within a minute; as many specs validated; a quarter as many uploads
+    luthier_submissions_per_minute: Annotated[int, values.whole_number(1)] = 10_000
     # seconds until a frozen worker's job may be taken over
     luthier_lease_s: Annotated[float, values.number(1, 600)] = 10
     # seconds until a gang that is not complete on its cluster releases its slots and is placed again
@@ -218,9 +220,26 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def refuse_at_start(environment: Environment) -> None:
+    """End the start of an installation for what a single process that restarts goes on without."""
+    if problem := _breached_passwords(environment):
+        refuse([problem])
+
+
 def warnings(environment: Environment, variables: Mapping[str, str]) -> list[str]:
     """What is valid, and perhaps not what was meant: one sentence for each, with what to do."""
-    return ineffective_variables(variables) + plain_connections(environment, variables)
+    found = ineffective_variables(variables) + plain_connections(environment, variables)
+    if problem := _breached_passwords(environment):
+        found.append(f"{problem}. Until it can be read, no password can be set.")
+    return found
+
+
+def _breached_passwords(environment: Environment) -> str:
+    try:
+        values.breached_passwords(environment.luthier_breached_passwords)
+    except ValueError as error:
+        return f"LUTHIER_BREACHED_PASSWORDS: {error}"
+    return ""
 
 
 def ineffective_variables(variables: Mapping[str, str]) -> list[str]:

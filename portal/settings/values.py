@@ -94,9 +94,14 @@ def file(text: str) -> Path:
     return path
 
 
-def breached_passwords(text: str) -> Path:
-    """A file whose lines begin with 40 hexadecimal digits, of which the first two are looked at."""
-    path = file(text)
+def breached_passwords(path: Path | None) -> None:
+    """Raise ValueError unless the file's lines begin with 40 hexadecimal digits, of which the first two are looked at.
+
+    Only where an installation starts as a whole: the file may be on a share that is away when one process restarts.
+    """
+    if path is None:
+        return
+    file(str(path))
     try:
         with path.open("rb") as lines:
             first, second = lines.readline(200), lines.readline(200)
@@ -109,7 +114,6 @@ def breached_passwords(text: str) -> Path:
         )
     if second and second[:40].upper() < first[:40].upper():
         raise ValueError(f"must be in ascending order: sort it with `LC_ALL=C sort -o {path} {path}`")
-    return path
 
 
 def folder(text: str) -> Path:
@@ -185,6 +189,13 @@ def contact(text: str) -> str:
     """Where people report something: mailto:… or https://…."""
     if not re.fullmatch(r"(mailto:[^\s@]+@[^\s@]+|https://\S+)", text, re.ASCII):
         raise ValueError("must be mailto: with an address, or a page that begins with https://")
+    return text
+
+
+def mail_address(text: str) -> str:
+    """Of the sender; no display name, so that it needs no quoting."""
+    if len(text) > 254 or not re.fullmatch(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.\-]+", text):
+        raise ValueError("write a plain address such as luthier@example.org")
     return text
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from portal.settings.embedded import layout
-from portal.settings.env import Environment, read_environment, refuse, warnings
+from portal.settings.env import Environment, read_environment, refuse, refuse_at_start, warnings
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data:
         os.environ["LUTHIER_DATA"] = str(Path(arguments.data).expanduser().resolve())
     environment = read_environment(options)
+    refuse_at_start(environment)
     report = Report()
     try:
         where = layout(environment.luthier_data, environment.luthier_node_dir)

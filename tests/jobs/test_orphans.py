@@ -68,6 +68,7 @@ COLLECTED = {
     "tenants.Passkey": "at most 20 rows per user (tenants.passkeys)",
     "tenants.PasskeyChallenge": "with its first answer, else when anyone needs another one 5 minutes later",
     "tenants.RecoveryCode": "ten rows per user, replaced by new ones (tenants.two_factor)",
+    "tenants.SecurityNotice": "after 90 days; the newest 200 of each user (notices.forget)",
     "tenants.AuditEntry": "by the audit log's own rule (retention.remove_entries)",
     "tenants.AuditSeal": "kept: the chain of what was recorded, which outlives the entries",
     "tenants.GroupMapping": KEPT,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from portal.forwarded import ForwardedProto
 from portal.settings import values
 
 PROGRAM = """
@@ -20,7 +21,7 @@ from portal import asgi
 async def seen(scope, receive, send):
     print(scope["client"][0])
 
-asgi.application.app = seen
+asgi.known_clients.app = seen
 scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"x-forwarded-for", b"6.6.6.6, 10.0.0.9")]}
 asyncio.run(asgi.application(scope, None, None))
 """
@@ -52,6 +53,31 @@ def test_the_application_trusts_whom_its_setting_names(trusted: str, address: st
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=100
     )
     assert done.stdout.strip() == address, done.stderr
+
+
+async def proto_of(peer: str | None, *trusted: str) -> bytes | None:
+    seen: list[bytes | None] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(scope["headers"]).get(b"x-forwarded-proto"))
+
+    headers = [(b"host", b"x"), (b"X-Forwarded-Proto", b"https"), (b"x-forwarded-proto", b"https")]
+    client = (peer, 5) if peer else None
+    scope = {"type": "http", "client": client, "headers": headers}
+    await ForwardedProto(app, values.networks(",".join(trusted)))(scope, None, None)
+    return seen[0]
+
+
+async def test_a_client_past_the_proxy_cannot_claim_https() -> None:
+    """With named proxies only they can; without, none from the internet can."""
+    for stranger in ("8.8.8.8", "2001:db8::5", "172.32.0.1", "::ffff:8.8.8.8", "not an address"):
+        assert await proto_of(stranger) is None, stranger
+        assert await proto_of(stranger, "10.0.0.5") is None, stranger
+    for inner in ("127.0.0.1", "10.9.9.9", "::1", "::ffff:192.168.3.4"):
+        assert await proto_of(inner) == b"https", inner
+        assert await proto_of(inner, "10.0.0.5") is None, inner
+    assert await proto_of("10.0.0.5", "10.0.0.5") == b"https"
+    assert await proto_of(None, "10.0.0.5") == b"https", "a Unix socket"
 
 
 def test_networks_are_read_and_a_host_name_is_refused() -> None:

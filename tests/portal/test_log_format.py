@@ -109,5 +109,5 @@ def test_unknown_hosts_and_rest_without_tls_are_logged(
     assert any("evil.example" in each.getMessage() for each in caplog.records)
     settings.SECURE_SSL_REDIRECT = True
     assert Client(REMOTE_ADDR="10.0.0.8").get("/api/v1/me").status_code == 403
-    (seen,) = [vars(each) for each in caplog.records if each.getMessage() == "REST without TLS refused"]
+    (seen,) = [vars(each) for each in caplog.records if each.getMessage() == "request without TLS refused"]
     assert (seen["path"], seen["address"]) == ("/api/v1/me", "10.0.0.8")

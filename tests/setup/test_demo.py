@@ -45,6 +45,7 @@ def test_the_five_people_have_their_roles_passwords_and_tokens() -> None:
     for name, user in users.items():
         assert User.objects.get(username=name).check_password(user["password"])
         assert user["token"].startswith("lut_")
+        assert len(user["password"]) >= 22, "of 64 letters: 128 bits"
     assert [user.username for user in User.objects.filter(is_superuser=True)] == ["admin"]
     assert authenticate(None, username="alice", password="wrong") is None
 

@@ -40,7 +40,6 @@ WRONG = {
     "LUTHIER_OIDC_LINK_BY_EMAIL": "perhaps",
     "LUTHIER_OIDC_CREATE_USERS": "perhaps",
     "LUTHIER_OIDC_MAX_AGE_S": "soon",
-    "LUTHIER_BREACHED_PASSWORDS": "/nowhere/at/all",
     "LUTHIER_PRIVATE_HOSTS": "a/b",
     "LUTHIER_SESSION_IDLE_DAYS": "15",
     "LUTHIER_SUBMISSIONS_PER_MINUTE": "0",
@@ -437,11 +436,12 @@ def test_an_empty_data_folder_is_refused_by_every_command(capsys: pytest.Capture
     assert "--data: is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("scheme", "status"), [("ws", 401), ("wss", 301)])
-def test_learners_are_redirected_to_tls_only_where_they_are_to_use_it(
+@pytest.mark.parametrize(("scheme", "status"), [("ws", 401), ("wss", 403)])
+def test_learners_without_tls_are_refused_only_where_they_are_to_use_it(
     scheme: str, status: int, tmp_path: Path
 ) -> None:
-    """Beside the web processes, behind the proxy that ends TLS, there is nothing to be redirected to."""
+    """Beside the web processes, behind the proxy that ends TLS, there is no TLS to use. Elsewhere a redirect would hide
+    that a secret was sent in the clear."""
     variables = {
         "LUTHIER_PUBLIC_URL": "https://luthier.example",
         "LUTHIER_INGEST_URL": f"{scheme}://web.luthier.svc:80",

@@ -26,6 +26,8 @@ from jobs import clusters
 from jobs.models import PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
 from portal.settings.embedded import layout
+from tenants.models import SecurityNotice
+from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
 
@@ -138,6 +140,23 @@ def test_a_store_of_files_that_is_away_is_a_warning(
     assert re.fullmatch(
         r"last checked 36\d\d s ago; unknown since", client.get("/readyz").json()["parts"]["blobs"]["found"]
     )
+
+
+def test_mails_that_do_not_leave_are_a_warning_of_doctor(settings: Any) -> None:
+    assert diagnosis.mail().ready
+    assert not diagnosis.mail().warnings
+    settings.LUTHIER_SENDS_MAIL, settings.EMAIL_HOST = True, "mail.example"
+    notice = SecurityNotice.objects.create(
+        user=factories.user("alice"), kind="password.change", to="alice@example.org", try_at=Now()
+    )
+    assert diagnosis.mail().found == "mail.example, 1 waiting"
+    assert not diagnosis.mail().warnings
+    SecurityNotice.objects.filter(pk=notice.pk).update(at=Now() - timedelta(hours=2))
+    PeriodicTask.objects.create(name="mail", result={"problem": "ConnectionRefusedError: refused"})
+    (warning,) = diagnosis.mail().warnings
+    assert "2 h" in warning
+    assert "refused" in warning
+    assert "EMAIL_URL" in warning
 
 
 def test_a_disk_below_its_minimum_is_a_warning_because_running_jobs_continue(

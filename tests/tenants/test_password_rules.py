@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,21 @@ from django.conf import LazySettings
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 
-from portal.settings import values
+from portal.settings import env, values
+from tenants import password_rules
 from tenants.models import User
-from tenants.password_rules import LONGEST_PAIR, Common, is_listed
+from tenants.password_rules import LONGEST_PAIR, Common, is_listed, keep_list
 from tests import factories
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _no_list_is_kept() -> Iterator[None]:
+    yield
+    for each in password_rules._kept.values():
+        each.close()
+    password_rules._kept.clear()
 
 
 def refused(password: str, user: User | None = None) -> list[str]:
@@ -112,11 +122,42 @@ def test_a_leaked_password_cannot_be_set_nor_any_while_the_list_is_away(
     tmp_path: Path, settings: LazySettings
 ) -> None:
     path = listed(tmp_path / "leaked", ["purple otters sing low", "other"])
-    settings.LUTHIER_BREACHED_PASSWORDS = values.breached_passwords(str(path))
+    settings.LUTHIER_BREACHED_PASSWORDS = path
+    path.rename(tmp_path / "away")
+    assert refused("purple otters sing high") == ["password_not_checked"], "this process never had it"
+    (tmp_path / "away").rename(path)
     assert refused("purple otters sing low") == ["password_breached"]
     assert refused("purple otters sing high") == []
+
+
+def test_a_process_keeps_the_list_that_it_had_and_takes_a_new_one(
+    tmp_path: Path, settings: LazySettings
+) -> None:
+    path = listed(tmp_path / "leaked", ["purple otters sing low", "other"])
+    settings.LUTHIER_BREACHED_PASSWORDS = path
+    keep_list()
     path.unlink()
-    assert refused("purple otters sing high") == ["password_not_checked"]
+    assert refused("purple otters sing low") == ["password_breached"]
+    assert refused("purple otters sing high") == []
+    path.touch()
+    assert refused("purple otters sing low") == ["password_breached"], "an empty file is none"
+    listed(tmp_path / "newer", ["purple otters sing high"]).rename(path)
+    assert refused("purple otters sing high") == ["password_breached"]
+    assert refused("purple otters sing low") == []
+
+
+def test_only_the_start_of_an_installation_is_refused_without_its_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that restarts while a share is away goes on without; it says so."""
+    monkeypatch.setenv("LUTHIER_BREACHED_PASSWORDS", str(tmp_path / "away"))
+    read = env.read_environment()
+    (warning,) = [each for each in env.warnings(read, {}) if "BREACHED" in each]
+    assert "no password can be set" in warning
+    with pytest.raises(SystemExit) as ended:
+        env.refuse_at_start(read)
+    assert ended.value.code == 78
+    assert "LUTHIER_BREACHED_PASSWORDS: names no readable file" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_such_list_stops_the_start(tmp_path: Path) -> None:
@@ -124,4 +165,4 @@ def test_a_file_that_is_no_such_list_stops_the_start(tmp_path: Path) -> None:
     for text, why in (("hunter2\n", "SHA-1"), ("", "SHA-1"), ("f" * 40 + "\n" + "0" * 40, "ascending")):
         path.write_text(text)
         with pytest.raises(ValueError, match=why):
-            values.breached_passwords(str(path))
+            values.breached_passwords(path)

@@ -18,6 +18,7 @@ from django.db import OperationalError, connection
 from portal import demo
 from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
+from portal.settings.env import refuse_at_start
 from tenants.services.users import admins_locked_out
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_at_start(settings.ENV)
         wait_for_database()
         pending = pending_migrations()
         if pending:

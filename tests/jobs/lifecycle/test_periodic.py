@@ -49,6 +49,7 @@ def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: Wor
         "rollups", "seal", "storage", "tidy", "usage",
     }  # fmt: skip
     assert periodic.run_due() == []
+    assert periodic.run_due("mail") == ["mail"], "by itself: no other task waits for a mail server"
     assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 from django.conf import LazySettings
+from django.conf import settings as django_settings
 from django.test import Client
 
 from jobs.models import ClusterNode, Job, Runtime, Upload
 from portal.api.examples import SPEC
+from portal.settings.env import Environment
+from portal.submissions import UPLOADS_COST
 from tests.architecture.rows import UPLOAD
 from tests.jobs.conftest import People
 from tests.markup import markup
@@ -17,6 +21,7 @@ from tests.portal.api.conftest import Api
 
 JOBS = "/tenants/vision-lab/jobs"
 MOST = 2
+SUBMITS_PER_S = re.compile(r'"submits_per_s": ([\d.]+)')
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +49,12 @@ def test_what_is_over_the_limit_is_refused_with_its_remedy_and_others_are_served
     assert alice.get("/me").status_code == 200
 
 
+def test_by_default_it_is_below_what_a_small_server_takes() -> None:
+    measured = json.loads((django_settings.BASE_DIR / "bench" / "results" / "submits.json").read_text())
+    per_minute = 60 * float(SUBMITS_PER_S.search(json.dumps(measured))[1])  # type: ignore[index]
+    assert Environment().luthier_submissions_per_minute < per_minute
+
+
 def test_a_repeat_gets_its_first_answer_above_the_limit(alice: Api) -> None:
     first = alice.post(JOBS, SPEC, Idempotency_Key="one")
     for _ in range(MOST):
@@ -52,10 +63,12 @@ def test_a_repeat_gets_its_first_answer_above_the_limit(alice: Api) -> None:
     assert alice.post(JOBS, SPEC, Idempotency_Key="two").status_code == 429
 
 
-def test_validations_and_uploads_have_limits_of_their_own(alice: Api) -> None:
+def test_validations_and_uploads_have_limits_of_their_own(alice: Api, settings: LazySettings) -> None:
     kind = {"Content-Type": "multipart/form-data; boundary=matrix"}
-    for _ in range(MOST):
+    settings.LUTHIER_SUBMISSIONS_PER_MINUTE = MOST * UPLOADS_COST
+    for _ in range(MOST * UPLOADS_COST):
         assert alice.post(f"{JOBS}:validate", SPEC).status_code == 200
+    for _ in range(MOST):
         assert alice.post("/tenants/vision-lab/uploads", UPLOAD, **kind).status_code == 201
     assert alice.post(f"{JOBS}:validate", SPEC).status_code == 429
     assert alice.post("/tenants/vision-lab/uploads", UPLOAD, **kind).status_code == 429

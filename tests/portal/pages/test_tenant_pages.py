@@ -378,6 +378,18 @@ def test_a_foreign_job_has_no_name_on_the_cluster_page(signed_in: SignIn, lab: T
     assert "1 of other tenants" in page
 
 
+def test_over_https_the_cookie_of_the_theme_is_no_other_hosts(signed_in: SignIn, alice: User) -> None:
+    browser = signed_in(alice)
+    answer = browser.post("/me/appearance", {"theme": "dark", "shortcuts": "on"}, secure=True)
+    cookie = answer.cookies["__Host-theme"]
+    assert "theme" not in answer.cookies
+    assert (cookie.value, cookie["secure"], cookie["path"], cookie["domain"]) == ("dark", True, "/", "")
+    assert cookie["samesite"] == "Lax"
+    assert 'data-theme="dark"' in markup(browser.get("/me", secure=True))
+    browser.cookies["theme"] = "light"
+    assert 'data-theme="dark"' in markup(browser.get("/me", secure=True)), "another host's counts for nothing"
+
+
 def test_the_theme_is_a_cookie_and_shortcuts_are_the_accounts(signed_in: SignIn, alice: User) -> None:
     client = signed_in(alice)
     answer = client.post("/me/appearance", {"theme": "dark"})
