@@ -138,8 +138,8 @@ class Listing:
     matches: Q | None = None
 
     def count(self, cap: int) -> tuple[int, bool]:
-        """How many there are, or at least are: then more is true. Beyond cap none is counted, and a search that compares
-        row by row looks at the COMPARED newest jobs, so that the work does not grow with the history."""
+        """How many there are; if more, at least so many. Beyond cap none is counted, and a search that compares row by
+        row looks at the COMPARED newest jobs alone, so that the work does not grow with the history."""
         if self.whole is None or self.matches is None:
             found = self.rows.order_by().values("pk")[: cap + 1].count()
             return min(found, cap), found > cap
@@ -270,9 +270,15 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 
     The jobs of a page are selected first, without details: a sort then moves no specs.
     """
-    ids = [job.pk for job in rows]
+    return detailed_lists([rows])[0]
+
+
+def detailed_lists(lists: Iterable[Iterable[Job]]) -> list[list[Job]]:
+    """As `detailed`, several lists in one query, which takes longer to build than to run."""
+    wanted = [[job.pk for job in rows] for rows in lists]
+    ids = {pk for each in wanted for pk in each}
     found = {job.pk: job for job in with_details(Job.objects.filter(pk__in=ids))}
-    return [found[pk] for pk in ids if pk in found]
+    return [[found[pk] for pk in each if pk in found] for each in wanted]
 
 
 def may_operate(user: access.Person, job: Job) -> bool:

@@ -102,11 +102,14 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
         resource = "cpu"
     rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
-    waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
-    people = _people(rows, kinds, waits, _summed(submitted, OWNER))
+    people = _people(rows, kinds, _summed(submitted, OWNER))
+    shown = people[:PEOPLE_SHOWN]
+    waits = usage.first_waits(
+        tenant, start=month.start, end=month.end, named=[str(one["name"]) for one in shown]
+    )
     report = fairness(month.start, month.end, month.now, tenant)
     entitlements = rows_of([line for line in report.lines if _of(resource, line.slot_type)])
     changes = list(tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN])
@@ -118,7 +121,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "cards": [_card(tenant, use) for use in quotas],
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
-        "people": people[:PEOPLE_SHOWN],
+        "people": [one | {"wait": _median(waits.by_user.get(one["name"]))} for one in shown],
         "others": _others(people[PEOPLE_SHOWN:], kinds),
         "kinds": kinds,
         "on_gpus": resource == "gpu"
@@ -211,18 +214,21 @@ def _totals(rows: list[usage.Usage], kinds: list[str], wait: tuple[float, float]
         "gpu": _hours(rows, "gpu"),
         "cpu": _hours(rows, "cpu"),
         "cells": [(kind, sum(row.used for row in rows if row.gpu_type == kind) / 3600) for kind in kinds],
-        "wait": wait[0] if wait else None,
+        "wait": _median(wait),
     }
 
 
-def _people(
-    rows: list[usage.Usage], kinds: list[str], waits: usage.FirstWaits, submitted: dict[str, int]
-) -> list[dict[str, Any]]:
+def _median(wait: tuple[float, float] | None) -> float | None:
+    return wait[0] if wait else None
+
+
+def _people(rows: list[usage.Usage], kinds: list[str], submitted: dict[str, int]) -> list[dict[str, Any]]:
+    """A line each, those who used most first; waits are known of the shown ones only."""
     used: defaultdict[str, list[usage.Usage]] = defaultdict(list)
     for row in rows:
         used[row.key].append(row)
     found = [
-        _totals(used[name], kinds, waits.by_user.get(name)) | {"name": name, "jobs": submitted.get(name, 0)}
+        _totals(used[name], kinds, None) | {"name": name, "jobs": submitted.get(name, 0)}
         for name in used.keys() | submitted.keys()
     ]
     found.sort(key=lambda one: (-one["gpu"]["used"], -one["cpu"]["used"], one["name"]))
@@ -282,7 +288,9 @@ OWNER, STATE = 0, 1
 def _submitted(tenant: Tenant, month: Month) -> Submitted:
     """The jobs submitted in the month, all read once."""
     rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
-    return list(rows.values_list("owner__username", "state").annotate(n=Count("*")).order_by())
+    counted = list(rows.values_list("owner", "state").annotate(n=Count("*")).order_by())
+    names = dict(User.objects.filter(pk__in={owner for owner, *_ in counted}).values_list("pk", "username"))
+    return [(names[owner], state, count) for owner, state, count in counted]
 
 
 def _summed(submitted: Submitted, column: int) -> dict[str, int]:

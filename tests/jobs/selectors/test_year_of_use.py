@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from jobs.models import Learner
 from jobs.selectors import heads
-from jobs.selectors.checkpoints import kept_bytes
 from jobs.selectors import jobs as jobs_selectors
+from jobs.selectors.checkpoints import kept_bytes
 from jobs.selectors.jobs import job_list, job_listing
 from jobs.selectors.queue_places import places
 from jobs.selectors.retention import chosen, effects
@@ -255,7 +255,10 @@ def test_counting_what_a_search_finds_does_not_grow_with_the_history(
     user = history(tenant, JOBS).owner
     listing = job_listing(user=user, tenant=tenant.slug, q="run-9")
     monkeypatch.setattr(jobs_selectors, "COMPARED", JOBS + 1)
-    assert listing.count(JOBS) == (sum(f"run-{n % 977}".startswith("run-9") for n in range(1, JOBS + 1)), False)
+    assert listing.count(JOBS) == (
+        sum(f"run-{n % 977}".startswith("run-9") for n in range(1, JOBS + 1)),
+        False,
+    )
     assert listing.count(100) == (100, True)
     everything = pages_read(lambda: listing.count(JOBS))
     monkeypatch.setattr(jobs_selectors, "COMPARED", 1_000)
