@@ -169,19 +169,18 @@ def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
 
 @dataclass(frozen=True, slots=True)
 class FirstWaits:
-    """Seconds that jobs had waited for their first start, as (median, 90th percentile): of all, by username of those
-    named, and by resource ("gpu" or "cpu"). None and left out: no job started."""
+    """Seconds that jobs had waited for their first start, as (median, 90th percentile): of all, by username, and by
+    resource ("gpu" or "cpu"). None and left out: no job started."""
 
     whole: tuple[float, float] | None
     by_user: Mapping[str, tuple[float, float]]
     by_resource: Mapping[str, tuple[float, float]]
 
 
-def first_waits(tenant: Tenant, *, start: datetime, end: datetime, named: Sequence[str] = ()) -> FirstWaits:
+def first_waits(tenant: Tenant, *, start: datetime, end: datetime) -> FirstWaits:
     """Of the jobs that first started between two times; those of whole days count although they were purged."""
     span = Span.of(start, end, timezone.now())
-    ids = list(User.objects.filter(username__in=named).values_list("pk", flat=True))
-    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "named": ids}
+    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end}
     with connection.cursor() as cursor:
         cursor.execute(first_waits_sql(len(span.edges)), values | span.values)
         rows = cursor.fetchall()

@@ -176,7 +176,7 @@ WITH begun AS (
   UNION ALL SELECT jobs_attempt.* FROM {_OF_DUE.format("jobs_attempt", "TRUE")}
   {{of_edges}}
 ),
-starts AS MATERIALIZED (
+starts AS (
   SELECT owner_id, slot_type, unnest(first_waits) AS waited FROM jobs_usageday
   WHERE tenant_id = %(tenant)s AND day >= %(first)s AND day < %(last)s
   UNION ALL
@@ -184,20 +184,14 @@ starts AS MATERIALIZED (
   FROM begun AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
   WHERE attempt.n = 1 AND attempt.opened_at >= %(start)s AND attempt.opened_at < %(end)s
 )
-SELECT '', CASE WHEN on_cpu IS NULL THEN '' WHEN on_cpu THEN 'cpu' ELSE 'gpu' END, waits[1], waits[2]
+SELECT coalesce(owner.username, ''), coalesce(resource, ''), waits[1], waits[2]
 FROM (
-  SELECT slot_type = 'cpu' AS on_cpu,
+  SELECT owner_id, CASE slot_type WHEN 'cpu' THEN 'cpu' ELSE 'gpu' END AS resource,
     percentile_cont(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY waited) AS waits
-  FROM starts GROUP BY GROUPING SETS ((1), ())
-) AS found WHERE waits IS NOT NULL
-UNION ALL
-SELECT owner.username, '', waits[1], waits[2]
-FROM (
-  SELECT owner_id, percentile_cont(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY waited) AS waits
-  FROM starts WHERE owner_id = ANY (%(named)s) GROUP BY owner_id
-) AS found JOIN tenants_user AS owner ON owner.id = found.owner_id
+  FROM starts GROUP BY GROUPING SETS ((1), (2), ())
+) AS found LEFT JOIN tenants_user AS owner ON owner.id = found.owner_id
+WHERE waits IS NOT NULL
 """
-"""People that are not shown cost no sort."""
 
 BEGUN_IN_EDGE = f"""
   UNION ALL

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import calendar
-import csv
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, Sum
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
@@ -26,6 +26,7 @@ from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.admin.terms import described
 from portal.pages.cells import row as job_row
+from portal.pages.csv_files import csv_file
 from portal.pages.entitlements import rows_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -102,14 +103,11 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     if request.GET.get("of") is None and not tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists():
         resource = "cpu"
     rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
+    waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
-    people = _people(rows, kinds, _summed(submitted, OWNER))
-    shown = people[:PEOPLE_SHOWN]
-    waits = usage.first_waits(
-        tenant, start=month.start, end=month.end, named=[str(one["name"]) for one in shown]
-    )
+    people = _people(rows, kinds, waits, _summed(submitted, OWNER))
     report = fairness(month.start, month.end, month.now, tenant)
     entitlements = rows_of([line for line in report.lines if _of(resource, line.slot_type)])
     changes = list(tenant.quota_changes.select_related("actor").order_by("-pk")[:CHANGES_SHOWN])
@@ -121,7 +119,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "cards": [_card(tenant, use) for use in quotas],
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
-        "people": [one | {"wait": _median(waits.by_user.get(one["name"]))} for one in shown],
+        "people": people[:PEOPLE_SHOWN],
         "others": _others(people[PEOPLE_SHOWN:], kinds),
         "kinds": kinds,
         "on_gpus": resource == "gpu"
@@ -142,17 +140,18 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 @require_GET
 @in_tenant
-def export(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+def export(request: HttpRequest, tenant: Tenant) -> HttpResponseBase:
     """The month as CSV: one line per day, user and slot type, in slot-hours."""
     month = Month.read(request.GET.get("month", ""), timezone.now())
-    answer = HttpResponse(content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="{tenant.slug}-usage-{month.first:%Y-%m}.csv"'
-    lines = csv.writer(answer)
-    lines.writerow(["day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"])
+    return csv_file(request, f"{tenant.slug}-usage-{month.first:%Y-%m}.csv", _lines(tenant, month))
+
+
+def _lines(tenant: Tenant, month: Month) -> Iterator[Sequence[object]]:
+    """Read by one statement: no line is of another moment than the rest."""
+    yield "day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"
     for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
         hours = (f"{seconds / 3600:.4f}" for seconds in (row.used, row.waited, row.lost))
-        lines.writerow([row.day, row.user, row.gpu_type, *hours])
-    return answer
+        yield row.day, row.user, row.gpu_type, *hours
 
 
 def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:
@@ -214,21 +213,18 @@ def _totals(rows: list[usage.Usage], kinds: list[str], wait: tuple[float, float]
         "gpu": _hours(rows, "gpu"),
         "cpu": _hours(rows, "cpu"),
         "cells": [(kind, sum(row.used for row in rows if row.gpu_type == kind) / 3600) for kind in kinds],
-        "wait": _median(wait),
+        "wait": wait[0] if wait else None,
     }
 
 
-def _median(wait: tuple[float, float] | None) -> float | None:
-    return wait[0] if wait else None
-
-
-def _people(rows: list[usage.Usage], kinds: list[str], submitted: dict[str, int]) -> list[dict[str, Any]]:
-    """A line each, those who used most first; waits are known of the shown ones only."""
+def _people(
+    rows: list[usage.Usage], kinds: list[str], waits: usage.FirstWaits, submitted: dict[str, int]
+) -> list[dict[str, Any]]:
     used: defaultdict[str, list[usage.Usage]] = defaultdict(list)
     for row in rows:
         used[row.key].append(row)
     found = [
-        _totals(used[name], kinds, None) | {"name": name, "jobs": submitted.get(name, 0)}
+        _totals(used[name], kinds, waits.by_user.get(name)) | {"name": name, "jobs": submitted.get(name, 0)}
         for name in used.keys() | submitted.keys()
     ]
     found.sort(key=lambda one: (-one["gpu"]["used"], -one["cpu"]["used"], one["name"]))
