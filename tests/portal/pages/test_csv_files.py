@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +12,10 @@ from django.test import Client, RequestFactory
 from django.test.client import AsyncRequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from jobs.services.quotas import quotas_change
 from portal.pages import csv_files
 from portal.pages.admin import quota_history
 from portal.streaming import PER_USER
-from tenants.models import Tenant, User
-from tenants.services.quotas import Change
+from tenants.models import QuotaChange, Tenant, User
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -68,13 +67,18 @@ def test_a_history_of_quotas_is_read_in_batches(
     """A change that comes meanwhile is newer than all of them, and moves none from one batch to the next."""
     monkeypatch.setattr(quota_history, "CSV_BATCH", 2)
     monkeypatch.setattr(csv_files, "LINES", 2)
+
+    def changed(n: int) -> None:
+        terms = {"gpu_type": "cpu", "old_limit": n - 1, "new_limit": n, "reason": f"to {n}"}
+        QuotaChange.objects.create(tenant=lab, actor=admin, change_set=uuid.uuid4(), **terms)
+
     for n in range(1, 6):
-        quotas_change(user=admin, changes=[Change(lab.slug, "cpu", n)], reason=f"to {n}")
+        changed(n)
     client: Client = signed_in(admin)
     with CaptureQueriesContext(connection) as queries:
         blocks = iter(client.get("/admin-console/quota-history.csv"))
         first = [next(blocks), next(blocks)]
         assert sum(one["sql"].endswith("LIMIT 2") for one in queries.captured_queries) == 1
-        quotas_change(user=admin, changes=[Change(lab.slug, "cpu", 6)], reason="to 6")
+        changed(6)
         lines = b"".join([*first, *blocks]).decode().splitlines()
     assert [line.split(",")[6] for line in lines[1:]] == ["5", "4", "3", "2", "1"]
