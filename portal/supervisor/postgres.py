@@ -64,14 +64,14 @@ def create_files(data: Path, password: str) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
     _own(draft)
-    told = data.with_name("postgres.password")
-    told.unlink(missing_ok=True)
-    create(told, f"{password}\n")
-    _own(told)
+    handover = data.with_name("postgres.password")
+    handover.unlink(missing_ok=True)
+    create(handover, f"{password}\n")
+    _own(handover)
     try:
-        _run_initdb(draft, told)
+        _run_initdb(draft, handover)
     finally:
-        told.unlink()
+        handover.unlink()
     os.sync()
     draft.rename(data)
 
