@@ -23,3 +23,8 @@ def new_id() -> str:
 def is_job_id(text: str) -> bool:
     """Say whether text has the shape of a job id; case must already be lower."""
     return len(text) == LENGTH and all(letter in ALPHABET for letter in text)
+
+
+def may_begin_id(text: str) -> bool:
+    """Say whether a job id may begin with text."""
+    return 0 < len(text) <= LENGTH and all(letter in ALPHABET for letter in text)

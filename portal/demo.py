@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.hashers import make_password
 from django.db import Error as DatabaseError
 from django.db import connection, transaction
 from django.utils import timezone
@@ -63,7 +64,29 @@ class Access:
     token: str
 
 
-def first_start() -> dict[str, Any]:
+class Passwords:
+    """One-time passwords of these people. A hash takes a fifth of a second of a core, so that a start makes them while
+    it waits for the database."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[str, str]] = {}
+
+    def make_one(self) -> bool:
+        """Make one that is not made yet; False if all are."""
+        missing = next((person.name for person in PEOPLE if person.name not in self._made), None)
+        if missing is not None:
+            self.of(missing)
+        return missing is not None
+
+    def of(self, name: str) -> tuple[str, str]:
+        """The password and its hash."""
+        if name not in self._made:
+            password = secrets.token_urlsafe(16)
+            self._made[name] = password, make_password(password)
+        return self._made[name]
+
+
+def first_start(passwords: Passwords | None = None) -> dict[str, Any]:
     """On a database without people: the demo and its first job; {} otherwise.
 
     {"users": as make_demo, "job": path of its page} or {"users": …, "job_problem": sentence}.
@@ -71,14 +94,14 @@ def first_start() -> dict[str, Any]:
     with _alone():
         if User.objects.exists():
             return {}
-        users = _make()
+        users = _make(passwords or Passwords())
     return {"users": users} | _first_job()
 
 
 def make_demo() -> dict[str, dict[str, str | None]]:
     """The five people with new secrets, by name."""
     with _alone():
-        return _make()
+        return _make(Passwords())
 
 
 @contextmanager
@@ -90,10 +113,10 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _make() -> dict[str, dict[str, str | None]]:
+def _make(passwords: Passwords) -> dict[str, dict[str, str | None]]:
     tenants = {slug: _tenant(slug, name) for slug, name in TENANTS.items()}
     _quotas(tenants)
-    return {person.name: asdict(_access(person, tenants)) for person in PEOPLE}
+    return {person.name: asdict(_access(person, tenants, passwords)) for person in PEOPLE}
 
 
 def _first_job() -> dict[str, str]:
@@ -147,14 +170,14 @@ def limits(slots: int) -> tuple[int, int]:
     return max(min(slots, FIRST_AT_LEAST), min(slots, allowed - second - 1)), second
 
 
-def _access(person: Person, tenants: dict[str, Tenant]) -> Access:
-    password = secrets.token_urlsafe(16)
+def _access(person: Person, tenants: dict[str, Tenant], passwords: Passwords) -> Access:
+    password, hashed = passwords.of(person.name)
     user, _ = User.objects.get_or_create(
         username=person.name, defaults={"email": f"{person.name}@example.org"}
     )
     user.is_active = True
     user.is_superuser = person.role is None
-    user.set_password(password)
+    user.password = hashed
     user.save()
     tenant = tenants.get(person.tenant)
     if tenant is not None and person.role is not None:

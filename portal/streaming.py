@@ -34,7 +34,9 @@ class TooManyDownloads(Exception):
 class Download(StreamingHttpResponse):
     """A streamed response that counts as one of its user's downloads until it is closed. Raises TooManyDownloads."""
 
-    def __init__(self, user_id: int, blocks: Blocks, threads: DatabaseThreads, **options: Any) -> None:
+    def __init__(
+        self, user_id: int, blocks: Blocks, threads: DatabaseThreads = STREAMS, **options: Any
+    ) -> None:
         release = _DOWNLOADS.start(user_id)
         self._release = weakref.finalize(self, release)  # also if it is dropped before anything is sent
         super().__init__(in_thread(blocks, threads), **options)

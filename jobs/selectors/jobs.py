@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.model import CPU_TYPE
 from jobs.accounting import counts_until, time_left_s
 from jobs.errors import JobForbidden, JobNotFound
-from jobs.ids import is_job_id
+from jobs.ids import is_job_id, may_begin_id
 from jobs.models import JOB_TERMS, Attempt, Checkpoint, Job
 from jobs.selectors.attempts import began_after
 from jobs.selectors.redaction import redacted_job
@@ -32,6 +32,8 @@ ORDERS = {
     "priority": ("-priority_rank", "-id"),
 }
 """What a list can be ordered by; each ends in the unique id, so pages neither repeat nor skip a job."""
+COMPARED = 10_000
+"""At most so many of the newest jobs are compared to count what a search finds."""
 
 
 def jobs_visible_to(user: access.Person) -> QuerySet[Job]:
@@ -118,7 +120,36 @@ def _bare(user: access.Person, job_id: str) -> Job:
     return job
 
 
-def job_list(
+def job_list(*, user: access.Person, order: str = "newest", **filters: Any) -> QuerySet[Job]:
+    """Jobs of all tenants that the caller belongs to, filtered as by job_listing.
+
+    The result is lazy and ordered by a unique key: slice a page from it and load that with `detailed`. Raises KeyError
+    if order is not one of ORDERS.
+    """
+    return job_listing(user=user, **filters).rows.order_by(*ORDERS[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Jobs in no order. whole, matches: if a search compares row by row, the jobs without it, and its condition."""
+
+    rows: QuerySet[Job]
+    whole: QuerySet[Job] | None = None
+    matches: Q | None = None
+
+    def count(self, cap: int) -> tuple[int, bool]:
+        """How many there are; if more, at least so many. Beyond cap none is counted, and a search that compares row by
+        row looks at the COMPARED newest jobs alone, so that the work does not grow with the history."""
+        if self.whole is None or self.matches is None:
+            found = self.rows.order_by().values("pk")[: cap + 1].count()
+            return min(found, cap), found > cap
+        is_match = ExpressionWrapper(self.matches, output_field=BooleanField())
+        newest = self.whole.order_by("-pk").values(is_match=is_match)[: COMPARED + 1]
+        seen = newest.aggregate(rows=Count("*"), found=Count("is_match", filter=Q(is_match=True)))
+        return min(seen["found"], cap), seen["rows"] > COMPARED or seen["found"] > cap
+
+
+def job_listing(
     *,
     user: access.Person,
     tenant: str = "",
@@ -128,13 +159,8 @@ def job_list(
     gpu_type: str = "",
     project: str = "",
     q: str = "",
-    order: str = "newest",
-) -> QuerySet[Job]:
-    """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags.
-
-    The result is lazy and ordered by a unique key: slice a page from it and load that with `detailed`. Raises KeyError
-    if order is not one of ORDERS.
-    """
+) -> Listing:
+    """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags."""
     scope = _scope(user, tenant)
     rows = scope.rows
     if states := list(states):
@@ -147,16 +173,26 @@ def job_list(
         rows = rows.filter(_on(gpu_type))
     if project:
         rows = rows.filter(project=project)
-    if q := q.strip():
-        rows = rows.filter(_sought(scope, q))
-    return rows.order_by(*ORDERS[order])
+    if not (q := q.strip()):
+        return Listing(rows)
+    matches, found = _sought(scope, q)
+    if found is None:
+        return Listing(rows.filter(matches), rows, matches)
+    return Listing(rows.filter(pk__in=found))
 
 
-def _sought(scope: _Scope, q: str) -> Q:
-    """The condition of a search: q in the name, at the begin of the id, in the owner's name, or one of the tags."""
+def _sought(scope: _Scope, q: str) -> tuple[Q, list[str] | None]:
+    """The condition of a search: q in the name, at the begin of the id, in the owner's name, or one of the tags; and
+    the ids of all jobs that meet it, unless they are many.
+
+    Each part is looked up by an index of its own: an OR of them would be compared with every job of the tenant.
+    """
     owners = _ids(User.objects.filter(username__icontains=q))
-    named, has_id = Q(name__icontains=q), Q(pk__startswith=q.lower())
-    matches = named | has_id | Q(owner__in=owners) | Q(tags__contains=[q])
+    named = Q(name__icontains=q)
+    matches = named | Q(owner__in=owners) | Q(tags__contains=[q])
+    begins = may_begin_id(q.lower())
+    if begins:
+        matches |= Q(pk__startswith=q.lower())
     found = search.find(
         scope.rows,
         JOB_TERMS,
@@ -167,9 +203,21 @@ def _sought(scope: _Scope, q: str) -> Q:
         also=[*search.marks("word", [q]), *search.marks("person", owners)],
     )
     if found is None:
-        return matches
-    shared = Q(pk__in=scope.shared) & matches if scope.shared else Q()
-    return Q(pk__in=found) | has_id | shared
+        return matches, None
+    ids = set(found)
+    if begins:
+        # Narrowed afterwards: with the tenant, its whole index may look cheaper than the range of ids.
+        begun = _pks(Job.objects.filter(pk__startswith=q.lower()), search.MOST + 1)
+        if len(begun) > search.MOST:
+            return matches, None
+        ids.update(_pks(scope.rows.filter(pk__in=begun)))
+    if scope.shared:
+        ids.update(_pks(Job.objects.filter(matches, pk__in=scope.shared)))
+    return matches, sorted(ids)
+
+
+def _pks(rows: QuerySet[Job], at_most: int | None = None) -> list[str]:
+    return list(rows.order_by().values_list("pk", flat=True)[:at_most])
 
 
 def _on(slot_type: str) -> Q:
@@ -222,9 +270,15 @@ def detailed(rows: Iterable[Job]) -> list[Job]:
 
     The jobs of a page are selected first, without details: a sort then moves no specs.
     """
-    ids = [job.pk for job in rows]
+    return detailed_lists([rows])[0]
+
+
+def detailed_lists(lists: Iterable[Iterable[Job]]) -> list[list[Job]]:
+    """As `detailed`, several lists in one query, which takes longer to build than to run."""
+    wanted = [[job.pk for job in rows] for rows in lists]
+    ids = {pk for each in wanted for pk in each}
     found = {job.pk: job for job in with_details(Job.objects.filter(pk__in=ids))}
-    return [found[pk] for pk in ids if pk in found]
+    return [[found[pk] for pk in each if pk in found] for each in wanted]
 
 
 def may_operate(user: access.Person, job: Job) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,6 @@ from django.utils.dateparse import parse_datetime
 
 from jobs.models import Attempt, Job
 from jobs.selectors.failures import last_failures
-from jobs.selectors.jobs import detailed
 from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
 from jobs.states import ACTIVE, RESTART_LOOP, State
@@ -67,8 +66,17 @@ class Attention:
         return " · ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
 
 
-def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
-    """Failed jobs, those in a restart loop, blocked, silent or without a recent checkpoint, and halted for long."""
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Jobs that may need attention, by kind, before their details are read; the running ones come last."""
+
+    kinds: dict[str, QuerySet[Job]]
+    lists: list[list[Job]]
+
+
+def candidates(jobs: QuerySet[Job], now: datetime) -> Candidates:
+    """Failed jobs, those in a restart loop, blocked, running, and halted for long. Their details are read by the page,
+    with those of its other lists."""
     queued = jobs.filter(state=State.QUEUED)
     runs_well = Attempt.objects.filter(job=OuterRef("pk"), held=True, processing_at__lt=now - GOOD_RUN)
     restarts = jobs.filter(state__in=ACTIVE - {State.HALTED}, early_ends__gte=RESTART_LOOP)
@@ -82,20 +90,28 @@ def attention(jobs: QuerySet[Job], now: datetime) -> Attention:
         ).order_by("queued_at"),
         "halted": jobs.filter(state=State.HALTED, stop_at__lt=now - HALTED_FOR).order_by("stop_at"),
     }
-    first = {kind: detailed(rows.only("pk")[:SHOWN]) for kind, rows in kinds.items()}
-    running = list(_running(jobs, now))
+    lists = [list(rows.only("pk")[:SHOWN]) for rows in kinds.values()]
+    running = jobs.filter(state=State.PROCESSING).order_by("id").only("pk")[:WATCHED]
+    return Candidates(kinds, [*lists, list(running)])
+
+
+def judged(found: Candidates, details: Sequence[list[Job]], now: datetime) -> Attention:
+    """What is wrong with them; of the running ones those that are silent or without a recent checkpoint. details:
+    found.lists with details."""
+    kinds, first = found.kinds, dict(zip(found.kinds, details, strict=False))
+    running = list(_running(details[-1], now))
     counts = {
         kind: len(first[kind]) if len(first[kind]) < SHOWN else rows.order_by().count()
         for kind, rows in kinds.items()
     } | {"running": len(running)}
-    found = [
+    notices = [
         *map(_failed, first["failed"]),
         *_looping(first["in a restart loop"]),
         *map(_stuck, first[BLOCKED]),
         *running,
         *map(_forgotten, first["halted"]),
     ]
-    return Attention(found[:SHOWN], counts)
+    return Attention(notices[:SHOWN], counts)
 
 
 def _failed(job: Job) -> Notice:
@@ -121,8 +137,8 @@ def _stuck(job: Job) -> Notice:
     )
 
 
-def _running(jobs: QuerySet[Job], now: datetime) -> Iterator[Notice]:
-    for job in detailed(jobs.filter(state=State.PROCESSING).order_by("id").only("pk")[:WATCHED]):
+def _running(jobs: list[Job], now: datetime) -> Iterator[Notice]:
+    for job in jobs:
         live: dict[str, Any] = getattr(job, "live_attempt", None) or {}
         began = _moment(live.get("processing_at")) or job.started_at or now
         if notice := _silent(job, began, now) or _unsaved(job, began, now):

@@ -7,18 +7,18 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponseBase
 
 from tenants import access, audit
 from tenants.models import Tenant, User
 
 P = ParamSpec("P")
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 signed_in = login_required
 
 
-def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse]) -> View:
+def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponseBase]) -> View:
     """Turn the slug of the address into the tenant; 404 to strangers, and remember it as the one used last.
 
     A platform admin's reading is recorded where the tenant's managers see it.
@@ -26,7 +26,7 @@ def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponse])
 
     @wraps(view)
     @login_required
-    def guarded(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def guarded(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         tenant = access.find_tenant(request.user, slug)
         if tenant is None:
             raise Http404
@@ -55,7 +55,7 @@ def admins_only(view: View) -> View:
 
     @wraps(view)
     @login_required
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not access.is_platform_admin(request.user):
             raise Http404
         return view(request, *args, **kwargs)

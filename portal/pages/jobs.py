@@ -20,7 +20,7 @@ from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors import heads
-from jobs.selectors.jobs import detailed, job_get, job_list, may_operate
+from jobs.selectors.jobs import Listing, detailed, job_get, job_listing, may_operate
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
 from portal.pages import job_halt
@@ -95,8 +95,8 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     filters = Filters.read(request.GET)
     news = heads.first_row(heads.of_jobs(tenant.slug))  # before the rows are read, like the newest job
     newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))["newest"]
-    rows = _rows(request, tenant, filters)
-    page = list(_behind(rows, filters.before).only("pk")[: PAGE + 1])
+    listed = _listing(request, tenant, filters)
+    page = list(_behind(listed.rows.order_by("-pk"), filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
         "newest": newest or "",
@@ -108,7 +108,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "results": request.session.pop(RESULTS, None),
     }
     context |= frame(request, tenant, "jobs") | {
-        "total": _total(rows, page, filters),
+        "total": _total(listed, page, filters),
         "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),
         "views": [
             {"name": name, "title": title, "address": urlencode(query), "current": query == filters.chosen}
@@ -224,9 +224,13 @@ def _tag(user: User, job_id: str, form: QueryDict) -> None:
 
 
 def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:
+    return _listing(request, tenant, filters).rows.order_by("-pk")
+
+
+def _listing(request: HttpRequest, tenant: Tenant, filters: Filters) -> Listing:
     states = ACTIVE if filters.state == "active" else [State(filters.state)] if filters.state else []
     owner = request.user.get_username() if filters.owner == "me" else filters.owner
-    return job_list(
+    return job_listing(
         user=request.user,
         tenant=tenant.slug,
         states=states,
@@ -261,9 +265,9 @@ def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:
     return rows.filter(pk__lt=before) if before else rows
 
 
-def _total(rows: QuerySet[Job], page: list[Job], filters: Filters) -> str:
+def _total(listing: Listing, page: list[Job], filters: Filters) -> str:
     """How many jobs the filters leave: the page says it if it holds all, else they are counted up to a cap."""
     if not filters.before and len(page) <= PAGE:
         return str(len(page))
-    count = rows.order_by().values("pk")[: COUNT_CAP + 1].count()
-    return f"{COUNT_CAP:,}+" if count > COUNT_CAP else f"{count:,}"
+    count, more = listing.count(COUNT_CAP)
+    return f"{max(count, len(page)):,}+" if more else f"{count:,}"

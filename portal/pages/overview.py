@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET
 from examples import catalog
 from jobs.models import Job
 from jobs.selectors import cluster, heads
-from jobs.selectors.jobs import detailed, job_list
+from jobs.selectors.jobs import detailed_lists, job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import CPU_TYPE, QuotaStatus, held_by, live_jobs, quotas_of, waits_of
@@ -43,29 +43,31 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     user, now = person(request), timezone.now()
     news = heads.first_row(heads.of_jobs(tenant.slug) + 1)  # before what the page shows is read
     mine = job_list(user=user, tenant=tenant.slug)
-    found = attention.attention(mine, now)
     active = mine.filter(state__in=ACTIVE)
     ended = mine.filter(state__in=FINAL, finished_at__isnull=False)
     queued = mine.filter(state=State.QUEUED).order_by("queued_at", "pk")
-    noticed = {one.job.pk for one in found.shown if one.kind == attention.BLOCKED}
     own_first = Case(When(owner=user, then=Value(0)), default=Value(1), output_field=IntegerField())
+    shown = [
+        list(rows.only("pk")[:SHOWN])
+        for rows in (active.order_by(own_first, "-id"), queued, ended.order_by("-finished_at"))
+    ]
+    watched = attention.candidates(mine, now)
+    now_active, waiting, done, *details = detailed_lists([*shown, *watched.lists])
+    found = attention.judged(watched, details, now)
+    noticed = {one.job.pk for one in found.shown if one.kind == attention.BLOCKED}
     held = held_by(user, tenant)
     first_run = not mine.exists()
     quotas = quotas_of(tenant)
-    done = detailed(ended.order_by("-finished_at").only("pk")[:SHOWN])
     on_gpus = any(use.limit for use in quotas if use.gpu_type != CPU_TYPE) or any(job.gpus for job in done)
     context = frame(request, tenant, "overview") | {
         "news": news,
         "attention": found,
-        "active": _active(detailed(active.order_by(own_first, "-id").only("pk")[:SHOWN]), user),
+        "active": _active(now_active, user),
         "active_count": live_jobs(tenant),
         "ended": [_ended(job, on_gpus) for job in done],
         "on_gpus": on_gpus,
         "quotas": [quota_row(use, held.get(use.gpu_type, 0)) for use in quotas],
-        "queued": [
-            row(JobSerializer.render(job)) | {"noticed": job.pk in noticed}
-            for job in detailed(queued.only("pk")[:SHOWN])
-        ],
+        "queued": [row(JobSerializer.render(job)) | {"noticed": job.pk in noticed} for job in waiting],
         "waits": waits_of(tenant, since=now - WAITS_WITHIN),
         "pools": cluster.pools(cluster.nodes(user)),
         "first_run": first_run,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import calendar
-import csv
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, Sum
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
@@ -26,6 +26,7 @@ from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.admin.terms import described
 from portal.pages.cells import row as job_row
+from portal.pages.csv_files import csv_file
 from portal.pages.entitlements import rows_of
 from portal.pages.guard import in_tenant
 from portal.pages.shell import frame
@@ -139,17 +140,18 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 @require_GET
 @in_tenant
-def export(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+def export(request: HttpRequest, tenant: Tenant) -> HttpResponseBase:
     """The month as CSV: one line per day, user and slot type, in slot-hours."""
     month = Month.read(request.GET.get("month", ""), timezone.now())
-    answer = HttpResponse(content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="{tenant.slug}-usage-{month.first:%Y-%m}.csv"'
-    lines = csv.writer(answer)
-    lines.writerow(["day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"])
+    return csv_file(request, f"{tenant.slug}-usage-{month.first:%Y-%m}.csv", _lines(tenant, month))
+
+
+def _lines(tenant: Tenant, month: Month) -> Iterator[Sequence[object]]:
+    """Read by one statement: no line is of another moment than the rest."""
+    yield "day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"
     for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
         hours = (f"{seconds / 3600:.4f}" for seconds in (row.used, row.waited, row.lost))
-        lines.writerow([row.day, row.user, row.gpu_type, *hours])
-    return answer
+        yield row.day, row.user, row.gpu_type, *hours
 
 
 def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:
@@ -282,7 +284,9 @@ OWNER, STATE = 0, 1
 def _submitted(tenant: Tenant, month: Month) -> Submitted:
     """The jobs submitted in the month, all read once."""
     rows = Job.objects.filter(tenant=tenant, created_at__range=(month.start, month.end))
-    return list(rows.values_list("owner__username", "state").annotate(n=Count("*")).order_by())
+    counted = list(rows.values_list("owner", "state").annotate(n=Count("*")).order_by())
+    names = dict(User.objects.filter(pk__in={owner for owner, *_ in counted}).values_list("pk", "username"))
+    return [(names[owner], state, count) for owner, state, count in counted]
 
 
 def _summed(submitted: Submitted, column: int) -> dict[str, int]:

@@ -45,20 +45,45 @@ def prepare(layout: Layout) -> bool:
     make_private(layout.postgres_socket_dir)
     created = not (data / "PG_VERSION").exists()
     if created:
-        create_files(data)
+        layout.postgres_password.unlink(missing_ok=True)  # of other data, which is gone
+        password = secrets.token_urlsafe(32)
+        create_files(data, password)
+        _keep_password(layout, password)
     else:
         _require_same_major(data)
     _require_password(layout)
     return created
 
 
-def create_files(data: Path) -> None:
-    """A creation that was cut off is thrown away: initdb works under another name and is renamed when complete."""
+def create_files(data: Path, password: str) -> None:
+    """A creation that was cut off is thrown away: initdb works under another name and is renamed when complete.
+
+    initdb reads the password from a private file: neither command line nor log shows it.
+    """
     draft = data.with_name("postgres.new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
     _own(draft)
-    access = ["--auth-local=reject", "--auth-host=reject", "--username", DATABASE_USER]
+    handover = data.with_name("postgres.password")
+    handover.unlink(missing_ok=True)
+    create(handover, f"{password}\n")
+    _own(handover)
+    try:
+        _run_initdb(draft, handover)
+    finally:
+        handover.unlink()
+    os.sync()
+    draft.rename(data)
+
+
+def _run_initdb(draft: Path, password: Path) -> None:
+    access = [
+        "--auth-local=reject",
+        "--auth-host=reject",
+        "--username",
+        DATABASE_USER,
+        f"--pwfile={password}",
+    ]
     command = [
         str(binaries() / "initdb"),
         "-D",
@@ -73,21 +98,21 @@ def create_files(data: Path) -> None:
     )
     if result.returncode != 0:
         raise CannotStart(f"PostgreSQL could not create its files in {draft}:\n{result.stderr.strip()}")
-    os.sync()
-    draft.rename(data)
 
 
 def _require_password(layout: Layout) -> None:
-    """Make a password where there is none, as in a data folder of an older version, and refuse connections without it.
-
-    The file of the password comes last: a run that was cut off before it is repeated.
-    """
+    """Make a password where there is none, as in the data of an older version; refuse connections without it."""
     if not layout.postgres_password.exists():
         password = secrets.token_urlsafe(32)
         _set_password(layout.postgres_data, password)
-        _write_access(layout.postgres_data)
-        create(layout.postgres_password, f"*:*:*:{DATABASE_USER}:{password}\n")
+        _keep_password(layout, password)
     _write_access(layout.postgres_data)
+
+
+def _keep_password(layout: Layout, password: str) -> None:
+    """The file of the password comes last: a run that was cut off before it gets another one."""
+    _write_access(layout.postgres_data)
+    create(layout.postgres_password, f"*:*:*:{DATABASE_USER}:{password}\n")
 
 
 def _set_password(data: Path, password: str) -> None:

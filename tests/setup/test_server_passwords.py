@@ -108,7 +108,7 @@ def old_folder(servers: Servers) -> None:
     where = servers.layout
     servers.make_folders()
     postgres.make_private(where.postgres_socket_dir)
-    postgres.create_files(where.postgres_data)
+    postgres.create_files(where.postgres_data, "forgotten")
     (where.postgres_data / "pg_hba.conf").write_text(TRUST)
     command = [str(postgres.binaries() / "postgres"), "--single", "-D", str(where.postgres_data), "postgres"]
     subprocess.run(
@@ -137,6 +137,29 @@ def test_an_older_data_folder_gets_a_password_and_loses_nothing(servers: Servers
     with closing(psycopg2.connect(servers.layout.database_url)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT answer FROM kept")
         assert cursor.fetchone() == (42,)
+
+
+def test_the_files_are_created_with_the_password(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of PostgreSQL that only set it would cost each first start a quarter of a second."""
+    monkeypatch.setattr(postgres, "_set_password", None)
+    servers.start()
+    where = servers.layout
+    assert connected(where, passfile=str(where.postgres_password))
+    assert not connected(where, passfile="/dev/null")
+    assert not where.postgres_data.with_name("postgres.password").exists()
+
+
+def test_a_creation_that_was_cut_off_before_its_password_was_kept_gets_another(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.make_folders()
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "_keep_password", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            postgres.prepare(servers.layout)
+    assert not servers.layout.postgres_password.exists()
+    servers.start()
+    assert connected(servers.layout, passfile=str(servers.layout.postgres_password))
 
 
 @pytest.mark.parametrize("cut_off_after", ["_set_password", "_write_access"])

@@ -8,6 +8,7 @@ still starting.
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -40,7 +41,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_at_start(settings.ENV)
-        wait_for_database()
+        passwords = demo.Passwords()
+        wait_for_database((lambda: False) if options["no_demo"] else passwords.make_one)
         pending = pending_migrations()
         if pending:
             call_command("migrate", interactive=False, verbosity=0)
@@ -50,15 +52,15 @@ class Command(BaseCommand):
         for warning in warnings:
             logger.warning(warning)
         self._report({"applied": pending, "warnings": warnings})
-        self._report({} if options["no_demo"] else demo.first_start())
+        self._report({} if options["no_demo"] else demo.first_start(passwords))
 
     def _report(self, line: dict[str, Any]) -> None:
         self.stdout.write(json.dumps(line))
         self.stdout.flush()
 
 
-def wait_for_database() -> None:
-    """Raises OperationalError after WAIT_S."""
+def wait_for_database(meanwhile: Callable[[], bool]) -> None:
+    """Raises OperationalError after WAIT_S. meanwhile: does a piece of other work; False if there is none."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -67,4 +69,5 @@ def wait_for_database() -> None:
         except OperationalError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)
+            if not meanwhile():
+                time.sleep(POLL_S)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -13,7 +12,7 @@ from typing import Any
 
 from django.core.paginator import Paginator
 from django.db.models import Min, OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
@@ -22,6 +21,7 @@ from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.admin.terms import described
 from portal.pages.charts import steps
+from portal.pages.csv_files import csv_file
 from portal.pages.guard import admins_only, person
 from tenants.models import QuotaChange, Tenant
 
@@ -31,7 +31,7 @@ CSV_BATCH = 1_000
 STEPS_WITHIN = timedelta(days=90)
 PERIODS = {"7": "Last 7 days", "30": "Last 30 days", "90": "Last 90 days", "365": "Last year"}
 CSV_FIELDS = (
-    "number", "at", "actor__username", "tenant__slug", "gpu_type", "old_limit", "new_limit", "used_then", "reason",
+    "at", "actor__username", "tenant__slug", "gpu_type", "old_limit", "new_limit", "used_then", "reason",
     "terms",
 )  # fmt: skip
 """Tuples, not model objects, of which 10,000 would take a second. What is not known is an empty cell."""
@@ -72,28 +72,29 @@ def page(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 @admins_only
-def export(request: HttpRequest) -> HttpResponse:
+def export(request: HttpRequest) -> HttpResponseBase:
     """The same changes as CSV, one line per limit: not one page of them, but the newest CSV_LINES at most."""
-    answer = HttpResponse(content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="quota-history-{timezone.now():%Y-%m-%d}.csv"'
-    lines = csv.writer(answer)
-    lines.writerow(
-        ["set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason", "terms"]
-    )
-    first = QuotaChange.objects.filter(change_set=OuterRef("change_set")).order_by().values("change_set")
-    rows = (
-        _narrowed(request.GET)
-        .annotate(number=Subquery(first.annotate(first=Min("pk")).values("first")))
-        .values_list(*CSV_FIELDS)
-    )
-    for number, at, *cells in rows[:CSV_LINES].iterator(CSV_BATCH):
-        *named, terms = cells
-        lines.writerow([number, at.isoformat(timespec="seconds"), *map(_harmless, named), _listed(terms)])
-    if rows[CSV_LINES : CSV_LINES + 1].exists():
-        lines.writerow(
-            [""] * 8 + [f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."]
-        )
-    return answer
+    return csv_file(request, f"quota-history-{timezone.now():%Y-%m-%d}.csv", _lines(_narrowed(request.GET)))
+
+
+def _lines(changes: QuerySet[QuotaChange]) -> Iterator[Sequence[object]]:
+    """Read in batches, each behind the one before: rows are only added, before the first one, so that none is left out
+    and none comes twice."""
+    yield "set", "at", "who", "tenant", "type", "old_limit", "new_limit", "used_then", "reason", "terms"
+    found = changes.values_list("pk", "change_set", *CSV_FIELDS)
+    rest, left = found, CSV_LINES
+    while left:
+        batch = list(rest[: min(CSV_BATCH, left)])
+        if not batch:
+            return
+        numbers = _numbers({change_set for _, change_set, *_ in batch})
+        for _, change_set, at, *cells in batch:
+            *named, terms = cells
+            when = at.isoformat(timespec="seconds")
+            yield numbers[change_set], when, *map(_harmless, named), _listed(terms)
+        rest, left = found.filter(pk__lt=batch[-1][0]), left - len(batch)
+    if rest.exists():
+        yield *[""] * 8, f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."
 
 
 def _page_of(query: QueryDict) -> int | None:

@@ -16,13 +16,15 @@ from django.utils import timezone
 
 from jobs.models import Learner
 from jobs.selectors import heads
+from jobs.selectors import jobs as jobs_selectors
 from jobs.selectors.checkpoints import kept_bytes
-from jobs.selectors.jobs import job_list
+from jobs.selectors.jobs import job_list, job_listing
 from jobs.selectors.queue_places import places
 from jobs.selectors.retention import chosen, effects
 from jobs.selectors.snapshot import snapshot
 from jobs.selectors.usage import By, live_jobs, usage_by_day_and_user, usage_of
 from jobs.states import State
+from tenants import search
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services import editing, images
 from tests import factories
@@ -224,6 +226,45 @@ def test_jobs_of_a_gpu_type_are_found_without_reading_the_others() -> None:
     rare()
     assert found == [wants.pk]
     assert pages_read(rare) < 100
+
+
+def test_a_search_by_the_begin_of_an_id_reads_no_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = factories.tenant()
+    history(tenant, JOBS)
+    sought = factories.job(of=tenant, owner=factories.member(tenant), name="needle")
+    found: list[str] = []
+
+    def look_for(q: str) -> None:
+        rows = job_list(user=sought.owner, tenant=tenant.slug, q=q)
+        found[:] = rows.values_list("pk", flat=True)[:50]
+
+    for q in (sought.pk, sought.pk[:8], sought.pk[:8].upper(), "needle", "eedl"):
+        look_for(q)
+        assert found == [sought.pk], q
+    look_for(sought.pk[1:9])
+    assert found == []
+    monkeypatch.setattr(search, "NEWEST", 20)  # the newest jobs, which say whether the index is needed
+    read = {q: pages_read(partial(look_for, q)) for q in (sought.pk[:8], "needle")}
+    assert max(read.values()) < 60, read
+
+
+def test_counting_what_a_search_finds_does_not_grow_with_the_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tenant = factories.tenant()
+    user = history(tenant, JOBS).owner
+    listing = job_listing(user=user, tenant=tenant.slug, q="run-9")
+    monkeypatch.setattr(jobs_selectors, "COMPARED", JOBS + 1)
+    assert listing.count(JOBS) == (
+        sum(f"run-{n % 977}".startswith("run-9") for n in range(1, JOBS + 1)),
+        False,
+    )
+    assert listing.count(100) == (100, True)
+    everything = pages_read(lambda: listing.count(JOBS))
+    monkeypatch.setattr(jobs_selectors, "COMPARED", 1_000)
+    count, more = listing.count(JOBS)
+    assert (50 < count < 1_000, more) == (True, True)
+    assert pages_read(lambda: listing.count(JOBS)) < everything / 5
 
 
 def test_no_index_contains_what_a_heartbeat_changes() -> None:

@@ -157,7 +157,7 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
     assert (part["rows"][0].reason, part["fate"]) == ("back", fates["back"]["fate"])
     assert len(client.get(HISTORY).context["sets"]) == 5
     assert len(client.get(f"{HISTORY}?days=30").context["sets"]) == 4
-    lines = client.get(f"{HISTORY}.csv?who=admin&days=30").content.decode().splitlines()
+    lines = client.get(f"{HISTORY}.csv?who=admin&days=30").getvalue().decode().splitlines()
     assert [line.split(",")[2:] for line in lines[1:]] == [
         ["admin", "nlp-research", "cpu", "8", "4", "0", "'=cmd()", ""],
         ["admin", "vision-lab", "cpu", "8", "5", "7", "'=cmd()", ""],
@@ -165,7 +165,7 @@ def test_the_history_says_what_became_of_each_set_and_is_narrowed_and_exported(
         ["admin", "vision-lab", "cpu", "8", "6", "7", "both", ""],
     ]
     assert "7 of 6</td>" in page
-    old = client.get(f"{HISTORY}.csv?type=a100").content.decode().splitlines()[1]
+    old = client.get(f"{HISTORY}.csv?type=a100").getvalue().decode().splitlines()[1]
     assert old.endswith(",eve,vision-lab,a100,0,1,,old,")  # from before this was kept
 
 
@@ -177,10 +177,10 @@ def test_the_export_of_a_long_history_is_bounded_and_says_so(
     client = signed_in(admin)
     for n in range(1, 6):
         quotas_change(user=admin, changes=[Change(lab.slug, "cpu", n)], reason=f"to {n}")
-    whole = client.get(f"{HISTORY}.csv").content.decode().splitlines()[1:]
+    whole = client.get(f"{HISTORY}.csv").getvalue().decode().splitlines()[1:]
     assert [line.split(",")[6] for line in whole] == ["5", "4", "3", "2", "1"]
     quotas_change(user=admin, changes=[Change(lab.slug, "cpu", 6)], reason="one more")
-    *newest, last = client.get(f"{HISTORY}.csv").content.decode().splitlines()[1:]
+    *newest, last = client.get(f"{HISTORY}.csv").getvalue().decode().splitlines()[1:]
     assert [line.split(",")[6] for line in newest] == ["6", "5", "4", "3", "2"]
     assert last == ",,,,,,,,Only the newest 5 changes: narrow the period for older ones."
 

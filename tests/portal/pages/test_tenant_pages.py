@@ -191,7 +191,7 @@ def test_use_of_the_month_adds_up_over_users_and_days(signed_in: SignIn, lab: Te
     assert page.context["total"]["cpu"]["used"] == pytest.approx(1.0, abs=0.01)
     assert sum(key.total for key in page.context["chart"].keys) == pytest.approx(1.0, abs=0.01)
     assert "paid" in markup(page)
-    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{month}").content.decode().splitlines()
+    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{month}").getvalue().decode().splitlines()
     assert csv[0].startswith("day,user,type")
     assert sum(float(line.split(",")[3]) for line in csv[1:]) == pytest.approx(1.0, abs=0.01)
 
@@ -241,7 +241,7 @@ def test_many_users_are_summed_up_in_the_table_and_in_the_chart(
     names = [key.name for key in page.context["chart"].keys]
     assert (len(names), names[-1]) == (13, "others")
     assert "10 others" in markup(page)
-    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{query}").content.decode()
+    csv = signed_in(alice).get(f"/t/vision-lab/usage.csv?{query}").getvalue().decode()
     assert {line.split(",")[1] for line in csv.splitlines()[1:]} >= {f"person-{n:02}" for n in range(60)}
 
 

@@ -1,0 +1,39 @@
+"""Tables as CSV files, sent while they are written: the first lines leave before the last row is read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from portal.pages.guard import person
+from portal.streaming import Blocks, Download, TooManyDownloads
+
+LINES = 1_000
+"""Of one block: so many are in memory at a time."""
+
+
+def csv_file(request: HttpRequest, name: str, rows: Iterable[Sequence[object]]) -> HttpResponseBase:
+    """The rows as a download of this name; the first one is sent alone, before the next is asked for."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    kind = "text/csv; charset=utf-8"
+    if not isinstance(request, ASGIRequest):
+        return StreamingHttpResponse(_blocks(iter(rows)), headers=headers, content_type=kind)
+    try:
+        return Download(person(request).pk, _blocks(iter(rows)), headers=headers, content_type=kind)
+    except TooManyDownloads:
+        text = "You have too many downloads under way. Wait until one of them is complete, then try again.\n"
+        return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
+
+
+def _blocks(rows: Iterator[Sequence[object]]) -> Blocks:
+    count = 1
+    while some := list(islice(rows, count)):
+        text = io.StringIO()
+        csv.writer(text).writerows(some)
+        yield text.getvalue().encode()
+        count = LINES
