@@ -192,24 +192,38 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
 
 
 def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
+    if accepted(rows, lease, cluster):
+        transitions.note_launched(rows, lease)
+        fp("launch.after_noted")
+    return True
+
+
+def launch(rows: JobRows, lease: Lease) -> bool:
+    """Have the cluster start the job's gang. True if it accepted it, which is to be noted; else the job has moved."""
+    _require(lease)
+    return accepted(rows, lease, cluster_of(rows))
+
+
+def accepted(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
+    """See launch."""
     try:
         cluster.launch(_gang_to_launch(rows))
     except ImageNotAllowed as refused:
         message = f"Not started: {refused} Then clone the job."
-        return _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
+        _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
+        return False
     except SecretMissing as missing:
-        return _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
+        _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
+        return False
     except LaunchRefused as refused:
-        return _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
+        _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
+        return False
     fp("launch.after_cluster")
-    transitions.note_launched(rows, lease)
-    fp("launch.after_noted")
     return True
 
 
-def _refuse(rows: JobRows, lease: Lease, reason: StopReason, message: str) -> bool:
+def _refuse(rows: JobRows, lease: Lease, reason: StopReason, message: str) -> None:
     transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
-    return True
 
 
 def _missing(granted: Mapping[str, str], missing: SecretMissing) -> str:

@@ -129,10 +129,12 @@ def bring_on(found: Sequence[Lease], *, notified: bool = False) -> tuple[bool, l
 
 @dataclass(slots=True)
 class _Effects:
-    """What a step was decided to have. moves: by their shared_key. ends: what `release` wants to know."""
+    """What a step was decided to have. moves: by their shared_key. launched: accepted by the cluster, to be noted.
+    ends: what `release` wants to know."""
 
     moves: dict[tuple[object, ...], tuple[Move, Group]] = field(default_factory=dict)
     acts: list[tuple[JobRows, JobObservation, Decision]] = field(default_factory=list)
+    launched: Group = field(default_factory=list)
     ends: list[tuple[Lease, Decision, int]] = field(default_factory=list)
 
 
@@ -166,6 +168,8 @@ class _Turn:
         for rows, observation, decision in effects.acts:
             if self._first not in self.left:
                 self._try([rows.job.pk], self._act, rows, observation, decision, acted)
+        if acted.launched:
+            self._try([rows.job.pk for rows, _ in acted.launched], self._note_launched, acted.launched)
         self._end(acted)
 
     def hold_first(self) -> None:
@@ -243,11 +247,18 @@ class _Turn:
         fp(f"{decision.act}.before_cluster")
         began = time.monotonic()
         try:
-            again = reconcile.act(rows, observation, decision, lease)
+            if decision.act is Act.LAUNCH:
+                if reconcile.launch(rows, lease):
+                    effects.launched.append((rows, lease))
+            elif not reconcile.act(rows, observation, decision, lease):
+                self._done(rows, observation, decision, effects)
         finally:
             self._acting_s += time.monotonic() - began
-        if not again:
-            self._done(rows, observation, decision, effects)
+
+    def _note_launched(self, launched: Group) -> None:
+        """Note it for all of them, before any of them is observed: a worker that dies before launches them again."""
+        transitions.note_all_launched(launched)
+        fp("launch.after_noted")
 
     def _done(
         self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects
