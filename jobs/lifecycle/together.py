@@ -9,10 +9,11 @@ locked rows, or on a slow cluster, costs others nothing but this attempt. See do
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +29,12 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
 from jobs.retries import database_away, rows_locked
 from jobs.states import HOLDS_GPUS
+from jobs.wake import SHARED
 
 logger = logging.getLogger(__name__)
 
-SHARED = 16
-"""At most so many jobs: their rows, and their tenant's, are locked until the commit."""
+GATHER_S = 0.25
+_turn = threading.Lock()
 QUICK_S = 0.25
 """Calls to the cluster are made in a shared turn for so long: on a slow one, they are for several threads."""
 TURN_S = 2.0
@@ -42,12 +44,26 @@ Group = list[tuple[JobRows, Lease]]
 
 
 def reconcile_due(job_id: str, *, owner: str) -> bool:
-    """Bring this job as far as it can go now and, with it, others that are due, unless another worker has it: then it
-    takes part there. True if the scheduling cycle must run."""
-    lease = leases.claim(job_id, owner)
-    if lease is None:
-        return False
-    return hold_all([lease, *leases.claim_due(owner, SHARED - 1)], notified=True)
+    """Bring this job as far as it can go now, unless another worker has it, and with it others that are due: one is
+    notified for many. True if the scheduling cycle must run."""
+    with _one_turn():
+        lease = leases.claim(job_id, owner)
+        found = [*([lease] if lease else []), *leases.claim_due(owner, SHARED - bool(lease))]
+        began = time.monotonic()
+        wants_cycle, left = bring_on(found, notified=lease is not None)
+    return hold_left(left, began, shared=len(found) > 1) or wants_cycle
+
+
+@contextmanager
+def _one_turn() -> Iterator[None]:
+    """One turn of notified jobs at a time: those that are notified during it have the next one, together. None waits
+    for longer than GATHER_S, whatever the cluster does to the others."""
+    taken = _turn.acquire(timeout=GATHER_S)
+    try:
+        yield
+    finally:
+        if taken:
+            _turn.release()
 
 
 def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
@@ -60,12 +76,18 @@ def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
     return wants_cycle
 
 
-def hold_all(found: Sequence[Lease], *, notified: bool = False) -> bool:
-    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again.
-    notified: see bring_on."""
+def hold_all(found: Sequence[Lease]) -> bool:
+    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again."""
     began = time.monotonic()
-    wants_cycle, left = bring_on(found, notified=notified)
-    hold = hold_alone if len(found) > 1 else reconcile.hold  # without a shared turn, it was claimed just now
+    wants_cycle, left = bring_on(found)
+    return hold_left(left, began, shared=len(found) > 1) or wants_cycle
+
+
+def hold_left(left: Sequence[Lease], began: float, *, shared: bool) -> bool:
+    """Work on the jobs that a turn left, each alone, for as long as TURN_S after it began. shared: there was one; else
+    they were claimed just now."""
+    wants_cycle = False
+    hold = hold_alone if shared else reconcile.hold
     for number, lease in enumerate(left):
         if number and time.monotonic() - began > TURN_S:
             hand_back(left[number:])

@@ -493,6 +493,32 @@ def test_a_notified_job_takes_others_that_are_due_along(world: World) -> None:
 
 
 @pytest.mark.django_db
+def test_a_job_that_was_notified_for_others_and_is_already_taken_does_not_keep_them(world: World) -> None:
+    """One is notified for many that are due."""
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    assert leases.claim(jobs[0].pk, "w2")
+
+    together.reconcile_due(jobs[0].pk, owner="w1")
+
+    assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+def test_a_notified_job_waits_for_the_turn_of_others_but_not_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are notified meanwhile have the next turn together; a slow cluster keeps none of them."""
+    job = world.submit()
+    monkeypatch.setattr(together, "GATHER_S", 0.01)
+    with together._turn:
+        together.reconcile_due(job.pk, owner="w1")
+    assert job_of(job).next_reconcile_at > job.next_reconcile_at
+    assert not together._turn.locked()
+
+
+@pytest.mark.django_db
 def test_a_notified_job_that_goes_on_alone_does_not_wait_for_what_the_others_need_of_the_cluster(
     world: World,
 ) -> None:
