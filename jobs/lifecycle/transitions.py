@@ -254,13 +254,15 @@ def _avoid(nodes: Collection[str], reason: Reason) -> None:
     transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 
-def leave_queue(job_id: str) -> Job | None:
-    """QUEUED to DEPLOYING, with the number of the next attempt, inside admission's transaction. None if the job no
-    longer waits. A worker that holds a lease on it gets StaleJob at its next write."""
-    waiting = Job.objects.filter(pk=job_id, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+def leave_queue(job_ids: Collection[str]) -> dict[str, Job]:
+    """QUEUED to DEPLOYING, with the number of the next attempt and of its event, inside admission's transaction. By
+    their ids; none if any of them no longer waits. A worker that holds a lease on one gets StaleJob at its next write.
+    """
+    waiting = Job.objects.filter(pk__in=job_ids, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
     moved = waiting.update(
         state=State.DEPLOYING,
         attempt=F("attempt") + 1,
+        event_seq=F("event_seq") + 1,
         reason_code="deploying",
         reason_message="Its learners are being started.",
         reason_numbers={},
@@ -273,7 +275,9 @@ def leave_queue(job_id: str) -> Job | None:
         settled=False,
         next_reconcile_at=Now(),
     )
-    return Job.objects.select_related("resume_from").get(pk=job_id) if moved else None
+    if moved < len(job_ids):
+        return {}
+    return Job.objects.select_related("resume_from").in_bulk(job_ids)
 
 
 @retry_on_serialization_failure
