@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -177,7 +177,7 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
     cluster = cluster_of(rows)
     match decision.act:
         case Act.LAUNCH:
-            return _launch(rows, lease, cluster)
+            return _launch(rows, lease)
         case Act.STOP:
             cluster.stop(observation.gang_name, grace_s=decision.grace_s)
             fp("stop.after_cluster")
@@ -191,23 +191,28 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
     return False
 
 
-def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
-    if accepted(rows, lease, cluster):
+def _launch(rows: JobRows, lease: Lease) -> bool:
+    if launch(rows, lease, runtimes_of([rows]).get(rows.job.pk)):
         transitions.note_launched(rows, lease)
         fp("launch.after_noted")
     return True
 
 
-def launch(rows: JobRows, lease: Lease) -> bool:
-    """Have the cluster start the job's gang. True if it accepted it, which is to be noted; else the job has moved."""
+def runtimes_of(all_rows: Sequence[JobRows]) -> dict[str, Runtime]:
+    """By the ids of their jobs, the runtimes that these name and that say what to run. Not those of the source tree:
+    their requirements are a file, or their image a setting."""
+    own = Q(requirements__isnull=False) | ~Q(image="")
+    named = {rows.job.pk: rows.job.spec.get("framework") for rows in all_rows}
+    found = Runtime.objects.filter(own).in_bulk({slug for slug in named.values() if slug})
+    return {job: found[slug] for job, slug in named.items() if slug in found}
+
+
+def launch(rows: JobRows, lease: Lease, runtime: Runtime | None) -> bool:
+    """Have the cluster start the job's gang. runtime: see runtimes_of. True if it accepted it, which is to be noted;
+    else the job has moved."""
     _require(lease)
-    return accepted(rows, lease, cluster_of(rows))
-
-
-def accepted(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
-    """See launch."""
     try:
-        cluster.launch(_gang_to_launch(rows))
+        cluster_of(rows).launch(_gang_to_launch(rows, runtime))
     except ImageNotAllowed as refused:
         message = f"Not started: {refused} Then clone the job."
         _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
@@ -245,7 +250,7 @@ def _secrets(job: Job) -> dict[str, str]:
     return {variable: values[name] for variable, name in granted.items()}
 
 
-def _gang_to_launch(rows: JobRows) -> GangSpec:
+def _gang_to_launch(rows: JobRows, runtime: Runtime | None) -> GangSpec:
     """The gang of the job's live attempt: the same for every call, the shippers' secrets included.
 
     Raises ImageNotAllowed, SecretMissing and SecretsUnavailable.
@@ -254,9 +259,6 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec["resources"]
-    # None for a runtime of the source tree: its requirements are a file, or its image a setting
-    own = Q(requirements__isnull=False) | ~Q(image="")
-    runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
     runs_images = cluster_of(rows).capabilities.images
     image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
     if image and runs_images:

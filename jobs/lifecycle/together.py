@@ -27,6 +27,7 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
+from jobs.models import Runtime
 from jobs.retries import database_away, rows_locked
 from jobs.states import HOLDS_GPUS
 from jobs.wake import SHARED
@@ -47,10 +48,9 @@ def reconcile_due(job_id: str, *, owner: str) -> bool:
     """Bring this job as far as it can go now, unless another worker has it, and with it others that are due: one is
     notified for many. True if the scheduling cycle must run."""
     with _one_turn():
-        lease = leases.claim(job_id, owner)
-        found = [*([lease] if lease else []), *leases.claim_due(owner, SHARED - bool(lease))]
+        found = leases.claim_with_due(job_id, owner, SHARED)
         began = time.monotonic()
-        wants_cycle, left = bring_on(found, notified=lease is not None)
+        wants_cycle, left = bring_on(found, notified=bool(found) and found[0].job_id == job_id)
     return hold_left(left, began, shared=len(found) > 1) or wants_cycle
 
 
@@ -170,6 +170,7 @@ class _Turn:
         self.wants_cycle = False
         self._first = first
         self._acting_s = 0.0
+        self._runtimes: dict[str, Runtime] = {}
 
     def check_leases(self, *, first: bool) -> None:
         """Nothing is begun here under a lease that may end soon."""
@@ -187,6 +188,9 @@ class _Turn:
         for move, group in effects.moves.values():
             self._try([rows.job.pk for rows, _ in group], self._move, move, group)
         self._end(effects)
+        starts = [rows for rows, _, decision in effects.acts if decision.act is Act.LAUNCH]
+        if starts:
+            self._try([rows.job.pk for rows in starts], self._read_runtimes, starts)
         for rows, observation, decision in effects.acts:
             if self._first not in self.left:
                 self._try([rows.job.pk], self._act, rows, observation, decision, acted)
@@ -262,7 +266,9 @@ class _Turn:
 
     def _act(self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects) -> None:
         """Act on the cluster for a job, which is then done or observed again."""
-        lease = self.pending[rows.job.pk]
+        lease = self.pending.get(rows.job.pk)
+        if lease is None:
+            return
         if self._acting_s > QUICK_S:
             self._leave(rows.job.pk)
             return
@@ -270,12 +276,15 @@ class _Turn:
         began = time.monotonic()
         try:
             if decision.act is Act.LAUNCH:
-                if reconcile.launch(rows, lease):
+                if reconcile.launch(rows, lease, self._runtimes.get(rows.job.pk)):
                     effects.launched.append((rows, lease))
             elif not reconcile.act(rows, observation, decision, lease):
                 self._done(rows, observation, decision, effects)
         finally:
             self._acting_s += time.monotonic() - began
+
+    def _read_runtimes(self, starts: Sequence[JobRows]) -> None:
+        self._runtimes = reconcile.runtimes_of(starts)
 
     def _note_launched(self, launched: Group) -> None:
         """Note it for all of them, before any of them is observed: a worker that dies before launches them again."""
