@@ -27,6 +27,7 @@ SILENCE_S = 2.0
 
 SHARED = 16
 """A worker that takes up a job takes up so many at most: others that are due along with it."""
+LOCKED_S = 0.02
 APART_S = 0.1
 """Shortest time between two requested cycles: one cycle handles all waiting jobs."""
 
@@ -47,15 +48,25 @@ UPDATE jobs_job SET next_reconcile_at = clock_timestamp() WHERE id IN (
 
 
 def reconcile_all(job_ids: Collection[str]) -> None:
-    """As reconcile of each, with one statement and a hint for every SHARED of them. A job whose row is locked is
-    waited for last, and costs the others nothing."""
+    """As reconcile of each, with one statement and a hint for every SHARED of them. A job whose row is locked is tried
+    again after LOCKED_S, as most locks are a transaction of the lifecycle; then it is waited for. It costs the others
+    nothing."""
+    left = _make_due(job_ids)
+    if left:
+        time.sleep(LOCKED_S)
+        left = _make_due(left)
+    for job in left:
+        reconcile(job)
+
+
+def _make_due(job_ids: Collection[str]) -> list[str]:
+    """Returns those that are not, as their row is locked or they are settled."""
     with connection.cursor() as cursor:
         cursor.execute(DUE, [list(job_ids)])
         due = [job for (job,) in cursor.fetchall()]
     for job in due[::SHARED]:
         hint("jobs.tasks.reconcile_job", job)
-    for job in sorted(set(job_ids).difference(due)):
-        reconcile(job)
+    return sorted(set(job_ids).difference(due))
 
 
 def cycle() -> None:

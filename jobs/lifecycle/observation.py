@@ -71,7 +71,8 @@ def load(job_id: str) -> JobRows | None:
 
 def load_all(job_ids: Collection[str]) -> dict[str, JobRows]:
     """The rows of these jobs by their ids, in as many statements as of one job; without those that were purged."""
-    found = list(Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk__in=job_ids))
+    rows = Job.objects.select_related("tenant").defer("spec_text").annotate(db_now=Now())
+    found = list(rows.filter(pk__in=job_ids))
     live = {job.pk: job.attempt for job in found if job.state in HOLDS_GPUS}
     attempts: dict[str, Attempt] = {}
     learners: defaultdict[str, list[Learner]] = defaultdict(list)

@@ -29,7 +29,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
 from jobs.models import Runtime
 from jobs.retries import database_away, rows_locked
-from jobs.states import HOLDS_GPUS
+from jobs.states import FINAL, HOLDS_GPUS
 from jobs.wake import SHARED
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class _Turn:
         for job, (rows, observation) in self._observed().items():
             self._try([job], self._decide, rows, observation, effects)
         for move, group in effects.moves.values():
-            self._try([rows.job.pk for rows, _ in group], self._move, move, group)
+            self._try([rows.job.pk for rows, _ in group], self._move, move, group, effects)
         self._end(effects)
         starts = [rows for rows, _, decision in effects.acts if decision.act is Act.LAUNCH]
         if starts:
@@ -299,12 +299,15 @@ class _Turn:
             transitions.note_reason(rows, lease, decision.note)
         effects.ends.append((lease, decision, observation.intent_gen))
 
-    def _move(self, move: Move, group: Group) -> None:
+    def _move(self, move: Move, group: Group, effects: _Effects) -> None:
+        """Move them. Those that are final are done: nothing more would be decided for them."""
         if len(group) == 1:
             transitions.move(group[0][0], move, group[0][1])
         else:
             transitions.move_all(group, move)
         self.wants_cycle |= move.to not in HOLDS_GPUS
+        if move.to in FINAL:
+            effects.ends += [(lease, Decision(), rows.observation.intent_gen) for rows, lease in group]
 
     def _end(self, effects: _Effects) -> None:
         if effects.ends:
