@@ -44,6 +44,7 @@ from jobs.lifecycle.plan_effects import (
     write_orders,
 )
 from jobs.lifecycle.recording import Source
+from jobs.lifecycle.transitions import wait_shortly
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
 from jobs.selectors.nodes import (
@@ -63,7 +64,6 @@ EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 2.0
-LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
 
@@ -162,8 +162,8 @@ def one_pass(token: uuid.UUID) -> list[str]:
 def _admit_all(
     seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
 ) -> tuple[Start, ...]:
-    """The starts that were admitted, in the plan's order. Those whose tenant's rows were locked for LOCK_WAIT_MS cost
-    that tenant's others their turn, too: each of them would wait as long, and all other tenants with it."""
+    """The starts that were admitted, in the plan's order. One whose tenant's rows are locked costs that tenant's others
+    their turn, too: each of them would wait as long, and all other tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
     admitted: set[str] = set()
@@ -247,13 +247,7 @@ def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) 
 def _write_starts(starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None) -> None:
     """All of them or none. Rows are locked in one order: the lease, the jobs, the quotas, the tenants."""
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            # A worker that freezes in here must not keep its locks, the cycle's lease among them.
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, true),"
-                " set_config('idle_in_transaction_session_timeout', %s, true)",
-                [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
-            )
+        wait_shortly()  # a worker that freezes in here must not keep its locks, the cycle's lease among them
         cycle_lease.extend(token)
         lock_jobs([start.job for start in starts])
         admit_all(starts, cluster, source)

@@ -35,6 +35,7 @@ from jobs.wake import SHARED
 logger = logging.getLogger(__name__)
 
 GATHER_S = 0.25
+"""A notified job waits at most so long for the turn of others."""
 _turn = threading.Lock()
 QUICK_S = 0.25
 """Calls to the cluster are made in a shared turn for so long: on a slow one, they are for several threads."""

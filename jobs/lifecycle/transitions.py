@@ -80,7 +80,7 @@ UPDATE tenants_tenant t SET jobs_used = jobs_used - returned.jobs FROM returned 
 """
 """The rows of several tenants are locked in one order; those of others are not locked before."""
 LOCK_WAIT_MS = 250
-"""A transaction of several tenants waits this long for the rows of one of them."""
+"""A transaction that may hold up several tenants waits this long for the rows of one of them."""
 
 NO_ORDER: dict[str, Any] = {
     "order_reason": "",
@@ -179,7 +179,7 @@ def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
     assert all(may_share(rows, move) for rows in all_rows), "such moves are made alone"
     with transaction.atomic():
         if returns and len({rows.job.tenant_id for rows in all_rows}) > 1:
-            _wait_shortly()
+            wait_shortly()
         numbers = _lock_leased(together)
         fields = _fields(all_rows[0], move, move.reason)
         Job.objects.filter(pk__in=numbers).update(event_seq=F("event_seq") + 1 + int(returns), **fields)
@@ -213,7 +213,7 @@ def _lock_leased(together: Sequence[tuple[JobRows, Lease]]) -> dict[str, int]:
     return {job: seq for job, (_, seq) in locked.items()}
 
 
-def _wait_shortly() -> None:
+def wait_shortly() -> None:
     """This transaction gives up on a row that is locked for LOCK_WAIT_MS, and ends if its worker freezes."""
     with connection.cursor() as cursor:
         cursor.execute(
