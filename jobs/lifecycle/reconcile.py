@@ -135,7 +135,14 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     if not may_have_gang(rows):
         return rows, rows.observation
     _require(lease)
-    return noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
+    found = noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
+    note_alive([found])
+    return found
+
+
+def note_alive(found: Sequence[tuple[JobRows, JobObservation]]) -> None:
+    """Record of which jobs the cluster showed that their learners are alive."""
+    transitions.note_alive([rows for rows, seen in found if proves_alive(rows, seen.gang)])
 
 
 def may_have_gang(rows: JobRows) -> bool:
@@ -154,8 +161,6 @@ def noted(rows: JobRows, lease: Lease, found: Observation) -> tuple[JobRows, Job
         transitions.note_lock(rows, lease, report.lock)
     if report is not None:
         transitions.note_images(rows, lease, report.learners)
-    if proves_alive(rows, report):
-        transitions.note_alive(rows)
     observation = with_report(rows, report)
     if any(learner.processes_ended and not learner.exited for learner in observation.learners):
         # It ended after its rows were read. A shipper leaves once its report is stored, and only that shows whether

@@ -242,6 +242,7 @@ class _Turn:
         shown = reconcile.cluster_of(alike[0]).observe([rows.observation.gang_name for rows in alike])
         for rows in alike:
             self._try([rows.job.pk], self._note, rows, shown, seen)
+        reconcile.note_alive([seen[rows.job.pk] for rows in alike if rows.job.pk in self.pending])
 
     def _note(
         self, rows: JobRows, shown: Observation, seen: dict[str, tuple[JobRows, JobObservation]]

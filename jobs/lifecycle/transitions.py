@@ -16,7 +16,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
 from gpu_scheduler.clusters.base import LearnerReport
@@ -81,6 +81,13 @@ UPDATE tenants_tenant t SET jobs_used = jobs_used - returned.jobs FROM returned 
 """The rows of several tenants are locked in one order; those of others are not locked before."""
 LOCK_WAIT_MS = 250
 """A transaction that may hold up several tenants waits this long for the rows of one of them."""
+
+ALIVE = """
+UPDATE jobs_attempt a SET known_at = greatest(known_at, v.at) FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at)
+WHERE a.id = v.id AND a.id IN (
+  SELECT id FROM jobs_attempt WHERE id = ANY(%s) AND held ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
 
 NO_ORDER: dict[str, Any] = {
     "order_reason": "",
@@ -301,14 +308,17 @@ def note_all_launched(together: Sequence[tuple[JobRows, Lease]]) -> None:
         fp("launch.before_commit")
 
 
-def note_alive(rows: JobRows) -> None:
-    """Record now and then that the attempt's learners were observed alive. Late or repeated calls are harmless: the
-    newest timestamp remains."""
-    attempt, job = rows.attempt, rows.job
-    if attempt is None or rows.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
-        return
-    older = Q(known_at=None) | Q(known_at__lt=rows.now)
-    Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
+def note_alive(all_rows: Sequence[JobRows]) -> None:
+    """Record now and then that the learners of these attempts were observed alive. Late or repeated calls are harmless:
+    the newest timestamp remains. So is one that finds a row locked: the next one will not."""
+    due = {
+        rows.attempt.pk: rows.now
+        for rows in all_rows
+        if rows.attempt and rows.now - (rows.attempt.known_at or rows.attempt.opened_at) >= NOTED_EVERY
+    }
+    if due:
+        with connection.cursor() as cursor:
+            cursor.execute(ALIVE, [list(due), list(due.values()), list(due)])
 
 
 def _package(line: str) -> str:

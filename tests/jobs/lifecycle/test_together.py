@@ -21,6 +21,7 @@ from jobs.lifecycle import leases, observation, reconcile, together, transitions
 from jobs.lifecycle.decision import Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
+from jobs.selectors.snapshot import database_now
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
@@ -107,6 +108,19 @@ def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
 
     assert len(many) == len(few)
     assert sum(sql.startswith("SAVEPOINT") for sql in many) == 2  # DOWNLOADING, then PROCESSING
+
+
+@pytest.mark.django_db
+def test_running_jobs_are_known_to_be_alive_by_one_statement(world: World) -> None:
+    jobs = [world.running() for _ in range(COUNT)]
+    world.elapse(600)
+    found = claimed(jobs)
+    with CaptureQueriesContext(connection) as seen:
+        together.hold_all(found)
+
+    assert sum("known_at = " in query["sql"] for query in seen.captured_queries) == 1
+    ago = [job_of(job).attempts.get().known_at for job in jobs]
+    assert all(at is not None and (database_now() - at).total_seconds() < 300 for at in ago)
 
 
 @pytest.mark.django_db
