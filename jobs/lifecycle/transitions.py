@@ -316,9 +316,10 @@ def note_alive(all_rows: Sequence[JobRows]) -> None:
         for rows in all_rows
         if rows.attempt and rows.now - (rows.attempt.known_at or rows.attempt.opened_at) >= NOTED_EVERY
     }
+    values: list[Any] = [list(due), list(due.values()), list(due)]
     if due:
         with connection.cursor() as cursor:
-            cursor.execute(ALIVE, [list(due), list(due.values()), list(due)])
+            cursor.execute(ALIVE, values)
 
 
 def _package(line: str) -> str:
