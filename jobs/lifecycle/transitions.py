@@ -302,7 +302,8 @@ def note_all_launched(together: Sequence[tuple[JobRows, Lease]]) -> None:
     locked."""
     with transaction.atomic():
         _lock_leased(together)
-        pairs = [[rows.job.pk for rows, _ in together], [rows.job.attempt for rows, _ in together]]
+        jobs = [rows.job for rows, _ in together]
+        pairs: list[Any] = [[job.pk for job in jobs], [job.attempt for job in jobs]]
         with connection.cursor() as cursor:
             cursor.execute(LAUNCHED, pairs)
         fp("launch.before_commit")
