@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -41,6 +41,8 @@ LATE_S = 0.04
 waits for the next one, and from then on learners would alternate, each in every second commit only."""
 BUSY_ITEM_BYTES = 2048
 """A learner that sent this much has more when it is acknowledged; the commit does not wait for others."""
+REQUESTS_APART_S = 0.05
+"""Jobs whose learners report in this time are reconciled together."""
 ITEM_BYTES = 512
 """Weight of a frame without log."""
 
@@ -70,6 +72,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._notifier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest-notifier")
+        self._requests = _Requests(self._notifier)
 
     def submit(self, item: Item) -> None:
         """Add a frame to the next commit."""
@@ -168,8 +171,8 @@ class Writer:
         _count(done)
         done.publish()
         fp("ingest.after_publish")
-        for job_id in done.to_reconcile:
-            self._notifier.submit(_request_reconcile, job_id)
+        if done.to_reconcile:
+            self._requests.add(done.to_reconcile)
         if is_busy:
             time.sleep(max(0.0, responses_due_at - time.monotonic()))
         settled = Counter((item.respond, item.grant.learner_id) for item in batch)
@@ -187,16 +190,36 @@ def _count(done: Committed) -> None:
     counters.INGEST_POINTS.inc(done.points)
 
 
-def _request_reconcile(job_id: str) -> None:
-    """Have the lifecycle reconcile a job. In another thread: it may wait for the job's row or for the broker."""
-    try:
-        wake.reconcile(job_id)
-    except DatabaseError as error:
-        connection.close()
-        logger.warning(
-            "reconciliation not requested; the ticker will do it",
-            extra={"job": job_id, "error": str(error)[:200]},
-        )
+class _Requests:
+    """Has the lifecycle reconcile jobs: the first at once, those that follow so soon together. In another thread: it
+    may wait for a job's row or for the broker."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._jobs: set[str] = set()
+        self._next_at = 0.0
+
+    def add(self, job_ids: Collection[str]) -> None:
+        with self._lock:
+            waiting = bool(self._jobs)
+            self._jobs.update(job_ids)
+        if not waiting:
+            self._thread.submit(self._send)
+
+    def _send(self) -> None:
+        time.sleep(max(0.0, self._next_at - time.monotonic()))
+        with self._lock:
+            job_ids, self._jobs = self._jobs, set()
+        self._next_at = time.monotonic() + REQUESTS_APART_S
+        try:
+            wake.reconcile_all(job_ids)
+        except DatabaseError as error:
+            connection.close()
+            logger.warning(
+                "reconciliation not requested; the ticker will do it",
+                extra={"jobs": sorted(job_ids), "error": str(error)[:200]},
+            )
 
 
 writer = Writer()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -34,7 +34,7 @@ from jobs.lifecycle.forecasting import lacks_estimates
 from jobs.lifecycle.plan_effects import (
     JobLocked,
     NotAdmitted,
-    admit,
+    admit_all,
     check_orders,
     explain,
     explain_cluster_busy,
@@ -44,6 +44,7 @@ from jobs.lifecycle.plan_effects import (
     write_orders,
 )
 from jobs.lifecycle.recording import Source
+from jobs.lifecycle.transitions import wait_shortly
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
 from jobs.selectors.nodes import (
@@ -63,7 +64,6 @@ EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
 PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 2.0
-LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
 
@@ -162,56 +162,63 @@ def one_pass(token: uuid.UUID) -> list[str]:
 def _admit_all(
     seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
 ) -> tuple[Start, ...]:
-    """The starts that were admitted, in the plan's order. Those whose tenant's rows were locked for LOCK_WAIT_MS cost
-    that tenant's others their turn, too: each of them would wait as long, and all other tenants with it."""
+    """The starts that were admitted, in the plan's order. One whose tenant's rows are locked costs that tenant's others
+    their turn, too: each of them would wait as long, and all other tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
     admitted: set[str] = set()
-    for together in _groups(starts, tenants):
-        tenant = tenants[together[0].job]
-        if tenant in locked:
+    for first in range(0, len(starts), SHARED):
+        shared = [start for start in starts[first : first + SHARED] if tenants[start.job] not in locked]
+        if _admit_together(shared, cluster, token, source):
+            admitted |= {start.job for start in shared}
             continue
-        try:
-            admitted |= _admit_group(together, cluster, token, source)
-        except OperationalError as error:
-            if not rows_locked(error):
-                raise
-            logger.info("starts skipped: rows are locked", extra={"job": together[0].job})
-            locked.add(tenant)
+        for together in _groups(shared, tenants):
+            tenant = tenants[together[0].job]
+            if tenant in locked:
+                continue
+            try:
+                admitted |= _admit_group(together, cluster, token, source)
+            except OperationalError as error:
+                if not rows_locked(error):
+                    raise
+                logger.info("starts skipped: rows are locked", extra={"job": together[0].job})
+                locked.add(tenant)
     if locked:
         _plan_again_at(database_now() + RETRY_LOCKED)
     return tuple(start for start in starts if start.job in admitted)
 
 
-def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterator[list[Start]]:
-    """At most SHARED starts of one tenant and slot type each. One transaction never has the rows of two tenants, which
-    are locked in no order, nor of two types: the row of the tenant is locked after that of its quota. A first group
-    comes where its first start is in the plan."""
-    alike: dict[tuple[str, str], list[Start]] = {}
+def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterable[Sequence[Start]]:
+    """Starts that did not share a commit, by their tenant: one of another tenant may be the reason. A first group comes
+    where its first start is in the plan."""
+    alike: dict[str, list[Start]] = {}
     for start in starts:
-        alike.setdefault((tenants[start.job], start.placement.slot_type), []).append(start)
-    for its in alike.values():
-        for first in range(0, len(its), SHARED):
-            yield its[first : first + SHARED]
+        alike.setdefault(tenants[start.job], []).append(start)
+    return alike.values()
+
+
+def _admit_together(shared: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None) -> bool:
+    """Admit all of these in one transaction. False if anything is wrong with one of them: then none is."""
+    if len(shared) < 2:
+        return not shared
+    try:
+        _write_starts(shared, cluster, token, source)
+    except CycleTakenOver:
+        raise
+    except Exception as error:
+        if database_away(error) and not rows_locked(error):
+            raise
+        logger.info("starts did not share a commit", extra={"why": f"{type(error).__name__}: {error}"})
+        return False
+    fp("admit.after_commit")
+    return True
 
 
 def _admit_group(
     together: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
 ) -> set[str]:
-    """The ids of those admitted: all in one transaction or, if anything is wrong with one of them, each in its own, so
-    that it affects only itself. Raises OperationalError where rows are locked."""
-    if len(together) > 1:
-        try:
-            _write_starts(together, cluster, token, source)
-        except CycleTakenOver:
-            raise
-        except Exception as error:
-            if database_away(error):
-                raise
-            logger.info("starts did not share a commit", extra={"why": f"{type(error).__name__}: {error}"})
-        else:
-            fp("admit.after_commit")
-            return {start.job for start in together}
+    """The ids of those of one tenant that were admitted: each in a transaction of its own, so that it affects only
+    itself. Raises OperationalError where rows are locked."""
     return {start.job for start in together if _admit(start, cluster, token, source)}
 
 
@@ -238,20 +245,12 @@ def _admit(start: Start, cluster: str, token: uuid.UUID, source: Source | None) 
 
 @retry_on_serialization_failure
 def _write_starts(starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None) -> None:
-    """All of them or none, of one tenant and slot type. Rows are locked in one order: the lease, the jobs, the quota,
-    the tenant."""
+    """All of them or none. Rows are locked in one order: the lease, the jobs, the quotas, the tenants."""
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            # A worker that freezes in here must not keep its locks, the cycle's lease among them.
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, true),"
-                " set_config('idle_in_transaction_session_timeout', %s, true)",
-                [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
-            )
+        wait_shortly()  # a worker that freezes in here must not keep its locks, the cycle's lease among them
         cycle_lease.extend(token)
         lock_jobs([start.job for start in starts])
-        for start in starts:
-            admit(start, cluster, source)
+        admit_all(starts, cluster, source)
         fp("admit.before_commit")
 
 

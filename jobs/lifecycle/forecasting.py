@@ -6,6 +6,7 @@ Only what changed is written and published. The first estimate since a job queue
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from jobs.selectors.throughput import run_times
 
 TASK = "forecast"
 EVERY_S = 10.0
+RESTS = 9
 FAR_AT_ONCE = 5_000
 SAME = timedelta(seconds=5)
 SAME_FRACTION = 0.05
@@ -35,11 +37,14 @@ def lacks_estimates() -> bool:
     return queued_rows().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
-def update_estimates(_: Row) -> Row:
-    """Forecast the queue once and store what changed."""
+def update_estimates(before: Row) -> Row:
+    """Forecast the queue once and store what changed. Each start makes a forecast due: one that took long is not made
+    again before RESTS times that long, so that it costs a long queue's lifecycle little."""
     if not queued_rows().exists():
         return {}
-    now = database_now()
+    now, began = database_now(), time.monotonic()
+    if "rests_until" in before and now < datetime.fromisoformat(before["rests_until"]):
+        return before
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS)
     found = forecast(seen, run_times(seen))
     changed = _changed(found, now)
@@ -47,7 +52,8 @@ def update_estimates(_: Row) -> Row:
         changed += _too_far(found)
     with transaction.atomic():
         _write(changed)
-    return {"estimated": len(found), "changed": len(changed)}
+    rests = timedelta(seconds=min(EVERY_S, (1 + RESTS) * (time.monotonic() - began)))
+    return {"estimated": len(found), "changed": len(changed), "rests_until": (now + rests).isoformat()}
 
 
 def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:

@@ -58,6 +58,16 @@ CLAIM_DUE = f"""{TAKE} WHERE id IN (
   ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
 ) {RETURNING}"""
 
+CLAIM_WITH_DUE = f"""
+WITH one AS (
+  SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
+), due AS (
+  SELECT id FROM jobs_job WHERE NOT settled AND {FREE} AND id <> %(job_id)s
+    AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
+  ORDER BY next_reconcile_at LIMIT %(batch)s - 1 FOR NO KEY UPDATE SKIP LOCKED
+)
+{TAKE} WHERE id IN (SELECT id FROM one UNION ALL SELECT id FROM due) {RETURNING}"""
+
 RELEASE = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = %(fail_streak)s,
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
@@ -127,6 +137,13 @@ def claim_due(owner: str, batch: int) -> list[Lease]:
     taken = _take(CLAIM_DUE, {"owner": owner, "batch": batch})
     fp("leases.after_claim_due")
     return taken
+
+
+def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
+    """Take the lease of this job, if it is free, and of others that are due: at most so many in all, this one first."""
+    taken = _take(CLAIM_WITH_DUE, {"owner": owner, "job_id": job_id, "batch": batch})
+    fp("leases.after_claim_due")
+    return sorted(taken, key=lambda lease: lease.job_id != job_id)
 
 
 def renew(lease: Lease) -> bool:

@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import reduce
 from itertools import takewhile
-from operator import or_
 from typing import Any
 
 from django.conf import settings
@@ -39,6 +37,8 @@ from jobs.steps import reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
 
 NOTHING_KNOWN = StoreHealth()
+STORES = frozenset({State.STORING, State.STOPPING})
+"""In these states a decision may depend on the store's health."""
 LOST = frozenset({StopReason.NODE_LOST, StopReason.LEARNER_LOST, StopReason.PLATFORM_STOPPED})
 
 
@@ -71,24 +71,31 @@ def load(job_id: str) -> JobRows | None:
 
 def load_all(job_ids: Collection[str]) -> dict[str, JobRows]:
     """The rows of these jobs by their ids, in as many statements as of one job; without those that were purged."""
-    found = list(Job.objects.select_related("tenant").annotate(db_now=Now()).filter(pk__in=job_ids))
-    live = [job for job in found if job.state in HOLDS_GPUS]
+    rows = Job.objects.select_related("tenant").defer("spec_text").annotate(db_now=Now())
+    found = list(rows.filter(pk__in=job_ids))
+    live = {job.pk: job.attempt for job in found if job.state in HOLDS_GPUS}
     attempts: dict[str, Attempt] = {}
     learners: defaultdict[str, list[Learner]] = defaultdict(list)
     if live:
-        opened = reduce(or_, (Q(job=job.pk, n=job.attempt) for job in live))
-        attempts = {attempt.job_id: attempt for attempt in Attempt.objects.filter(opened)}
-        theirs = reduce(or_, (Q(job=job.pk, attempt=job.attempt) for job in live))
-        for learner in Learner.objects.filter(theirs).order_by("rank"):
-            learners[learner.job_id].append(learner)
-    return {job.pk: _rows(job, attempts.get(job.pk), learners[job.pk]) for job in found}
+        numbers = set(live.values())
+        for attempt in Attempt.objects.filter(job__in=live, n__in=numbers):
+            if attempt.n == live[attempt.job_id]:
+                attempts[attempt.job_id] = attempt
+        for learner in Learner.objects.filter(job__in=live, attempt__in=numbers).order_by("rank"):
+            if learner.attempt == live[learner.job_id]:
+                learners[learner.job_id].append(learner)
+    store = health() if any(job.state in STORES for job in found) else NOTHING_KNOWN
+    return {job.pk: _rows(job, attempts.get(job.pk), learners[job.pk], store) for job in found}
 
 
-def _rows(job: Any, attempt: Attempt | None, learners: Sequence[Learner]) -> JobRows:
+def _rows(job: Any, attempt: Attempt | None, learners: Sequence[Learner], store: StoreHealth) -> JobRows:
     """job: annotated with db_now."""
     now: datetime = job.db_now
     known_at = _last_heartbeat(attempt, learners, now)
-    return JobRows(job, attempt, learners, now, known_at, _observation(job, attempt, learners, now, known_at))
+    seen = _observation(
+        job, attempt, learners, now, known_at, store if job.state in STORES else NOTHING_KNOWN
+    )
+    return JobRows(job, attempt, learners, now, known_at, seen)
 
 
 def with_report(rows: JobRows, report: GangReport | None) -> JobObservation:
@@ -159,9 +166,13 @@ def _counts_until(job: Job, known_at: datetime, now: datetime) -> datetime:
 
 
 def _observation(
-    job: Job, attempt: Attempt | None, learners: Sequence[Learner], now: datetime, known_at: datetime
+    job: Job,
+    attempt: Attempt | None,
+    learners: Sequence[Learner],
+    now: datetime,
+    known_at: datetime,
+    store: StoreHealth,
 ) -> JobObservation:
-    store = health() if job.state in {State.STORING, State.STOPPING} else NOTHING_KNOWN
     canceled = job.state == State.QUEUED and job.intent == Intent.CANCEL
     counts = canceled or job.state in {State.STOPPING, State.HALTED}  # elsewhere nothing depends on them
     valid, corrupt = _checkpoints(job) if counts else (0, 0)

@@ -1,6 +1,6 @@
 """What a plan decided, written: starts, orders for running jobs, and why each other job waits.
 
-A start is written whole or not at all: the job's move, quota, attempt and learners; starts of a tenant share commits.
+A start is written whole or not at all: the job's move, quota, attempt and learners; starts share commits.
 An order only marks the row of a running job: the cycle holds no lease, so it never moves one; ``decide`` turns the
 order into STOPPING.
 docs/job_states.md says who wins when an order meets a request of the owner or the program's end.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from jobs.humanize import devices, filesize
 from jobs.lifecycle.decision import WAIT_QUEUED_S
 from jobs.lifecycle.recording import Source
 from jobs.lifecycle.transitions import leave_queue
-from jobs.models import Attempt, Estimate, Job, JobEvent, Learner
+from jobs.models import Attempt, Checkpoint, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.selectors.requests import elastic_range, profile, size_range
@@ -46,52 +47,63 @@ class JobLocked(NotAdmitted):
     """Another transaction has the job's row. The next pass tries again; no other start waits for it."""
 
 
-def admit(start: Start, cluster: str, source: Source | None = None) -> None:
-    """Inside a transaction that has locked the job: the move to DEPLOYING, quota, attempt and learners. Raises
-    NotAdmitted."""
+def admit_all(starts: Sequence[Start], cluster: str, source: Source | None = None) -> None:
+    """Inside a transaction that has locked these jobs: the moves to DEPLOYING, quotas, attempts and learners. Takes as
+    many statements for many jobs as for one. Raises NotAdmitted if any of them may not start: nothing may be committed
+    then."""
     fp("admit.before_move")
-    placement = start.placement
-    job = leave_queue(start.job)
-    if job is None:
+    jobs = leave_queue([start.job for start in starts])
+    if len(jobs) < len(starts):
         raise NotAdmitted("it no longer waits")
-    _set_size(job, len(placement.nodes))
+    opened = [(jobs[start.job], start.placement) for start in starts]
+    for job, placement in opened:
+        _set_size(job, len(placement.nodes))
     fp("admit.after_move")
-    _take_quota(job, placement.slot_type, job.slots * job.learners)
+    _take_quotas(opened)
     fp("admit.after_quota")
-    n, attempt = job.attempt, _open_attempt(job, placement, cluster)
+    attempts = _open_attempts(opened, cluster)
     fp("admit.after_attempt")
     Learner.objects.bulk_create(
         Learner(
             job=job,
             tenant_id=job.tenant_id,
-            attempt=n,
+            attempt=job.attempt,
             rank=rank,
             node=node,
-            secret_sha256=tokens.derive(job.pk, n, rank)[1],
+            secret_sha256=tokens.derive(job.pk, job.attempt, rank)[1],
         )
+        for job, placement in opened
         for rank, node in enumerate(placement.nodes)
     )
-    Estimate.objects.filter(job=job, started_at=None).update(started_at=Now())
+    Estimate.objects.filter(job__in=jobs, started_at=None).update(started_at=Now())
     fp("admit.after_rows")
-    events.append(
-        job_id=job.pk,
+    events.append_numbered([_started(attempt, source) for attempt in attempts])
+    for tenant in {job.tenant_id for job, _ in opened}:
+        transaction.on_commit(partial(pubsub.quotas_changed, tenant), robust=True)
+
+
+def _started(attempt: Attempt, source: Source | None) -> JobEvent:
+    """The event of a start; leave_queue took its number."""
+    job = attempt.job
+    return JobEvent(
+        job=job,
         tenant_id=job.tenant_id,
+        n=job.event_seq,
         code=EventCode.PLACED,
         from_state=State.QUEUED.value,
         to_state=State.DEPLOYING.value,
-        attempt=n,
+        attempt=attempt.n,
         reason="placed",
         message=_placed(attempt),
         numbers={
-            "nodes": list(placement.nodes),
+            "nodes": attempt.nodes,
             "slots": job.slots,
-            "slot_type": placement.slot_type,
+            "slot_type": attempt.slot_type,
             "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
             **({"plan": source.numbers} if source else {}),
         },
         source="scheduler",
     )
-    transaction.on_commit(partial(pubsub.quotas_changed, job.tenant_id), robust=True)
 
 
 def _set_size(job: Job, learners: int) -> None:
@@ -112,51 +124,72 @@ def lock_jobs(jobs: Sequence[str]) -> None:
 
 
 TAKE_SLOTS = """
-UPDATE tenants_quota q SET used = q.used + %(slots)s FROM tenants_tenant t
-WHERE q.tenant_id = %(tenant)s AND q.gpu_type = %(type)s AND t.id = q.tenant_id
-  AND (q.used + %(slots)s <= q."limit"
-    OR t.cohort <> '' AND q.used + %(slots)s - q."limit" <= coalesce(q.borrowing_limit, q.used + %(slots)s))
+WITH taken AS (
+  SELECT q.id, v.slots FROM tenants_quota q
+  JOIN unnest(%s::bigint[], %s, %s::int[]) AS v(tenant_id, gpu_type, slots) USING (tenant_id, gpu_type)
+  ORDER BY tenant_id, gpu_type FOR NO KEY UPDATE OF q
+)
+UPDATE tenants_quota q SET used = q.used + taken.slots FROM taken, tenants_tenant t
+WHERE q.id = taken.id AND t.id = q.tenant_id
+  AND (q.used + taken.slots <= q."limit"
+    OR t.cohort <> '' AND q.used + taken.slots - q."limit" <= coalesce(q.borrowing_limit, q.used + taken.slots))
 """
+TAKE_JOBS = """
+WITH taken AS (
+  SELECT t.id, v.jobs FROM tenants_tenant t JOIN unnest(%s::bigint[], %s::int[]) AS v(id, jobs) USING (id)
+  ORDER BY t.id FOR NO KEY UPDATE OF t
+)
+UPDATE tenants_tenant t SET jobs_used = jobs_used + taken.jobs FROM taken
+WHERE t.id = taken.id AND state = %s AND (jobs_limit IS NULL OR jobs_used + taken.jobs <= jobs_limit)
+"""
+"""The rows of several tenants are locked in one order, all quotas before all tenants: docs/adr/0012."""
 
 
-def _take_quota(job: Job, slot_type: str, slots: int) -> None:
+def _take_quotas(opened: Sequence[tuple[Job, Placement]]) -> None:
     """Take the slots with conditional UPDATEs; database triggers reject anything that these conditions miss, such as
-    more than the tenant's cohort lends."""
+    more than a tenant's cohort lends."""
+    slots: Counter[tuple[int, str]] = Counter()
+    for job, placement in opened:
+        slots[job.tenant_id, placement.slot_type] += job.slots * job.learners
+    jobs = Counter(job.tenant_id for job, _ in opened)
     with connection.cursor() as cursor:
         try:
-            cursor.execute(TAKE_SLOTS, {"slots": slots, "tenant": job.tenant_id, "type": slot_type})
+            cursor.execute(TAKE_SLOTS, [*map(list, zip(*slots, strict=True)), list(slots.values())])
         except IntegrityError as error:
             raise NotAdmitted(str(error)) from error
-        if cursor.rowcount != 1:
-            raise NotAdmitted(f"quota of {slot_type} is used up")
+        if cursor.rowcount != len(slots):
+            raise NotAdmitted(f"quota of {', '.join(sorted({kind for _, kind in slots}))} is used up")
         fp("admit.after_slots_taken")
-        cursor.execute(
-            "UPDATE tenants_tenant SET jobs_used = jobs_used + 1 WHERE id = %s AND state = %s"
-            " AND (jobs_limit IS NULL OR jobs_used < jobs_limit)",
-            [job.tenant_id, Tenant.State.ACTIVE],
-        )
-        if cursor.rowcount != 1:
+        cursor.execute(TAKE_JOBS, [list(jobs), list(jobs.values()), Tenant.State.ACTIVE])
+        if cursor.rowcount != len(jobs):
             raise NotAdmitted("the tenant is suspended or at its limit of live jobs")
 
 
-def _open_attempt(job: Job, placement: Placement, cluster: str) -> Attempt:
+def _open_attempts(opened: Sequence[tuple[Job, Placement]], cluster: str) -> list[Attempt]:
     """A trigger rejects one above the limits for a user or for a job."""
-    batch = _batch(job, placement)
-    try:
-        return Attempt.objects.create(
-            job=job,
-            tenant_id=job.tenant_id,
-            n=job.attempt,
-            cluster=cluster,
-            slot_type=placement.slot_type,
-            slots=job.slots,
-            learners=job.learners,
-            nodes=list(placement.nodes),
-            batch=batch.batch or None,
-            micro_batch=batch.micro_batch or None,
-            resume_from=checkpoint_for(job),
-            known_at=Now(),
+    ids = [job.pk for job, _ in opened]
+    saved = set(Checkpoint.objects.filter(job__in=ids).values_list("job_id", flat=True).distinct())
+    attempts = []
+    for job, placement in opened:
+        batch = _batch(job, placement)
+        attempts.append(
+            Attempt(
+                job=job,
+                tenant_id=job.tenant_id,
+                n=job.attempt,
+                cluster=cluster,
+                slot_type=placement.slot_type,
+                slots=job.slots,
+                learners=job.learners,
+                nodes=list(placement.nodes),
+                batch=batch.batch or None,
+                micro_batch=batch.micro_batch or None,
+                resume_from=checkpoint_for(job) if job.pk in saved or job.resume_from_id else None,
+                known_at=Now(),
+            )
         )
+    try:
+        return Attempt.objects.bulk_create(attempts)
     except IntegrityError as error:
         if isinstance(error.__cause__, CheckViolation):
             raise NotAdmitted(str(error)) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -135,7 +135,14 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     if not may_have_gang(rows):
         return rows, rows.observation
     _require(lease)
-    return noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
+    found = noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
+    note_alive([found])
+    return found
+
+
+def note_alive(found: Sequence[tuple[JobRows, JobObservation]]) -> None:
+    """Record of which jobs the cluster showed that their learners are alive."""
+    transitions.note_alive([rows for rows, seen in found if proves_alive(rows, seen.gang)])
 
 
 def may_have_gang(rows: JobRows) -> bool:
@@ -154,8 +161,6 @@ def noted(rows: JobRows, lease: Lease, found: Observation) -> tuple[JobRows, Job
         transitions.note_lock(rows, lease, report.lock)
     if report is not None:
         transitions.note_images(rows, lease, report.learners)
-    if proves_alive(rows, report):
-        transitions.note_alive(rows)
     observation = with_report(rows, report)
     if any(learner.processes_ended and not learner.exited for learner in observation.learners):
         # It ended after its rows were read. A shipper leaves once its report is stored, and only that shows whether
@@ -177,7 +182,7 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
     cluster = cluster_of(rows)
     match decision.act:
         case Act.LAUNCH:
-            return _launch(rows, lease, cluster)
+            return _launch(rows, lease)
         case Act.STOP:
             cluster.stop(observation.gang_name, grace_s=decision.grace_s)
             fp("stop.after_cluster")
@@ -191,25 +196,44 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
     return False
 
 
-def _launch(rows: JobRows, lease: Lease, cluster: Cluster) -> bool:
+def _launch(rows: JobRows, lease: Lease) -> bool:
+    if launch(rows, lease, runtimes_of([rows]).get(rows.job.pk)):
+        transitions.note_launched(rows, lease)
+        fp("launch.after_noted")
+    return True
+
+
+def runtimes_of(all_rows: Sequence[JobRows]) -> dict[str, Runtime]:
+    """By the ids of their jobs, the runtimes that these name and that say what to run. Not those of the source tree:
+    their requirements are a file, or their image a setting."""
+    own = Q(requirements__isnull=False) | ~Q(image="")
+    named = {rows.job.pk: rows.job.spec.get("framework") for rows in all_rows}
+    found = Runtime.objects.filter(own).in_bulk({slug for slug in named.values() if slug})
+    return {job: found[slug] for job, slug in named.items() if slug in found}
+
+
+def launch(rows: JobRows, lease: Lease, runtime: Runtime | None) -> bool:
+    """Have the cluster start the job's gang. runtime: see runtimes_of. True if it accepted it, which is to be noted;
+    else the job has moved."""
+    _require(lease)
     try:
-        cluster.launch(_gang_to_launch(rows))
+        cluster_of(rows).launch(_gang_to_launch(rows, runtime))
     except ImageNotAllowed as refused:
         message = f"Not started: {refused} Then clone the job."
-        return _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
+        _refuse(rows, lease, StopReason.IMAGE_ERROR, message)
+        return False
     except SecretMissing as missing:
-        return _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
+        _refuse(rows, lease, StopReason.SECRET_MISSING, _missing(rows.job.spec["secrets"], missing))
+        return False
     except LaunchRefused as refused:
-        return _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
+        _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
+        return False
     fp("launch.after_cluster")
-    transitions.note_launched(rows, lease)
-    fp("launch.after_noted")
     return True
 
 
-def _refuse(rows: JobRows, lease: Lease, reason: StopReason, message: str) -> bool:
+def _refuse(rows: JobRows, lease: Lease, reason: StopReason, message: str) -> None:
     transitions.move(rows, Move(State.STOPPING, Reason(reason.value, message), reason), lease)
-    return True
 
 
 def _missing(granted: Mapping[str, str], missing: SecretMissing) -> str:
@@ -231,7 +255,7 @@ def _secrets(job: Job) -> dict[str, str]:
     return {variable: values[name] for variable, name in granted.items()}
 
 
-def _gang_to_launch(rows: JobRows) -> GangSpec:
+def _gang_to_launch(rows: JobRows, runtime: Runtime | None) -> GangSpec:
     """The gang of the job's live attempt: the same for every call, the shippers' secrets included.
 
     Raises ImageNotAllowed, SecretMissing and SecretsUnavailable.
@@ -240,9 +264,6 @@ def _gang_to_launch(rows: JobRows) -> GangSpec:
     assert attempt is not None
     spec: dict[str, Any] = job.spec
     resources = spec["resources"]
-    # None for a runtime of the source tree: its requirements are a file, or its image a setting
-    own = Q(requirements__isnull=False) | ~Q(image="")
-    runtime = Runtime.objects.filter(own, pk=spec.get("framework")).first()
     runs_images = cluster_of(rows).capabilities.images
     image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
     if image and runs_images:

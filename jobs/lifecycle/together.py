@@ -9,10 +9,11 @@ locked rows, or on a slow cluster, costs others nothing but this attempt. See do
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +27,16 @@ from jobs.lifecycle.decision import Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
+from jobs.models import Runtime
 from jobs.retries import database_away, rows_locked
-from jobs.states import HOLDS_GPUS
+from jobs.states import FINAL, HOLDS_GPUS
+from jobs.wake import SHARED
 
 logger = logging.getLogger(__name__)
 
-SHARED = 16
-"""At most so many jobs: their rows, and their tenant's, are locked until the commit."""
+GATHER_S = 0.25
+"""A notified job waits at most so long for the turn of others."""
+_turn = threading.Lock()
 QUICK_S = 0.25
 """Calls to the cluster are made in a shared turn for so long: on a slow one, they are for several threads."""
 TURN_S = 2.0
@@ -42,12 +46,25 @@ Group = list[tuple[JobRows, Lease]]
 
 
 def reconcile_due(job_id: str, *, owner: str) -> bool:
-    """Bring this job as far as it can go now and, with it, others that are due, unless another worker has it: then it
-    takes part there. True if the scheduling cycle must run."""
-    lease = leases.claim(job_id, owner)
-    if lease is None:
-        return False
-    return hold_all([lease, *leases.claim_due(owner, SHARED - 1)], notified=True)
+    """Bring this job as far as it can go now, unless another worker has it, and with it others that are due: one is
+    notified for many. True if the scheduling cycle must run."""
+    with _one_turn():
+        found = leases.claim_with_due(job_id, owner, SHARED)
+        began = time.monotonic()
+        wants_cycle, left = bring_on(found, notified=bool(found) and found[0].job_id == job_id)
+    return hold_left(left, began, shared=len(found) > 1) or wants_cycle
+
+
+@contextmanager
+def _one_turn() -> Iterator[None]:
+    """One turn of notified jobs at a time: those that are notified during it have the next one, together. None waits
+    for longer than GATHER_S, whatever the cluster does to the others."""
+    taken = _turn.acquire(timeout=GATHER_S)
+    try:
+        yield
+    finally:
+        if taken:
+            _turn.release()
 
 
 def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
@@ -60,12 +77,18 @@ def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
     return wants_cycle
 
 
-def hold_all(found: Sequence[Lease], *, notified: bool = False) -> bool:
-    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again.
-    notified: see bring_on."""
+def hold_all(found: Sequence[Lease]) -> bool:
+    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again."""
     began = time.monotonic()
-    wants_cycle, left = bring_on(found, notified=notified)
-    hold = hold_alone if len(found) > 1 else reconcile.hold  # without a shared turn, it was claimed just now
+    wants_cycle, left = bring_on(found)
+    return hold_left(left, began, shared=len(found) > 1) or wants_cycle
+
+
+def hold_left(left: Sequence[Lease], began: float, *, shared: bool) -> bool:
+    """Work on the jobs that a turn left, each alone, for as long as TURN_S after it began. shared: there was one; else
+    they were claimed just now."""
+    wants_cycle = False
+    hold = hold_alone if shared else reconcile.hold
     for number, lease in enumerate(left):
         if number and time.monotonic() - began > TURN_S:
             hand_back(left[number:])
@@ -129,10 +152,12 @@ def bring_on(found: Sequence[Lease], *, notified: bool = False) -> tuple[bool, l
 
 @dataclass(slots=True)
 class _Effects:
-    """What a step was decided to have. moves: by their shared_key. ends: what `release` wants to know."""
+    """What a step was decided to have. moves: by their shared_key. launched: accepted by the cluster, to be noted.
+    ends: what `release` wants to know."""
 
     moves: dict[tuple[object, ...], tuple[Move, Group]] = field(default_factory=dict)
     acts: list[tuple[JobRows, JobObservation, Decision]] = field(default_factory=list)
+    launched: Group = field(default_factory=list)
     ends: list[tuple[Lease, Decision, int]] = field(default_factory=list)
 
 
@@ -146,6 +171,7 @@ class _Turn:
         self.wants_cycle = False
         self._first = first
         self._acting_s = 0.0
+        self._runtimes: dict[str, Runtime] = {}
 
     def check_leases(self, *, first: bool) -> None:
         """Nothing is begun here under a lease that may end soon."""
@@ -161,11 +187,16 @@ class _Turn:
         for job, (rows, observation) in self._observed().items():
             self._try([job], self._decide, rows, observation, effects)
         for move, group in effects.moves.values():
-            self._try([rows.job.pk for rows, _ in group], self._move, move, group)
+            self._try([rows.job.pk for rows, _ in group], self._move, move, group, effects)
         self._end(effects)
+        starts = [rows for rows, _, decision in effects.acts if decision.act is Act.LAUNCH]
+        if starts:
+            self._try([rows.job.pk for rows in starts], self._read_runtimes, starts)
         for rows, observation, decision in effects.acts:
             if self._first not in self.left:
                 self._try([rows.job.pk], self._act, rows, observation, decision, acted)
+        if acted.launched:
+            self._try([rows.job.pk for rows, _ in acted.launched], self._note_launched, acted.launched)
         self._end(acted)
 
     def hold_first(self) -> None:
@@ -211,6 +242,7 @@ class _Turn:
         shown = reconcile.cluster_of(alike[0]).observe([rows.observation.gang_name for rows in alike])
         for rows in alike:
             self._try([rows.job.pk], self._note, rows, shown, seen)
+        reconcile.note_alive([seen[rows.job.pk] for rows in alike if rows.job.pk in self.pending])
 
     def _note(
         self, rows: JobRows, shown: Observation, seen: dict[str, tuple[JobRows, JobObservation]]
@@ -236,18 +268,30 @@ class _Turn:
 
     def _act(self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects) -> None:
         """Act on the cluster for a job, which is then done or observed again."""
-        lease = self.pending[rows.job.pk]
+        lease = self.pending.get(rows.job.pk)
+        if lease is None:
+            return
         if self._acting_s > QUICK_S:
             self._leave(rows.job.pk)
             return
         fp(f"{decision.act}.before_cluster")
         began = time.monotonic()
         try:
-            again = reconcile.act(rows, observation, decision, lease)
+            if decision.act is Act.LAUNCH:
+                if reconcile.launch(rows, lease, self._runtimes.get(rows.job.pk)):
+                    effects.launched.append((rows, lease))
+            elif not reconcile.act(rows, observation, decision, lease):
+                self._done(rows, observation, decision, effects)
         finally:
             self._acting_s += time.monotonic() - began
-        if not again:
-            self._done(rows, observation, decision, effects)
+
+    def _read_runtimes(self, starts: Sequence[JobRows]) -> None:
+        self._runtimes = reconcile.runtimes_of(starts)
+
+    def _note_launched(self, launched: Group) -> None:
+        """Note it for all of them, before any of them is observed: a worker that dies before launches them again."""
+        transitions.note_all_launched(launched)
+        fp("launch.after_noted")
 
     def _done(
         self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects
@@ -257,12 +301,15 @@ class _Turn:
             transitions.note_reason(rows, lease, decision.note)
         effects.ends.append((lease, decision, observation.intent_gen))
 
-    def _move(self, move: Move, group: Group) -> None:
+    def _move(self, move: Move, group: Group, effects: _Effects) -> None:
+        """Move them. Those that are final are done: nothing more would be decided for them."""
         if len(group) == 1:
             transitions.move(group[0][0], move, group[0][1])
         else:
             transitions.move_all(group, move)
         self.wants_cycle |= move.to not in HOLDS_GPUS
+        if move.to in FINAL:
+            effects.ends += [(lease, Decision(), rows.observation.intent_gen) for rows, lease in group]
 
     def _end(self, effects: _Effects) -> None:
         if effects.ends:

@@ -8,6 +8,7 @@ by state and intent, and voids any lease. note_alive and note_reports are not gu
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
 from gpu_scheduler.clusters.base import LearnerReport
@@ -57,6 +58,36 @@ UPDATE jobs_job j SET slot_seconds = slot_seconds + v.slots, running_s = running
 FROM unnest(%s, %s::float[], %s::float[]) AS v(id, slots, ran) WHERE j.id = v.id
 """
 """With the columns of NO_ORDER."""
+LAUNCHED = """
+UPDATE jobs_attempt a SET launched_at = clock_timestamp() FROM unnest(%s, %s::int[]) AS v(job_id, n)
+WHERE a.job_id = v.job_id AND a.n = v.n AND held
+"""
+
+RETURN_QUOTA = """
+WITH returned AS (
+  SELECT q.id, v.slots FROM tenants_quota q
+  JOIN unnest(%s::bigint[], %s, %s::int[]) AS v(tenant_id, gpu_type, slots) USING (tenant_id, gpu_type)
+  ORDER BY tenant_id, gpu_type FOR NO KEY UPDATE OF q
+)
+UPDATE tenants_quota q SET used = used - returned.slots FROM returned WHERE q.id = returned.id
+"""
+RETURN_JOBS = """
+WITH returned AS (
+  SELECT t.id, v.jobs FROM tenants_tenant t JOIN unnest(%s::bigint[], %s::int[]) AS v(id, jobs) USING (id)
+  ORDER BY t.id FOR NO KEY UPDATE OF t
+)
+UPDATE tenants_tenant t SET jobs_used = jobs_used - returned.jobs FROM returned WHERE t.id = returned.id
+"""
+"""The rows of several tenants are locked in one order; those of others are not locked before."""
+LOCK_WAIT_MS = 250
+"""A transaction that may hold up several tenants waits this long for the rows of one of them."""
+
+ALIVE = """
+UPDATE jobs_attempt a SET known_at = greatest(known_at, v.at) FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at)
+WHERE a.id = v.id AND a.id IN (
+  SELECT id FROM jobs_attempt WHERE id = ANY(%s) AND held ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
 
 NO_ORDER: dict[str, Any] = {
     "order_reason": "",
@@ -134,11 +165,8 @@ def may_share(rows: JobRows, move: Move) -> bool:
 
 
 def shared_key(rows: JobRows, move: Move) -> tuple[object, ...]:
-    """The same for moves that can be one transaction, and write the same. As with starts, one that returns slots has
-    the quota of one tenant and slot type: rows of several are locked in no order."""
-    returns = rows.attempt is not None and move.to not in HOLDS_GPUS
-    quota = (rows.job.tenant_id, rows.attempt.slot_type) if returns and rows.attempt else None
-    return (quota, rows.observation.state, repr(move))
+    """The same for moves that can be one transaction, and write the same."""
+    return (rows.observation.state, repr(move))
 
 
 def move_all(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
@@ -150,12 +178,15 @@ def move_all(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
 
 @retry_on_serialization_failure
 def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
-    """Rows are locked in the order of a single move. No job's row is waited for: others lock several in any order."""
+    """Rows are locked in the order of a single move. No job's row is waited for: others lock several in any order. The
+    rows of several tenants are waited for, but not for long: one tenant's locked row must not keep another's jobs."""
     all_rows = [rows for rows, _ in together]
     source = all_rows[0].observation.state
     returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
     assert all(may_share(rows, move) for rows in all_rows), "such moves are made alone"
     with transaction.atomic():
+        if returns and len({rows.job.tenant_id for rows in all_rows}) > 1:
+            wait_shortly()
         numbers = _lock_leased(together)
         fields = _fields(all_rows[0], move, move.reason)
         Job.objects.filter(pk__in=numbers).update(event_seq=F("event_seq") + 1 + int(returns), **fields)
@@ -189,6 +220,16 @@ def _lock_leased(together: Sequence[tuple[JobRows, Lease]]) -> dict[str, int]:
     return {job: seq for job, (_, seq) in locked.items()}
 
 
+def wait_shortly() -> None:
+    """This transaction gives up on a row that is locked for LOCK_WAIT_MS, and ends if its worker freezes."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, true),"
+            " set_config('idle_in_transaction_session_timeout', %s, true)",
+            [f"{LOCK_WAIT_MS}ms", f"{max(1, round(settings.LUTHIER_LEASE_S))}s"],
+        )
+
+
 def _note_restart(job: Job) -> None:
     """Append an event if the learners that ran last failed or were lost. Attempts that never ran do not count."""
     ran = Attempt.objects.filter(job=job, n__lt=job.attempt).exclude(processing_at=None)
@@ -220,13 +261,15 @@ def _avoid(nodes: Collection[str], reason: Reason) -> None:
     transaction.on_commit(pubsub.cluster_changed, robust=True)
 
 
-def leave_queue(job_id: str) -> Job | None:
-    """QUEUED to DEPLOYING, with the number of the next attempt, inside admission's transaction. None if the job no
-    longer waits. A worker that holds a lease on it gets StaleJob at its next write."""
-    waiting = Job.objects.filter(pk=job_id, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+def leave_queue(job_ids: Collection[str]) -> dict[str, Job]:
+    """QUEUED to DEPLOYING, with the number of the next attempt and of its event, inside admission's transaction. By
+    their ids; none if any of them no longer waits. A worker that holds a lease on one gets StaleJob at its next write.
+    """
+    waiting = Job.objects.filter(pk__in=job_ids, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
     moved = waiting.update(
         state=State.DEPLOYING,
         attempt=F("attempt") + 1,
+        event_seq=F("event_seq") + 1,
         reason_code="deploying",
         reason_message="Its learners are being started.",
         reason_numbers={},
@@ -239,7 +282,9 @@ def leave_queue(job_id: str) -> Job | None:
         settled=False,
         next_reconcile_at=Now(),
     )
-    return Job.objects.select_related("resume_from").get(pk=job_id) if moved else None
+    if moved < len(job_ids):
+        return {}
+    return Job.objects.select_related("resume_from").in_bulk(job_ids)
 
 
 @retry_on_serialization_failure
@@ -251,14 +296,31 @@ def note_launched(rows: JobRows, lease: Lease) -> None:
         fp("launch.before_commit")
 
 
-def note_alive(rows: JobRows) -> None:
-    """Record now and then that the attempt's learners were observed alive. Late or repeated calls are harmless: the
-    newest timestamp remains."""
-    attempt, job = rows.attempt, rows.job
-    if attempt is None or rows.now - (attempt.known_at or attempt.opened_at) < NOTED_EVERY:
-        return
-    older = Q(known_at=None) | Q(known_at__lt=rows.now)
-    Attempt.objects.filter(older, job=job, n=job.attempt, held=True).update(known_at=rows.now)
+@retry_on_serialization_failure
+def note_all_launched(together: Sequence[tuple[JobRows, Lease]]) -> None:
+    """Record that the cluster accepted the gangs of all these jobs, or of none. Raises StaleJob, also if a job's row is
+    locked."""
+    with transaction.atomic():
+        _lock_leased(together)
+        jobs = [rows.job for rows, _ in together]
+        pairs: list[Any] = [[job.pk for job in jobs], [job.attempt for job in jobs]]
+        with connection.cursor() as cursor:
+            cursor.execute(LAUNCHED, pairs)
+        fp("launch.before_commit")
+
+
+def note_alive(all_rows: Sequence[JobRows]) -> None:
+    """Record now and then that the learners of these attempts were observed alive. Late or repeated calls are harmless:
+    the newest timestamp remains. So is one that finds a row locked: the next one will not."""
+    due = {
+        rows.attempt.pk: rows.now
+        for rows in all_rows
+        if rows.attempt and rows.now - (rows.attempt.known_at or rows.attempt.opened_at) >= NOTED_EVERY
+    }
+    values: list[Any] = [list(due), list(due.values()), list(due)]
+    if due:
+        with connection.cursor() as cursor:
+            cursor.execute(ALIVE, values)
 
 
 def _package(line: str) -> str:
@@ -427,9 +489,9 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
 
 
 def _return_slots(all_rows: Sequence[JobRows], move: Move) -> dict[str, dict[str, Any]]:
-    """Close the attempts and release their slots to the quota of their one tenant and slot type: once, because only a
-    held one closes. The event to append for each job."""
-    first, count = all_rows[0], len(all_rows)
+    """Close the attempts and release their slots to the quotas of their tenants: once, because only a held one closes.
+    The event to append for each job."""
+    first = all_rows[0]
     outcome = move.to.value if move.to != State.QUEUED else first.observation.stop_reason
     keys = {rows.job.pk: rows for rows in all_rows}
     attempts = [rows.job.attempt for rows in all_rows]
@@ -443,23 +505,21 @@ def _return_slots(all_rows: Sequence[JobRows], move: Move) -> dict[str, dict[str
         if missing := keys.keys() - closed.keys():
             raise StaleJob(min(missing))
         fp("move.after_attempt_closed")
-        (slot_type,) = {slot_type for slot_type, *_ in closed.values()}
-        released = sum(slots for _, slots, *_ in closed.values())
-        cursor.execute(
-            "UPDATE tenants_quota SET used = used - %s WHERE tenant_id = %s AND gpu_type = %s",
-            [released, first.job.tenant_id, slot_type],
-        )
+        jobs = Counter(rows.job.tenant_id for rows in all_rows)
+        released: Counter[tuple[int, str]] = Counter()
+        for job, (slot_type, slots, *_) in closed.items():
+            released[keys[job].job.tenant_id, slot_type] += slots
+        cursor.execute(RETURN_QUOTA, [*map(list, zip(*released, strict=True)), list(released.values())])
         fp("move.after_quota_returned")
-        cursor.execute(
-            "UPDATE tenants_tenant SET jobs_used = jobs_used - %s WHERE id = %s", [count, first.job.tenant_id]
-        )
+        cursor.execute(RETURN_JOBS, [list(jobs), list(jobs.values())])
         charged = [closed[job][1] * closed[job][3] for job in keys]
         ran = [
             ran_s(rows.attempt.processing_at if rows.attempt else None, rows.counts_until)
             for rows in all_rows
         ]
         cursor.execute(CHARGE, [list(keys), charged, ran])
-    transaction.on_commit(partial(pubsub.quotas_changed, first.job.tenant_id), robust=True)
+    for tenant in jobs:
+        transaction.on_commit(partial(pubsub.quotas_changed, tenant), robust=True)
     return {job: _returned(rows, *closed[job]) for job, rows in keys.items()}
 
 

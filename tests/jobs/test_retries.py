@@ -20,7 +20,7 @@ from psycopg2 import Error as DriverError
 
 from gpu_scheduler.model import Placement, Start
 from jobs import failpoints, invariants
-from jobs.lifecycle import cycle, cycle_lease
+from jobs.lifecycle import cycle, cycle_lease, transitions
 from jobs.models import Job
 from jobs.retries import TRIES, database_away, retry_on_serialization_failure
 from jobs.states import State
@@ -122,7 +122,7 @@ def test_an_admission_that_the_database_broke_off_is_made_after_all(
 ) -> None:
     """Another transaction locks the quota first and the job after it. The admission locks them the other way round, and
     yields."""
-    monkeypatch.setattr(cycle, "LOCK_WAIT_MS", 60_000)  # longer than until a deadlock is noticed
+    monkeypatch.setattr(transitions, "LOCK_WAIT_MS", 60_000)  # longer than until a deadlock is noticed
     job = world.submit(learners=2)
     quota_held, job_held = threading.Event(), threading.Event()
     failures: list[BaseException] = []

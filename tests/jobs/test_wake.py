@@ -1,12 +1,17 @@
-"""Asking for the scheduler's look: at once for the first, once more for all that follow closely."""
+"""Hints: a pass of the scheduler and jobs that are due are each requested once for many that come closely together."""
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobs import wake
+from jobs.models import Job
+from tests import factories
 
 
 @pytest.fixture
@@ -53,3 +58,66 @@ def test_requests_apart_are_sent_at_once(sent: list[str], monkeypatch: pytest.Mo
     notifier.notify()
     notifier.notify()
     assert len(sent) == 2
+
+
+def future(count: int) -> list[str]:
+    """So many jobs that are not due for long."""
+    jobs = [factories.job().pk for _ in range(count)]
+    Job.objects.filter(pk__in=jobs).update(next_reconcile_at="2100-01-01T00:00:00Z")
+    return jobs
+
+
+def are_due(jobs: list[str]) -> list[bool]:
+    times = dict(Job.objects.values_list("pk", "next_reconcile_at"))
+    return [times[job].year < 2100 for job in jobs]
+
+
+@pytest.mark.django_db
+def test_many_jobs_are_made_due_by_one_statement_and_few_hints(
+    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: type
+) -> None:
+    hints: list[tuple[str, ...]] = []
+    monkeypatch.setattr(wake, "_send", lambda task, args: hints.append(args))
+    jobs = future(wake.SHARED + 1)
+    settled = factories.job().pk
+    Job.objects.filter(pk=settled).update(settled=True, next_reconcile_at=None)
+
+    with django_capture_on_commit_callbacks(execute=True), CaptureQueriesContext(connection) as seen:
+        wake.reconcile_all(jobs)
+    assert len(seen.captured_queries) == 1
+    assert all(are_due(jobs))
+    assert len(hints) == 2
+
+    with django_capture_on_commit_callbacks(execute=True):
+        wake.reconcile_all([settled])
+    assert len(hints) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_whose_row_is_locked_keeps_no_other_from_being_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is due once its row is free, and the others are hinted before that."""
+    jobs = sorted(future(3))
+    locked, done = threading.Event(), threading.Event()
+    hints: list[tuple[str, ...]] = []
+
+    def note(_: str, args: tuple[str, ...]) -> None:
+        hints.append(args)
+        done.set()
+
+    def lock() -> None:
+        with transaction.atomic():
+            Job.objects.select_for_update().get(pk=jobs[0])
+            locked.set()
+            done.wait(60)
+        connection.close()
+
+    monkeypatch.setattr(wake, "_send", note)
+    thread = threading.Thread(target=lock)
+    thread.start()
+    assert locked.wait(60)
+    wake.reconcile_all(jobs)
+    thread.join()
+
+    assert are_due(jobs) == [True] * 3
+    assert len(hints) == 2
+    assert hints[1] == (jobs[0],)

@@ -6,6 +6,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg2
@@ -234,3 +235,29 @@ def test_a_large_backlog_is_cut_into_batches_of_bounded_size(writer: Writer, sto
         max(sum(frame.size for _, frame in batch) for batch in store.batches)
         <= module.MAX_BATCH_BYTES + 200_000
     )
+
+
+def test_jobs_whose_learners_report_closely_are_requested_together_and_a_failure_loses_no_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requested: list[set[str]] = []
+    first, going_on = threading.Event(), threading.Event()
+
+    def reconcile_all(jobs: set[str]) -> None:
+        requested.append(jobs)
+        first.set()
+        assert going_on.wait(60)
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(module.wake, "reconcile_all", reconcile_all)
+    monkeypatch.setattr(module, "REQUESTS_APART_S", 0.01)
+    thread = ThreadPoolExecutor(max_workers=1)
+    requests = module._Requests(thread)
+    requests.add({"a"})
+    assert first.wait(60)
+    for job in ("b", "c", "b"):
+        requests.add({job})
+    going_on.set()
+    thread.shutdown(wait=True)
+
+    assert requested == [{"a"}, {"b", "c"}]

@@ -162,11 +162,29 @@ def test_an_admission_borrows_no_more_than_the_limit(
     job = of_bob(bob, slots=6)
     if refusal is None:
         with transaction.atomic():
-            plan_effects.admit(start_of(job), "memory")
+            plan_effects.admit_all([start_of(job)], "memory")
         return
     with pytest.raises(plan_effects.NotAdmitted, match=refusal), transaction.atomic():
-        plan_effects.admit(start_of(job), "memory")
+        plan_effects.admit_all([start_of(job)], "memory")
     assert state(job) == State.QUEUED
+
+
+@pytest.mark.django_db
+def test_starts_of_two_tenants_that_share_a_commit_borrow_no_more_than_their_cohort_lends(
+    world: World, bob: User
+) -> None:
+    """Each alone may borrow what the other lends; together they would use more than both have."""
+    Quota.objects.update(borrowing_limit=None, lending_limit=None)
+    total = sum(Quota.objects.values_list("limit", flat=True))
+    mine = [world.submit() for _ in range(total // 2)]
+    theirs = [of_bob(bob) for _ in range(total - len(mine) + 1)]
+    starts = [start_of(job) for job in (*mine, *theirs)]
+
+    with pytest.raises(plan_effects.NotAdmitted, match="more than its tenants share"), transaction.atomic():
+        plan_effects.admit_all(starts, "memory")
+    with transaction.atomic():
+        plan_effects.admit_all(starts[:-1], "memory")
+    assert sum(Quota.objects.values_list("used", flat=True)) == total
 
 
 @pytest.mark.django_db
@@ -199,7 +217,7 @@ def test_admissions_of_a_cohort_at_the_same_time_take_no_slot_twice(big_cluster:
         try:
             barrier.wait()
             with transaction.atomic():
-                plan_effects.admit(start_of(job), "memory")
+                plan_effects.admit_all([start_of(job)], "memory")
             admitted.append(job.pk)
         except plan_effects.NotAdmitted:
             pass

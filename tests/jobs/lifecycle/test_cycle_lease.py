@@ -10,15 +10,17 @@ from typing import Any
 
 import psycopg2
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from gpu_scheduler.model import Placement, Start
-from jobs import failpoints
+from jobs import failpoints, invariants
 from jobs.lifecycle import cycle, cycle_lease, leases, plan_effects
 from jobs.lifecycle.ticker import Ticker
 from jobs.models import Job, PeriodicTask, SchedulingLease, Worker
 from jobs.selectors.installation import last_pass
+from jobs.selectors.snapshot import database_now, snapshot
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.children import Served, frozen_child
@@ -208,15 +210,15 @@ def test_a_start_that_fails_again_and_again_waits_longer_and_harms_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = world.submit()
-    admit = plan_effects.admit
+    admit = plan_effects.admit_all
 
-    def admit_or_fail(start: Any, cluster: str, source: Any) -> None:
-        admit(start, cluster, source)
-        if start.job == broken.pk:
+    def admit_or_fail(starts: Any, cluster: str, source: Any) -> None:
+        admit(starts, cluster, source)
+        if broken.pk in {start.job for start in starts}:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1/0")
 
-    monkeypatch.setattr(cycle, "admit", admit_or_fail)
+    monkeypatch.setattr(cycle, "admit_all", admit_or_fail)
     waits = []
     for _ in range(3):
         good = world.submit()
@@ -227,11 +229,15 @@ def test_a_start_that_fails_again_and_again_waits_longer_and_harms_no_other(
         Job.objects.filter(pk=broken.pk).update(start_after=None)
     assert waits == [30, 60, 120]
     assert not broken.attempts.exists()
-    monkeypatch.setattr(cycle, "admit", admit)
+    monkeypatch.setattr(cycle, "admit_all", admit)
     assert cycle.run() == [broken.pk]
 
 
-# Starts of a tenant share commits
+# Starts share commits
+
+
+def start_of(job: Job) -> Start:
+    return Start(job.pk, Placement("cpu", ("node-a",)))
 
 
 def commits_of_starts() -> list[str]:
@@ -241,7 +247,7 @@ def commits_of_starts() -> list[str]:
     return seen
 
 
-def test_the_starts_of_a_tenant_share_commits_of_a_bounded_size(
+def test_starts_of_any_tenants_share_commits_of_a_bounded_size(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "SHARED", 3)
@@ -250,28 +256,78 @@ def test_the_starts_of_a_tenant_share_commits_of_a_bounded_size(
     mine.append(world.submit())
     commits = commits_of_starts()
     assert set(cycle.run()) == {theirs.pk} | {job.pk for job in mine}
-    assert len(commits) == 3, "two for five starts of one tenant, one of another's"
+    assert len(commits) == 2
     assert [job.events.filter(code="PLACED").count() for job in (*mine, theirs)] == [1] * 6
+    assert (used(world.tenant), used(theirs.tenant)) == (5, 1)
+    assert {job_of(job).tenant.jobs_used for job in mine} == {5}
+    assert invariants.violations() == []
 
 
-def test_no_two_slot_types_share_a_commit_whose_quotas_are_locked_around_their_tenant() -> None:
-    starts = [Start(str(n), Placement(("cpu", "a100")[n % 2], ("node-a",))) for n in range(4)]
-    groups = cycle._groups(starts, dict.fromkeys("0123", "vision-lab"))
-    assert [[start.job for start in group] for group in groups] == [["0", "2"], ["1", "3"]]
+def test_many_starts_take_as_many_statements_as_two(world: World) -> None:
+    def statements(count: int) -> int:
+        jobs = [world.submit() for _ in range(count - 1)]
+        jobs.append(factories.job(of=factories.tenant(quotas={"cpu": 4})))
+        starts = [start_of(job) for job in jobs]
+        with CaptureQueriesContext(connection) as seen:
+            plan_effects.admit_all(starts, "memory")
+        assert {state(job) for job in jobs} == {State.DEPLOYING}
+        return len(seen.captured_queries)
+
+    assert statements(2) == statements(4)
+
+
+def test_a_locked_tenant_keeps_no_others_start_from_a_shared_commit(transactional_db: None) -> None:
+    with two_nodes() as world:
+        mine = world.submit()
+        theirs = factories.job(of=factories.tenant(quotas={"cpu": 4}))
+        locked, done = threading.Event(), threading.Event()
+
+        def lock() -> None:
+            with transaction.atomic():
+                list(world.tenant.quotas.select_for_update())
+                locked.set()
+                done.wait(60)
+            connection.close()
+
+        thread = threading.Thread(target=lock)
+        thread.start()
+        try:
+            assert locked.wait(60)
+            assert cycle.run() == [theirs.pk]
+        finally:
+            done.set()
+            thread.join()
+        assert state(mine) == State.QUEUED
+        assert used(theirs.tenant) == 1
+
+
+def test_starts_that_together_exceed_a_limit_start_as_far_as_it_goes(world: World) -> None:
+    """A plan knows limits; this is for one that was lowered since."""
+    jobs = [world.submit() for _ in range(3)]
+    starts = tuple(start_of(job) for job in jobs)
+    world.tenant.quotas.filter(gpu_type="cpu").update(limit=2)
+    with pytest.raises(plan_effects.NotAdmitted), transaction.atomic():
+        plan_effects.admit_all(starts, "memory")
+    seen = snapshot(nodes=world.cluster.nodes(), now=database_now(), broken={})
+    with cycle_lease.held() as token:
+        assert token is not None
+        admitted = cycle._admit_all(seen, starts, "memory", token, None)
+    assert admitted == starts[:2]
+    assert used(world.tenant) == 2
 
 
 def test_of_starts_that_shared_a_commit_only_the_one_that_fails_does_not_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [world.submit() for _ in range(4)]
-    admit = plan_effects.admit
+    admit = plan_effects.admit_all
 
-    def admit_or_refuse(start: Any, cluster: str, source: Any) -> None:
-        admit(start, cluster, source)
-        if start.job == jobs[2].pk:
+    def admit_or_refuse(starts: Any, cluster: str, source: Any) -> None:
+        admit(starts, cluster, source)
+        if jobs[2].pk in {start.job for start in starts}:
             raise plan_effects.NotAdmitted("a newer request")
 
-    monkeypatch.setattr(cycle, "admit", admit_or_refuse)
+    monkeypatch.setattr(cycle, "admit_all", admit_or_refuse)
     assert set(cycle.run()) == {job.pk for job in jobs} - {jobs[2].pk}
     assert (state(jobs[2]), jobs[2].attempts.count()) == (State.QUEUED, 0)
     assert [job.attempts.count() for job in jobs] == [1, 1, 0, 1]

@@ -14,7 +14,7 @@ from gpu_scheduler.clusters.base import GangSpec
 from gpu_scheduler.elastic.performance import Sample, choose_batch
 from gpu_scheduler.model import GradientNoise, Placement, Profile, Range, Resize, Start, StepTimes
 from jobs.lifecycle import measuring
-from jobs.lifecycle.plan_effects import NotAdmitted, admit, write_orders
+from jobs.lifecycle.plan_effects import NotAdmitted, admit_all, write_orders
 from jobs.models import Attempt, Job, MetricPoint, Progress
 from jobs.selectors import requests
 from jobs.selectors.snapshot import database_now, gang_of_job, snapshot
@@ -37,7 +37,7 @@ def elastic(world: World, fewest: int = 1, most: int = 4, **more: Any) -> Job:
 
 def start_on(job: Job, *nodes: str) -> None:
     with transaction.atomic():
-        admit(Start(job.pk, Placement("cpu", nodes)), "memory")
+        admit_all([Start(job.pk, Placement("cpu", nodes))], "memory")
 
 
 def reported(

@@ -22,7 +22,7 @@ from tests.jobs.lifecycle.world import World, job_of, state, used
 def admits(job: Job) -> bool:
     try:
         with transaction.atomic():
-            plan_effects.admit(start_of(job), "memory")
+            plan_effects.admit_all([start_of(job)], "memory")
     except plan_effects.NotAdmitted:
         return False
     return True

@@ -42,9 +42,9 @@ def test_an_admission_takes_all_slots_of_the_gang_or_none(world: World) -> None:
     Quota.objects.update(limit=3)
     small, large = world.submit(learners=2), world.submit(learners=2)
     with transaction.atomic():
-        plan_effects.admit(start_of(small), "memory")
+        plan_effects.admit_all([start_of(small)], "memory")
     with pytest.raises(plan_effects.NotAdmitted, match="quota"), transaction.atomic():
-        plan_effects.admit(start_of(large), "memory")
+        plan_effects.admit_all([start_of(large)], "memory")
     assert used(world.tenant) == 2
     assert (state(large), job_of(large).attempt) == (State.QUEUED, 0)
     assert large.events.count() == 1
@@ -59,7 +59,7 @@ def test_a_request_that_came_after_the_snapshot_stops_the_start(world: World, ch
     job = world.submit()
     Job.objects.filter(pk=job.pk).update(**change)
     with pytest.raises(plan_effects.NotAdmitted, match="no longer waits"), transaction.atomic():
-        plan_effects.admit(start_of(job), "memory")
+        plan_effects.admit_all([start_of(job)], "memory")
     assert used(world.tenant) == 0
     assert not job.attempts.exists()
 
@@ -68,7 +68,7 @@ def test_a_request_that_came_after_the_snapshot_stops_the_start(world: World, ch
 def test_no_row_of_quota_means_none(world: World) -> None:
     Quota.objects.all().delete()
     with pytest.raises(plan_effects.NotAdmitted), transaction.atomic():
-        plan_effects.admit(start_of(world.submit()), "memory")
+        plan_effects.admit_all([start_of(world.submit())], "memory")
 
 
 @pytest.mark.django_db
@@ -77,7 +77,7 @@ def test_the_limit_of_live_jobs_and_a_suspension_hold_at_the_last_moment(world: 
     for change in ({"jobs_limit": 0}, {"jobs_limit": None, "state": "suspended"}):
         Tenant.objects.filter(pk=world.tenant.pk).update(**change)
         with pytest.raises(plan_effects.NotAdmitted, match="suspended or at its limit"), transaction.atomic():
-            plan_effects.admit(start_of(job), "memory")
+            plan_effects.admit_all([start_of(job)], "memory")
     assert used(world.tenant) == 0
 
 
@@ -159,7 +159,7 @@ def test_64_threads_that_submit_start_and_end_jobs_never_hold_a_slot_too_many(
 
     def start(job: Job, node: str) -> None:
         with transaction.atomic():
-            plan_effects.admit(start_of(job, node), "memory")
+            plan_effects.admit_all([start_of(job, node)], "memory")
 
     def take(job: Job, move: Move) -> None:
         lease = until_done(lambda: leases.claim(job.pk, "w"))

@@ -21,6 +21,7 @@ from jobs.lifecycle import leases, observation, reconcile, together, transitions
 from jobs.lifecycle.decision import Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
+from jobs.selectors.snapshot import database_now
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
@@ -107,6 +108,19 @@ def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
 
     assert len(many) == len(few)
     assert sum(sql.startswith("SAVEPOINT") for sql in many) == 2  # DOWNLOADING, then PROCESSING
+
+
+@pytest.mark.django_db
+def test_running_jobs_are_known_to_be_alive_by_one_statement(world: World) -> None:
+    jobs = [world.running() for _ in range(COUNT)]
+    world.elapse(600)
+    found = claimed(jobs)
+    with CaptureQueriesContext(connection) as seen:
+        together.hold_all(found)
+
+    assert sum("known_at = " in query["sql"] for query in seen.captured_queries) == 1
+    ago = [job_of(job).attempts.get().known_at for job in jobs]
+    assert all(at is not None and (database_now() - at).total_seconds() < 300 for at in ago)
 
 
 @pytest.mark.django_db
@@ -310,25 +324,127 @@ def test_learners_that_run_again_say_so(world: World) -> None:
     assert all(job.events.filter(code=EventCode.LEARNER_RESTARTED).exists() for job in jobs)
 
 
+def commits(seen: CaptureQueriesContext) -> int:
+    """How many transactions there were: each is a savepoint of the test's own."""
+    return sum(query["sql"].startswith("SAVEPOINT") for query in seen.captured_queries)
+
+
 @pytest.mark.django_db
-def test_tenants_share_no_transaction_that_returns_slots(world: World) -> None:
-    """Their quotas' rows are locked in no order."""
-    other = factories.tenant("other")
-    theirs = [factories.job(of=other) for _ in range(2)]
-    jobs = [*deployed(world, 2), *theirs]
+def test_launches_are_noted_in_one_transaction(world: World) -> None:
+    def launch(count: int) -> CaptureQueriesContext:
+        jobs = [world.submit() for _ in range(count)]
+        one_pass()
+        found = claimed(jobs)
+        with CaptureQueriesContext(connection) as seen:
+            together.hold_all(found)
+        assert not Attempt.objects.filter(held=True, launched_at=None)
+        return seen
+
+    assert commits(launch(2)) == commits(launch(COUNT)) == 1
+
+
+@pytest.mark.django_db
+def test_a_worker_that_dies_before_launches_are_noted_launches_the_same_gangs_again(world: World) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    one_pass()
+    found = claimed(jobs)
+
+    def die(point: str) -> None:
+        if point == "launch.before_commit":
+            raise KeyboardInterrupt
+
+    failpoints.arm(die)
+    with pytest.raises(KeyboardInterrupt):
+        together.hold_all(found)
+    failpoints.arm(None)
+    assert Attempt.objects.filter(held=True, launched_at=None).count() == COUNT
+    world.elapse(60)
     world.settle()
+
+    assert not Attempt.objects.filter(held=True, launched_at=None)
+    assert {state(job) for job in jobs} == {State.DEPLOYING}
+    assert {attempt.n for attempt in Attempt.objects.all()} == {1}
+    assert set(world.cluster.observe().gangs) == {gang(job) for job in jobs}
+
+
+@pytest.mark.django_db
+def test_a_job_that_was_taken_over_after_its_launch_costs_the_others_nothing(world: World) -> None:
+    jobs = [world.submit() for _ in range(COUNT)]
+    one_pass()
+    found = claimed(jobs)
+
+    def take_over(point: str) -> None:
+        if point == "launch.after_cluster":
+            taken_over(jobs[0])
+
+    failpoints.arm(take_over)
+    together.hold_all(found)
+    failpoints.arm(None)
+
+    noted = Attempt.objects.exclude(launched_at=None).values_list("job", flat=True)
+    assert set(noted) == {job.pk for job in jobs[1:]}
+
+
+def of_tenants(world: World, count: int) -> list[Job]:
+    """A job of each of so many tenants, about to complete."""
+    jobs = [world.submit()]
+    for number in range(count - 1):
+        other = factories.tenant(f"other-{number}-{Job.objects.count()}", quotas={"cpu": 8})
+        jobs.append(factories.job(of=other))
+    world.settle()
+    for step in (lambda job: world.report(job, phase=Phase.PROCESSING), world.exit):
+        for job in jobs:
+            step(job)
+        world.settle()
+    assert {state(job) for job in jobs} == {State.STORING}
     for job in jobs:
-        world.report(job, phase=Phase.PROCESSING)
-    all_rows = observation.load_all([job.pk for job in jobs]).values()
-    reason = Reason("completed", "")
+        world.done(job)
+    return jobs
 
-    def shares(to: State) -> set[tuple[object, ...]]:
-        return {transitions.shared_key(rows, Move(to, reason)) for rows in all_rows}
 
-    assert len(shares(State.STORING)) == 1
-    assert len(shares(State.COMPLETED)) == 2
-    world.settle()
-    assert {state(job) for job in jobs} == {State.PROCESSING}
+@pytest.mark.django_db
+def test_jobs_of_many_tenants_return_their_slots_in_one_transaction(world: World) -> None:
+    def complete(count: int) -> CaptureQueriesContext:
+        jobs = of_tenants(world, count)
+        found = claimed(jobs)
+        with CaptureQueriesContext(connection) as seen:
+            together.hold_all(found)
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        assert all(used(job.tenant) == job.tenant.jobs_used == 0 for job in map(job_of, jobs))
+        return seen
+
+    assert commits(complete(2)) == commits(complete(COUNT)) == 1
+    assert invariants.violations() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_tenant_keeps_no_others_jobs_from_completing() -> None:
+    with two_nodes() as world:
+        jobs = of_tenants(world, 2)
+        found = claimed(jobs)
+        locked, done = threading.Event(), threading.Event()
+
+        def lock() -> None:
+            with transaction.atomic():
+                list(jobs[0].tenant.quotas.select_for_update())
+                locked.set()
+                done.wait(60)
+            connection.close()
+
+        thread = threading.Thread(target=lock)
+        thread.start()
+        try:
+            assert locked.wait(60)
+            _, left = together.bring_on(found)
+        finally:
+            done.set()
+            thread.join()
+
+        assert {lease.job_id for lease in left} == {job.pk for job in jobs}
+        for lease in left:
+            reconcile.hold(lease)
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        assert invariants.violations() == []
 
 
 @pytest.mark.django_db
@@ -388,6 +504,32 @@ def test_a_notified_job_takes_others_that_are_due_along(world: World) -> None:
 
     assert {state(job) for job in jobs} == {State.PROCESSING}
     assert not together.reconcile_due("gone", owner="w1")
+
+
+@pytest.mark.django_db
+def test_a_job_that_was_notified_for_others_and_is_already_taken_does_not_keep_them(world: World) -> None:
+    """One is notified for many that are due."""
+    jobs = deployed(world, COUNT)
+    for job in jobs:
+        world.report(job, phase=Phase.PROCESSING)
+    assert leases.claim(jobs[0].pk, "w2")
+
+    together.reconcile_due(jobs[0].pk, owner="w1")
+
+    assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
+
+
+@pytest.mark.django_db
+def test_a_notified_job_waits_for_the_turn_of_others_but_not_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are notified meanwhile have the next turn together; a slow cluster keeps none of them."""
+    job = world.submit()
+    monkeypatch.setattr(together, "GATHER_S", 0.01)
+    with together._turn:
+        together.reconcile_due(job.pk, owner="w1")
+    assert job_of(job).next_reconcile_at > job.next_reconcile_at
+    assert not together._turn.locked()
 
 
 @pytest.mark.django_db

@@ -116,7 +116,7 @@ def test_the_next_attempt_is_launched_with_the_versions_of_the_first(people: Peo
     Job.objects.filter(pk=job.pk).update(packages={"requirements": ["upper"], "lock": ["upper==1.5"]})
     rows = observation.load(job.pk)
     assert rows is not None
-    spec = reconcile._gang_to_launch(rows)
+    spec = reconcile._gang_to_launch(rows, reconcile.runtimes_of([rows]).get(rows.job.pk))
     assert (list(spec.requirements), list(spec.lock)) == (["upper"], ["upper==1.5"])
     assert (spec.runtime, spec.runtime_requirements, spec.python) == (job.spec["framework"], None, None)
 
