@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models import F, Q
+from django.db.models.functions import Greatest, Now
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
@@ -36,9 +36,12 @@ from jobs.lifecycle.plan_effects import (
     NotAdmitted,
     admit,
     check_orders,
-    explain,
+    compare,
     explain_cluster_busy,
     explain_disk_full,
+    explain_fresh,
+    explain_moved,
+    explain_pending,
     lock_jobs,
     quarantine,
     write_orders,
@@ -61,11 +64,16 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
-PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
-PAUSE_MAX_S = 2.0
+PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times its duration
+PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
+FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
+STARTING_S = 0.5
+"""A pass begins no more admissions after so many seconds of them, or after as many as it took to plan, if that was
+longer: jobs submitted meanwhile wait for the next pass, and so do the other starts."""
 LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
+FORECASTS_APART = timedelta(seconds=2)
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -75,10 +83,10 @@ def run(*, request: bool = True) -> list[str]:
     Call it again after a start: whatever was requested meanwhile is still due.
     """
     if request:
-        _request_pass()
+        request_pass()
     else:
         PeriodicTask.objects.get_or_create(name=PeriodicTask.CYCLE)
-    while _due():
+    while due_in_s() <= 0:
         with cycle_lease.held() as token:
             if token is None:
                 return []
@@ -136,38 +144,56 @@ def one_pass(token: uuid.UUID) -> list[str]:
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
     fp("cycle.after_plan")
+    fresh, moved = compare(decided.waits)
+    explain_fresh(fresh[:FRESH])  # before the starts, which take longer
+    fp("cycle.after_explained")
     source = recording.source_of(seen, decided)
-    starts = _admit_all(seen, decided.starts, cluster.name, token, source)
+    starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
+    explain_pending(left)
     cycle_lease.extend(token)
     write_orders(orders, source)
     fp("cycle.after_orders")
     recording.keep(source, decided)
     fp("cycle.after_recorded")
-    explain(decided.waits)
+    explain_moved(moved)
     if started or lacks_estimates():
-        PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
-    fp("cycle.after_explained")
+        _forecast_soon()
+    fp("cycle.after_moved_explained")
     cycle_lease.extend(token)
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
     _note_done()
-    if len(seen.waiting) >= LARGE_QUEUE:
+    if left or len(fresh) > FRESH:
+        _plan_again_at(database_now())
+    elif len(seen.waiting) >= LARGE_QUEUE:
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
 
 
 def _admit_all(
-    seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
-) -> tuple[Start, ...]:
-    """The starts that were admitted, in the plan's order. Those whose tenant's rows were locked for LOCK_WAIT_MS cost
-    that tenant's others their turn, too: each of them would wait as long, and all other tenants with it."""
+    seen: Snapshot,
+    starts: Sequence[Start],
+    cluster: str,
+    token: uuid.UUID,
+    source: Source | None,
+    planning_since: float,
+) -> tuple[tuple[Start, ...], list[Start]]:
+    """The starts that were admitted, in the plan's order, and those that were not begun, as time was up. Those whose
+    tenant's rows were locked for LOCK_WAIT_MS cost that tenant's others their turn, too: each of them would wait as
+    long, and all other tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
     admitted: set[str] = set()
-    for together in _groups(starts, tenants):
+    left: list[Start] = []
+    began = time.monotonic()
+    until = began + max(STARTING_S, began - planning_since)
+    for number, together in enumerate(_groups(starts, tenants)):
+        if number and time.monotonic() > until:
+            left += together
+            continue
         tenant = tenants[together[0].job]
         if tenant in locked:
             continue
@@ -180,7 +206,7 @@ def _admit_all(
             locked.add(tenant)
     if locked:
         _plan_again_at(database_now() + RETRY_LOCKED)
-    return tuple(start for start in starts if start.job in admitted)
+    return tuple(start for start in starts if start.job in admitted), left
 
 
 def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterator[list[Start]]:
@@ -281,6 +307,12 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
     _history_compared = True
 
 
+def _forecast_soon() -> None:
+    """Have the queue forecast now, or FORECASTS_APART after the last time: a pass may follow another at once."""
+    due = Greatest(Now(), F("done_at") + FORECASTS_APART)
+    PeriodicTask.objects.filter(name=FORECAST, next_at__gt=due).update(next_at=due)
+
+
 def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:
     """Store what the policy wants to find in the next snapshot, if that changed."""
     if decided.policy_state == seen.policy_state:
@@ -291,7 +323,7 @@ def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:
     )
 
 
-def _request_pass() -> None:
+def request_pass() -> None:
     """Have a pass made now, or when the pause after the last one is over."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -331,8 +363,15 @@ def _note_done() -> None:
     cycle_lease.note_problem("")
 
 
-def _due() -> bool:
-    return PeriodicTask.objects.filter(name=PeriodicTask.CYCLE, next_at__lte=Now()).exists()
+def due_in_s() -> float:
+    """Seconds until a pass is due, whether for a request or not; 0 or less if one is."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM next_at - clock_timestamp()) FROM jobs_periodictask WHERE name = %s",
+            [PeriodicTask.CYCLE],
+        )
+        row = cursor.fetchone()
+    return float(row[0]) if row else 0.0
 
 
 def _take_request() -> bool:

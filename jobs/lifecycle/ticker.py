@@ -1,7 +1,7 @@
 """A thread in every worker process that takes up due jobs and periodic tasks, even if every hint is lost.
 
 It needs nothing but the database. A few threads do the work that it finds, so that one slow cluster call does not delay
-the next tick.
+the next tick. The scheduling cycle has a thread of its own: it waits for none of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
@@ -19,6 +20,7 @@ from django.db import connection
 from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters
 from jobs.lifecycle import cycle, leases, periodic, reconcile, together
+from jobs.lifecycle.cycle_thread import CycleThread
 from jobs.models import PeriodicTask
 
 logger = logging.getLogger(__name__)
@@ -72,14 +74,17 @@ class Ticker(threading.Thread):
         self._pending_lock = threading.Lock()
         self._together = 0
         """Jobs of batches whose shared turn has not ended: a lease that waits for long for a thread would end before
-        its turn. Those that go on alone are work of their own, and the scheduling cycle holds none of them."""
+        its turn. Those that go on alone are work of their own."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
-        self._cycle_turn, self._periodic_turn, self._notice_turn = (threading.Lock() for _ in range(3))
+        self._periodic_turn, self._notice_turn = threading.Lock(), threading.Lock()
+        self._cycle = CycleThread(self._take_up)
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
+        _of_this_process.append(self)
         while not self._over.is_set():
+            self._cycle.start()
             try:
                 self.tick()
             except DatabaseFault as fault:
@@ -108,7 +113,7 @@ class Ticker(threading.Thread):
                     together.hand_back(claimed)
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
-            self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
+            self._cycle.request()
         if periodic.NOTICE in due:  # a task that takes long must not look like a stopped platform
             self._in_turn(self._notice_turn, lambda: periodic.run_due(periodic.NOTICE))
         if due - {PeriodicTask.CYCLE, periodic.NOTICE}:
@@ -125,14 +130,21 @@ class Ticker(threading.Thread):
         elif changed:
             leases.make_due([job_of_gang(name) for name in changed])
 
+    def request_cycle(self) -> None:
+        """Have the scheduling cycle run as soon as possible."""
+        self._cycle.request()
+
     def stop(self, timeout_s: float = 10) -> None:
         """Stop ticking, let begun work end, and deregister. A second call does nothing."""
         if self._over.is_set():
             return
         self._over.set()
         self._woken.set()
+        if self in _of_this_process:
+            _of_this_process.remove(self)
         if self.is_alive():
             self.join(timeout_s)
+        self._cycle.stop(timeout_s)
         if self._watch is not None:
             self._watch.close()
         with self._pending_lock:
@@ -147,7 +159,20 @@ class Ticker(threading.Thread):
     def _hold_all(self, claimed: Sequence[leases.Lease]) -> None:
         """What cannot be shared is for all threads, as each may wait for the cluster; at the end, for this one."""
         if self._share(claimed):
-            run_cycle(request=True)
+            self._cycle.request()
+
+    def _take_up(self, started: Sequence[str]) -> None:
+        """Have the threads bring these jobs on, many together. Each job is claimed when its turn comes: until then, any
+        worker that has a free thread may have it."""
+        for first in range(0, len(started), together.SHARED):
+            self._submit(partial(self._claim, started[first : first + together.SHARED]))
+
+    def _claim(self, jobs: Sequence[str]) -> None:
+        if self._over.is_set():
+            return
+        claimed = leases.claim_all(jobs, leases.owner())
+        self._count_together(len(claimed))
+        self._hold_all(claimed)
 
     def _share(self, claimed: Sequence[leases.Lease]) -> bool:
         """True if the scheduling cycle must run. More may be claimed while it does. A worker that stops hands back what
@@ -177,7 +202,7 @@ class Ticker(threading.Thread):
         if self._over.is_set():
             together.hand_back([lease])
         elif together.hold_alone(lease):
-            run_cycle(request=True)
+            self._cycle.request()
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
         """Hand this work to a thread, unless it is still running since an earlier tick."""
@@ -231,7 +256,14 @@ def _close_connection(together: threading.Barrier) -> None:
     together.wait(timeout=30)
 
 
-def run_cycle(*, request: bool) -> None:
-    """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
-    while started := cycle.run(request=request):
-        request = together.reconcile_all(started, owner=leases.owner())
+_of_this_process: list[Ticker] = []
+"""The ticker that runs, if any. A list, as tests may have several."""
+
+
+def request_cycle() -> None:
+    """Start what can start: the thread that this process's ticker has for that, at once. In a process without a ticker
+    nothing happens, but the pass is requested for any that has one."""
+    if _of_this_process:
+        _of_this_process[-1].request_cycle()
+    else:
+        cycle.request_pass()
