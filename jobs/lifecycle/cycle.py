@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
-from django.db.models import F, Q
-from django.db.models.functions import Greatest, Now
+from django.db.models import Q
+from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
@@ -27,10 +27,8 @@ from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.disk import low_disk
 from jobs.failpoints import fp
-from jobs.lifecycle import cycle_lease, recording
+from jobs.lifecycle import cycle_lease, forecasting, recording
 from jobs.lifecycle.cycle_lease import CycleTakenOver
-from jobs.lifecycle.forecasting import TASK as FORECAST
-from jobs.lifecycle.forecasting import lacks_estimates
 from jobs.lifecycle.plan_effects import (
     JobLocked,
     NotAdmitted,
@@ -73,7 +71,6 @@ longer: jobs submitted meanwhile wait for the next pass, and so do the other sta
 LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
-FORECASTS_APART = timedelta(seconds=2)
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -158,8 +155,8 @@ def one_pass(token: uuid.UUID) -> list[str]:
     recording.keep(source, decided)
     fp("cycle.after_recorded")
     explain_moved(moved)
-    if started or lacks_estimates():
-        _forecast_soon()
+    if started or forecasting.lacks_estimates():
+        forecasting.request()
     fp("cycle.after_moved_explained")
     cycle_lease.extend(token)
     _keep_policy_state(seen, decided)
@@ -305,12 +302,6 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
         if known != shown:
             transaction.on_commit(pubsub.cluster_changed, robust=True)
     _history_compared = True
-
-
-def _forecast_soon() -> None:
-    """Have the queue forecast now, or FORECASTS_APART after the last time: a pass may follow another at once."""
-    due = Greatest(Now(), F("done_at") + FORECASTS_APART)
-    PeriodicTask.objects.filter(name=FORECAST, next_at__gt=due).update(next_at=due)
 
 
 def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:

@@ -40,7 +40,9 @@ class CycleThread:
         """Begin, unless a thread runs. One that has not come back for two whole leases is replaced: it may wait for
         something without an end. Should it come back, it ends."""
         since = self._busy_since
-        if self._over.is_set() or (self._thread is not None and self._thread.is_alive() and not _is_stuck(since)):
+        if self._over.is_set() or (
+            self._thread is not None and self._thread.is_alive() and not _is_stuck(since)
+        ):
             return
         self._busy_since = None
         self._thread = threading.Thread(target=self._run, name="cycle", daemon=True)

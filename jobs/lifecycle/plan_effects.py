@@ -248,7 +248,9 @@ def compare(waits: Sequence[Explanation]) -> tuple[list[Explanation], list[Expla
         return [], []
     keys = [f"reason_numbers__{key}" for key in POSITION_KEYS]
     rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *keys)
-    if len(waits) <= CHUNK:  # of an explanation for all that wait, the ids would be more to send than they spare
+    if (
+        len(waits) <= CHUNK
+    ):  # of an explanation for all that wait, the ids would be more to send than they spare
         rows = rows.filter(pk__in=[wait.job for wait in waits])
     shown = {job: tuple(values) for job, *values in rows}
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
@@ -277,7 +279,11 @@ def explain_pending(starts: Sequence[Start]) -> None:
 
 def _pending(start: Start, ahead: int) -> Explanation:
     others = "1 other job" if ahead == 1 else f"{ahead} other jobs"
-    message = f"It can start now. The platform starts {others} first." if ahead else "It can start now, and is next."
+    message = (
+        f"It can start now. The platform starts {others} first."
+        if ahead
+        else "It can start now, and is next."
+    )
     return Explanation(start.job, WaitReason.START_PENDING, message, {"starts_ahead": ahead})
 
 
