@@ -66,7 +66,7 @@ PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
 FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
 STARTING_S = 0.5
-"""A pass begins no more admissions after so many seconds of them, or after as many as it took to plan, if that was
+"""A pass begins no more admissions after so many seconds of them, or after twice as many as it took to plan, if that was
 longer: jobs submitted meanwhile wait for the next pass, and so do the other starts."""
 LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
@@ -186,7 +186,7 @@ def _admit_all(
     admitted: set[str] = set()
     left: list[Start] = []
     began = time.monotonic()
-    until = began + max(STARTING_S, began - planning_since)
+    until = began + max(STARTING_S, 2 * (began - planning_since))
     for number, together in enumerate(_groups(starts, tenants)):
         if number and time.monotonic() > until:
             left += together

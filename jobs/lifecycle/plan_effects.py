@@ -273,8 +273,10 @@ def explain_moved(moved: Sequence[Explanation]) -> None:
 
 
 def explain_pending(starts: Sequence[Start]) -> None:
-    """Say of these jobs that they can start, and how many starts of the plan come first."""
-    explain([_pending(start, ahead) for ahead, start in enumerate(starts)])
+    """Say of these jobs that they can start, and how many starts of the plan come first. It is said once: those of the
+    next passes are on their way."""
+    fresh, _ = compare([_pending(start, ahead) for ahead, start in enumerate(starts)])
+    explain_fresh(fresh)
 
 
 def _pending(start: Start, ahead: int) -> Explanation:

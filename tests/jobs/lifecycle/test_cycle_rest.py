@@ -151,12 +151,12 @@ def test_who_waits_is_told_before_the_starts_are_made(world: World, monkeypatch:
 def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock moves by ten seconds whenever it is read: planning takes ten, so two starts of four have begun."""
-    jobs = tenants_jobs(4)
+    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts of five have begun."""
+    jobs = tenants_jobs(5)
     monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
     started = cycle.run()
     left = Job.objects.filter(state=State.QUEUED).order_by("reason_numbers__starts_ahead")
-    assert len(started) == 2
+    assert len(started) == 3
     assert {job.pk for job in jobs} == {*started, *(job.pk for job in left)}
     assert [(job.reason_code, job.reason_numbers, job.reason_message) for job in left] == [
         ("START_PENDING", {"starts_ahead": 0}, "It can start now, and is next."),
