@@ -40,6 +40,7 @@ from jobs.lifecycle.plan_effects import (
     explain_fresh,
     explain_moved,
     explain_pending,
+    longest_pending_first,
     lock_jobs,
     quarantine,
     write_orders,
@@ -148,7 +149,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
-    explain_pending(left)
+    explain_pending(left, seen.now)
     cycle_lease.extend(token)
     write_orders(orders, source)
     fp("cycle.after_orders")
@@ -187,7 +188,8 @@ def _admit_all(
     left: list[Start] = []
     began = time.monotonic()
     until = began + max(STARTING_S, 2 * (began - planning_since))
-    for number, together in enumerate(_groups(starts, tenants)):
+    ordered = longest_pending_first(starts, {gang.job: gang.priority for gang in seen.waiting})
+    for number, together in enumerate(_groups(ordered, tenants)):
         if number and time.monotonic() > until:
             left += together
             continue
@@ -209,7 +211,7 @@ def _admit_all(
 def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterator[list[Start]]:
     """At most SHARED starts of one tenant and slot type each. One transaction never has the rows of two tenants, which
     are locked in no order, nor of two types: the row of the tenant is locked after that of its quota. A first group
-    comes where its first start is in the plan."""
+    comes where its first start is."""
     alike: dict[tuple[str, str], list[Start]] = {}
     for start in starts:
         alike.setdefault((tenants[start.job], start.placement.slot_type), []).append(start)

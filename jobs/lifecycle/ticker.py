@@ -84,7 +84,6 @@ class Ticker(threading.Thread):
         """Tick until stopped; an error costs one tick, never the thread."""
         _of_this_process.append(self)
         while not self._over.is_set():
-            self._cycle.start()
             try:
                 self.tick()
             except DatabaseFault as fault:
@@ -93,8 +92,13 @@ class Ticker(threading.Thread):
                 connection.close()
             except Exception:
                 logger.exception("a tick failed")
+            if (
+                self._worker_id is not None
+            ):  # the cycle's lease is a registered worker's: it ends with the worker
+                self._cycle.start()
             self._woken.wait(self.tick_s * random.uniform(0.8, 1.2))
             self._woken.clear()
+        _of_this_process.remove(self)
         self._deregister()
 
     def tick(self) -> None:
@@ -140,8 +144,6 @@ class Ticker(threading.Thread):
             return
         self._over.set()
         self._woken.set()
-        if self in _of_this_process:
-            _of_this_process.remove(self)
         if self.is_alive():
             self.join(timeout_s)
         self._cycle.stop(timeout_s)

@@ -18,7 +18,7 @@ from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
 from jobs.states import Intent, State
 from tests import factories
-from tests.jobs.lifecycle.world import World, job_of, one_pass
+from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
 
 @pytest.fixture
@@ -155,15 +155,29 @@ def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_
     jobs = tenants_jobs(5)
     monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
     started = cycle.run()
-    left = Job.objects.filter(state=State.QUEUED).order_by("reason_numbers__starts_ahead")
+    left = list(Job.objects.filter(state=State.QUEUED).order_by("reason_numbers__starts_ahead"))
     assert len(started) == 3
     assert {job.pk for job in jobs} == {*started, *(job.pk for job in left)}
-    assert [(job.reason_code, job.reason_numbers, job.reason_message) for job in left] == [
-        ("START_PENDING", {"starts_ahead": 0}, "It can start now, and is next."),
-        ("START_PENDING", {"starts_ahead": 1}, "It can start now. The platform starts 1 other job first."),
+    assert [(job.reason_code, job.reason_numbers["starts_ahead"], job.reason_message) for job in left] == [
+        ("START_PENDING", 0, "It can start now, and is next."),
+        ("START_PENDING", 1, "It can start now. The platform starts 1 other job first."),
     ]
     assert cycle.due_in_s() <= 0, "the next pass follows at once"
     assert set(cycle.run(request=False)) == {job.pk for job in left}
+
+
+def test_a_start_that_was_left_is_overtaken_by_none_that_the_next_plans_put_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts have begun."""
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    tenants_jobs(4)
+    cycle.run()
+    left = Job.objects.get(state=State.QUEUED)
+    older = Now() - timedelta(hours=1)
+    Job.objects.filter(pk__in=[job.pk for job in tenants_jobs(4)]).update(queued_at=older)
+    assert cycle.run(request=False)[-1] == left.pk, "the plan put it last"
+    assert state(left) == State.DEPLOYING
 
 
 def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
