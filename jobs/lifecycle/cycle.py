@@ -40,8 +40,8 @@ from jobs.lifecycle.plan_effects import (
     explain_fresh,
     explain_moved,
     explain_pending,
-    longest_pending_first,
     lock_jobs,
+    longest_pending_first,
     quarantine,
     write_orders,
 )
@@ -67,7 +67,7 @@ PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times its duration
 PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
 FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
 STARTING_S = 0.5
-"""A pass begins no more admissions after so many seconds of them, or after twice as many as it took to plan, if that was
+"""A pass begins no more admissions after so many seconds of them, or after twice as many as it took to plan, if that is
 longer: jobs submitted meanwhile wait for the next pass, and so do the other starts."""
 LOCK_WAIT_MS = 250  # an admission waits this long for a tenant's rows
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long

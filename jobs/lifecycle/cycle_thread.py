@@ -1,6 +1,6 @@
 """Makes this process's scheduling passes in a thread of its own, which never waits for what a pass started.
 
-Whoever wants a pass only sets a flag: requests that come together are one, and no thread that works on jobs makes a
+To want a pass is only to set a flag: requests that come together are one, and no thread that works on jobs makes a
 pass. Started jobs are due, so those that this process does not take up are for any other.
 """
 

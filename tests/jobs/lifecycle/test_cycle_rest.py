@@ -133,19 +133,21 @@ def tenants_jobs(count: int) -> list[Job]:
     return [factories.job() for _ in range(count)]
 
 
-def test_who_waits_is_told_before_the_starts_are_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_are_explained_before_the_starts_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starter = world.submit(learners=2, slots=4)
     waiter = world.submit(slots=4)
-    told: list[str] = []
+    reasons: list[str] = []
     original = cycle._admit_group
 
     def admit(together: Sequence[Start], *rest: Any) -> set[str]:
-        told.append(Job.objects.get(pk=waiter.pk).reason_code)
+        reasons.append(Job.objects.get(pk=waiter.pk).reason_code)
         return original(together, *rest)
 
     monkeypatch.setattr(cycle, "_admit_group", admit)
     assert cycle.run() == [starter.pk]
-    assert told == ["QUOTA_GPUS"]
+    assert reasons == ["QUOTA_GPUS"]
 
 
 def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_says_so(
@@ -166,7 +168,7 @@ def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_
     assert set(cycle.run(request=False)) == {job.pk for job in left}
 
 
-def test_a_start_that_was_left_is_overtaken_by_none_that_the_next_plans_put_first(
+def test_a_start_that_was_left_comes_before_those_that_the_next_plan_puts_first(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts have begun."""

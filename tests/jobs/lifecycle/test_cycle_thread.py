@@ -1,4 +1,4 @@
-"""Who waits is told why, and what can start is started, whatever else takes long: launches, starts, or a pass."""
+"""Waits are explained and starts are made, whatever else takes long: launches, starts, or a pass."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def launched(job: Job) -> bool:
     return Attempt.objects.filter(job=job).exclude(launched_at=None).exists()
 
 
-def test_who_waits_is_told_why_while_all_threads_launch_what_the_last_pass_started(
+def test_a_wait_is_explained_while_all_threads_launch_what_the_last_pass_started(
     transactional_db: None,
 ) -> None:
     submit, slow = submitter(), SlowCluster()
