@@ -98,9 +98,9 @@ class Priority(IntEnum):
 
 class WaitReason(StrEnum):
     """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, except
-    NOT_EVALUATED, no plan has covered the job yet, CLUSTER_BUSY, the cluster does not respond, DISK_FULL, there is no
-    room for what jobs store, and START_FAILED, the platform failed on the job and leaves it out of its plans for a
-    while."""
+    NOT_EVALUATED, no plan has covered the job yet, START_PENDING, it can start and other starts come first,
+    CLUSTER_BUSY, the cluster does not respond, DISK_FULL, there is no room for what jobs store, and START_FAILED, the
+    platform failed on the job and leaves it out of its plans for a while."""
 
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
     NODE_TOO_SMALL = "NODE_TOO_SMALL"
@@ -124,6 +124,7 @@ class WaitReason(StrEnum):
     NODE_MEMORY = "NODE_MEMORY"
     TOPOLOGY_FRAGMENTED = "TOPOLOGY_FRAGMENTED"
     NOT_EVALUATED = "NOT_EVALUATED"
+    START_PENDING = "START_PENDING"
     CLUSTER_BUSY = "CLUSTER_BUSY"
     DISK_FULL = "DISK_FULL"
     START_FAILED = "START_FAILED"

@@ -18,13 +18,13 @@ from jobs.lifecycle.together import reconcile_due
 def reconcile_job(job_id: str) -> None:
     """Reconcile one job now, and others that are due."""
     if reconcile_due(job_id, owner=owner()):
-        ticker.run_cycle(request=True)
+        ticker.request_cycle()
 
 
 @shared_task(name="jobs.tasks.run_cycle")
 def run_cycle() -> None:
-    """Run the scheduling cycle now, and bring the jobs that it starts as far as they can go."""
-    ticker.run_cycle(request=True)
+    """Have the scheduling cycle run now, and the jobs that it starts brought as far as they can go."""
+    ticker.request_cycle()
 
 
 class TickerStep(bootsteps.StartStopStep):

@@ -27,19 +27,21 @@ from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.disk import low_disk
 from jobs.failpoints import fp
-from jobs.lifecycle import cycle_lease, recording
+from jobs.lifecycle import cycle_lease, forecasting, recording
 from jobs.lifecycle.cycle_lease import CycleTakenOver
-from jobs.lifecycle.forecasting import TASK as FORECAST
-from jobs.lifecycle.forecasting import lacks_estimates
 from jobs.lifecycle.plan_effects import (
     JobLocked,
     NotAdmitted,
     admit_all,
     check_orders,
-    explain,
+    compare,
     explain_cluster_busy,
     explain_disk_full,
+    explain_fresh,
+    explain_moved,
+    explain_pending,
     lock_jobs,
+    longest_pending_first,
     quarantine,
     write_orders,
 )
@@ -62,8 +64,12 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
-PAUSE_FACTOR = 4.0  # after such a pass, pause for this many times its duration
-PAUSE_MAX_S = 2.0
+PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times its duration
+PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
+FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
+STARTING_S = 0.5
+"""A pass begins no more admissions after so many seconds of them, or after twice as many as it took to plan, if that is
+longer: jobs submitted meanwhile wait for the next pass, and so do the other starts."""
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
 
@@ -75,10 +81,10 @@ def run(*, request: bool = True) -> list[str]:
     Call it again after a start: whatever was requested meanwhile is still due.
     """
     if request:
-        _request_pass()
+        request_pass()
     else:
         PeriodicTask.objects.get_or_create(name=PeriodicTask.CYCLE)
-    while _due():
+    while due_in_s() <= 0:
         with cycle_lease.held() as token:
             if token is None:
                 return []
@@ -136,46 +142,63 @@ def one_pass(token: uuid.UUID) -> list[str]:
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
     fp("cycle.after_plan")
+    fresh, moved = compare(decided.waits)
+    explain_fresh(fresh[:FRESH])  # before the starts, which take longer
+    fp("cycle.after_explained")
     source = recording.source_of(seen, decided)
-    starts = _admit_all(seen, decided.starts, cluster.name, token, source)
+    starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
+    explain_pending(left, seen.now)
     cycle_lease.extend(token)
     write_orders(orders, source)
     fp("cycle.after_orders")
     recording.keep(source, decided)
     fp("cycle.after_recorded")
-    explain(decided.waits)
-    if started or lacks_estimates():
-        PeriodicTask.objects.filter(name=FORECAST).update(next_at=Now())
-    fp("cycle.after_explained")
+    explain_moved(moved)
+    if started or forecasting.lacks_estimates():
+        forecasting.request()
+    fp("cycle.after_moved_explained")
     cycle_lease.extend(token)
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
     _note_done()
-    if len(seen.waiting) >= LARGE_QUEUE:
+    if left or len(fresh) > FRESH:
+        _plan_again_at(database_now())
+    elif len(seen.waiting) >= LARGE_QUEUE:
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.monotonic() - began)))
     return started
 
 
 def _admit_all(
-    seen: Snapshot, starts: Sequence[Start], cluster: str, token: uuid.UUID, source: Source | None
-) -> tuple[Start, ...]:
-    """The starts that were admitted, in the plan's order. One whose tenant's rows are locked costs that tenant's others
-    their turn, too: each of them would wait as long, and all other tenants with it."""
+    seen: Snapshot,
+    starts: Sequence[Start],
+    cluster: str,
+    token: uuid.UUID,
+    source: Source | None,
+    planning_since: float,
+) -> tuple[tuple[Start, ...], list[Start]]:
+    """The starts that were admitted, in the plan's order, and those that were not begun, as time was up. One whose
+    tenant's rows are locked costs that tenant's others their turn, too: each of them would wait as long, and all other
+    tenants with it."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
     admitted: set[str] = set()
-    for first in range(0, len(starts), SHARED):
-        shared = [start for start in starts[first : first + SHARED] if tenants[start.job] not in locked]
+    left: list[Start] = []
+    began = time.monotonic()
+    until = began + max(STARTING_S, 2 * (began - planning_since))
+    ordered = longest_pending_first(starts, {gang.job: gang.priority for gang in seen.waiting})
+    for first in range(0, len(ordered), SHARED):
+        if first and time.monotonic() > until:
+            left = ordered[first:]
+            break
+        shared = [start for start in ordered[first : first + SHARED] if tenants[start.job] not in locked]
         if _admit_together(shared, cluster, token, source):
             admitted |= {start.job for start in shared}
             continue
         for together in _groups(shared, tenants):
             tenant = tenants[together[0].job]
-            if tenant in locked:
-                continue
             try:
                 admitted |= _admit_group(together, cluster, token, source)
             except OperationalError as error:
@@ -185,12 +208,12 @@ def _admit_all(
                 locked.add(tenant)
     if locked:
         _plan_again_at(database_now() + RETRY_LOCKED)
-    return tuple(start for start in starts if start.job in admitted)
+    return tuple(start for start in starts if start.job in admitted), left
 
 
 def _groups(starts: Sequence[Start], tenants: Mapping[str, str]) -> Iterable[Sequence[Start]]:
     """Starts that did not share a commit, by their tenant: one of another tenant may be the reason. A first group comes
-    where its first start is in the plan."""
+    where its first start is."""
     alike: dict[str, list[Start]] = {}
     for start in starts:
         alike.setdefault(tenants[start.job], []).append(start)
@@ -290,7 +313,7 @@ def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:
     )
 
 
-def _request_pass() -> None:
+def request_pass() -> None:
     """Have a pass made now, or when the pause after the last one is over."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -330,8 +353,15 @@ def _note_done() -> None:
     cycle_lease.note_problem("")
 
 
-def _due() -> bool:
-    return PeriodicTask.objects.filter(name=PeriodicTask.CYCLE, next_at__lte=Now()).exists()
+def due_in_s() -> float:
+    """Seconds until a pass is due, whether for a request or not; 0 or less if one is."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM next_at - clock_timestamp()) FROM jobs_periodictask WHERE name = %s",
+            [PeriodicTask.CYCLE],
+        )
+        row = cursor.fetchone()
+    return float(row[0]) if row else 0.0
 
 
 def _take_request() -> bool:

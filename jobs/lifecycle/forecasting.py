@@ -13,18 +13,26 @@ from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Q
+from django.db.models.functions import Greatest, Now
 
 from gpu_scheduler.forecast import FORECAST_JOBS, StartForecast, WhyNone, forecast
 from jobs import events
-from jobs.models import Estimate
+from jobs.models import Estimate, PeriodicTask
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.snapshot import database_now, queued_rows, snapshot
 from jobs.selectors.throughput import run_times
 
 TASK = "forecast"
 EVERY_S = 10.0
-RESTS = 9
 FAR_AT_ONCE = 5_000
+RESTS = 4.0
+REQUEST = """
+UPDATE jobs_periodictask task SET next_at = v.at FROM (
+  SELECT name, GREATEST(clock_timestamp(),
+    done_at + make_interval(secs => %(rests)s * coalesce((result->>'took_s')::float, 0))) AS at
+  FROM jobs_periodictask WHERE name = %(task)s
+) v WHERE task.name = v.name AND task.next_at > v.at
+"""
 SAME = timedelta(seconds=5)
 SAME_FRACTION = 0.05
 """An estimate that moved by less than SAME, or by less than this fraction of the time to it, has not changed."""
@@ -37,14 +45,12 @@ def lacks_estimates() -> bool:
     return queued_rows().filter(Q(estimate=None) | Q(estimate__started_at__isnull=False)).exists()
 
 
-def update_estimates(before: Row) -> Row:
-    """Forecast the queue once and store what changed. Each start makes a forecast due: one that took long is not made
-    again before RESTS times that long, so that it costs a long queue's lifecycle little."""
+def update_estimates(_: Row) -> Row:
+    """Forecast the queue once and store what changed."""
     if not queued_rows().exists():
         return {}
-    now, began = database_now(), time.monotonic()
-    if "rests_until" in before and now < datetime.fromisoformat(before["rests_until"]):
-        return before
+    began = time.monotonic()
+    now = database_now()
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS)
     found = forecast(seen, run_times(seen))
     changed = _changed(found, now)
@@ -52,8 +58,17 @@ def update_estimates(before: Row) -> Row:
         changed += _too_far(found)
     with transaction.atomic():
         _write(changed)
-    rests = timedelta(seconds=min(EVERY_S, (1 + RESTS) * (time.monotonic() - began)))
-    return {"estimated": len(found), "changed": len(changed), "rests_until": (now + rests).isoformat()}
+    took_s = round(time.monotonic() - began, 3)
+    rested = Now() + timedelta(seconds=RESTS * took_s)  # it may have been requested while it was made
+    PeriodicTask.objects.filter(name=TASK).update(next_at=Greatest("next_at", rested))
+    return {"estimated": len(found), "changed": len(changed), "took_s": took_s}
+
+
+def request() -> None:
+    """Have the queue forecast now, but no sooner after the last time than RESTS times as long as that took: passes that
+    follow each other at once each ask for it, and a forecast of a long queue takes more CPU time than they do."""
+    with connection.cursor() as cursor:
+        cursor.execute(REQUEST, {"task": TASK, "rests": RESTS})
 
 
 def _changed(found: Mapping[str, StartForecast], now: datetime) -> list[Row]:

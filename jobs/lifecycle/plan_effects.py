@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -274,19 +275,72 @@ POSITION_KEYS = ("position", "nodes_ahead", "scope")
 """The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
 
-def explain(waits: Sequence[Explanation]) -> None:
-    """Write why each job waits, only where that changed; a new code is an event, new numbers are not."""
+def compare(waits: Sequence[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
+    """Of these, those whose code is not what the job's row says, which is an event, and those of which only the numbers
+    have changed, which is none: the nearest to their start first."""
+    if not waits:
+        return [], []
     keys = [f"reason_numbers__{key}" for key in POSITION_KEYS]
     rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *keys)
+    if (
+        len(waits) <= CHUNK
+    ):  # of an explanation for all that wait, the ids would be more to send than they spare
+        rows = rows.filter(pk__in=[wait.job for wait in waits])
     shown = {job: tuple(values) for job, *values in rows}
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
     numbers_only.sort(key=lambda wait: wait.numbers.get("nodes_ahead") or 0)
+    return fresh, numbers_only
+
+
+def explain_fresh(fresh: Sequence[Explanation]) -> None:
+    """Write why these jobs wait, each with an event."""
     for part in _chunks(fresh):
         _write_reasons(part, with_event=True)
-    for part in _chunks(numbers_only[:NUMBERS_ONLY]):
+
+
+def explain_moved(moved: Sequence[Explanation]) -> None:
+    """Write the new numbers of the first NUMBERS_ONLY of these."""
+    for part in _chunks(moved[:NUMBERS_ONLY]):
         _write_reasons(part, with_event=False)
+
+
+def longest_pending_first(starts: Sequence[Start], priorities: Mapping[str, int]) -> list[Start]:
+    """Of each priority, those that an earlier pass left come first, the longest left before all; otherwise in the
+    plan's order. Each pass makes a new plan: without this, tenants whose jobs end soon would be ahead in each."""
+    if len(starts) < 2:
+        return list(starts)
+    rows = Job.objects.filter(state=State.QUEUED, reason_code=WaitReason.START_PENDING)
+    since: dict[str, str] = dict(rows.values_list("pk", "reason_numbers__since"))
+    return sorted(
+        starts,
+        key=lambda start: (-priorities[start.job], start.job not in since, since.get(start.job, "")),
+    )
+
+
+def explain_pending(starts: Sequence[Start], now: datetime) -> None:
+    """Say of these jobs that they can start, and how many starts come first: once, so that it is known since when."""
+    fresh, _ = compare([_pending(start, ahead, now) for ahead, start in enumerate(starts)])
+    explain_fresh(fresh)
+
+
+def _pending(start: Start, ahead: int, now: datetime) -> Explanation:
+    others = "1 other job" if ahead == 1 else f"{ahead} other jobs"
+    message = (
+        f"It can start now. The platform starts {others} first."
+        if ahead
+        else "It can start now, and is next."
+    )
+    numbers = {"starts_ahead": ahead, "since": now.isoformat()}
+    return Explanation(start.job, WaitReason.START_PENDING, message, numbers)
+
+
+def explain(waits: Sequence[Explanation]) -> None:
+    """Write why each job waits, only where that changed."""
+    fresh, moved = compare(waits)
+    explain_fresh(fresh)
+    explain_moved(moved)
 
 
 def _shown(wait: Explanation) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """A thread in every worker process that takes up due jobs and periodic tasks, even if every hint is lost.
 
 It needs nothing but the database. A few threads do the work that it finds, so that one slow cluster call does not delay
-the next tick.
+the next tick. The scheduling cycle has a thread of its own: it waits for none of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from django.db import connection
 from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters
 from jobs.lifecycle import cycle, leases, periodic, reconcile, together
+from jobs.lifecycle.cycle_thread import CycleThread
 from jobs.models import PeriodicTask
 
 logger = logging.getLogger(__name__)
@@ -76,14 +77,16 @@ class Ticker(threading.Thread):
         self._pending_lock = threading.Lock()
         self._together = 0
         """Jobs of batches whose shared turn has not ended: a lease that waits for long for a thread would end before
-        its turn. Those that go on alone are work of their own, and the scheduling cycle holds none of them."""
+        its turn. Those that go on alone are work of their own."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
-        self._cycle_turn, self._periodic_turn = threading.Lock(), threading.Lock()
+        self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
+        self._cycle = CycleThread(self._take_up)
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
+        _of_this_process.append(self)
         while not self._over.is_set():
             try:
                 self.tick()
@@ -93,8 +96,13 @@ class Ticker(threading.Thread):
                 connection.close()
             except Exception:
                 logger.exception("a tick failed")
+            if (
+                self._worker_id is not None
+            ):  # the cycle's lease is a registered worker's: it ends with the worker
+                self._cycle.start()
             self._woken.wait(self.tick_s * random.uniform(0.8, 1.2))
             self._woken.clear()
+        _of_this_process.remove(self)
         self._deregister()
 
     def tick(self) -> None:
@@ -113,7 +121,7 @@ class Ticker(threading.Thread):
                     together.hand_back(claimed)
         due = periodic.due(PeriodicTask.CYCLE)
         if PeriodicTask.CYCLE in due or cycle.has_new():
-            self._in_turn(self._cycle_turn, lambda: run_cycle(request=True))
+            self._cycle.request()
         for name in due & OWN_TURN:
             self._in_turn(self._own_turns[name], partial(periodic.run_due, name))
         if due - {PeriodicTask.CYCLE, *OWN_TURN}:
@@ -130,6 +138,10 @@ class Ticker(threading.Thread):
         elif changed:
             leases.make_due([job_of_gang(name) for name in changed])
 
+    def request_cycle(self) -> None:
+        """Have the scheduling cycle run as soon as possible."""
+        self._cycle.request()
+
     def stop(self, timeout_s: float = 10) -> None:
         """Stop ticking, let begun work end, and deregister. A second call does nothing."""
         if self._over.is_set():
@@ -138,6 +150,7 @@ class Ticker(threading.Thread):
         self._woken.set()
         if self.is_alive():
             self.join(timeout_s)
+        self._cycle.stop(timeout_s)
         if self._watch is not None:
             self._watch.close()
         with self._pending_lock:
@@ -152,7 +165,20 @@ class Ticker(threading.Thread):
     def _hold_all(self, claimed: Sequence[leases.Lease]) -> None:
         """What cannot be shared is for all threads, as each may wait for the cluster; at the end, for this one."""
         if self._share(claimed):
-            run_cycle(request=True)
+            self._cycle.request()
+
+    def _take_up(self, started: Sequence[str]) -> None:
+        """Have the threads bring these jobs on, many together. Each job is claimed when its turn comes: until then, any
+        worker that has a free thread may have it."""
+        for first in range(0, len(started), together.SHARED):
+            self._submit(partial(self._claim, started[first : first + together.SHARED]))
+
+    def _claim(self, jobs: Sequence[str]) -> None:
+        if self._over.is_set():
+            return
+        claimed = leases.claim_all(jobs, leases.owner())
+        self._count_together(len(claimed))
+        self._hold_all(claimed)
 
     def _share(self, claimed: Sequence[leases.Lease]) -> bool:
         """True if the scheduling cycle must run. More may be claimed while it does. A worker that stops hands back what
@@ -182,7 +208,7 @@ class Ticker(threading.Thread):
         if self._over.is_set():
             together.hand_back([lease])
         elif together.hold_alone(lease):
-            run_cycle(request=True)
+            self._cycle.request()
 
     def _in_turn(self, turn: threading.Lock, work: Callable[[], object]) -> None:
         """Hand this work to a thread, unless it is still running since an earlier tick."""
@@ -236,7 +262,14 @@ def _close_connection(together: threading.Barrier) -> None:
     together.wait(timeout=30)
 
 
-def run_cycle(*, request: bool) -> None:
-    """Start what can start, and take each started job as far as it goes, in this very thread, until nothing starts."""
-    while started := cycle.run(request=request):
-        request = together.reconcile_all(started, owner=leases.owner())
+_of_this_process: list[Ticker] = []
+"""The ticker that runs, if any. A list, as tests may have several."""
+
+
+def request_cycle() -> None:
+    """Start what can start: the thread that this process's ticker has for that, at once. In a process without a ticker
+    nothing happens, but the pass is requested for any that has one."""
+    if _of_this_process:
+        _of_this_process[-1].request_cycle()
+    else:
+        cycle.request_pass()

@@ -33,6 +33,7 @@ OWED = frozenset(
         WaitReason.TOPOLOGY_FRAGMENTED,
         WaitReason.NODE_CPUS,
         WaitReason.NODE_MEMORY,
+        WaitReason.START_PENDING,
         WaitReason.CLUSTER_BUSY,
         WaitReason.DISK_FULL,
     }

@@ -2,7 +2,8 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, CLUSTER_BUSY, DISK_FULL, START_FAILED, a restart, a halt) has no Check.
+A reason that no rule gives (NOT_EVALUATED, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a restart, a halt)
+has no Check.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ __all__ = [
     "is_cluster_busy",
     "is_disk_full",
     "is_start_failed",
+    "is_start_pending",
     "label_of",
 ]
 
 NOT_CHECKED = "not checked yet"
 LABELS = {
+    WaitReason.START_PENDING.value: "start pending",
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
     WaitReason.DISK_FULL.value: "disk full",
     WaitReason.START_FAILED.value: "start failed",
@@ -64,6 +67,11 @@ def label_of(code: str) -> str:
 def is_cluster_busy(code: str) -> bool:
     """The cluster does not respond, so nothing can start, whatever each job needs."""
     return code == WaitReason.CLUSTER_BUSY
+
+
+def is_start_pending(code: str) -> bool:
+    """The job can start: it is the platform's turn to start it, after others."""
+    return code == WaitReason.START_PENDING
 
 
 def is_disk_full(code: str) -> bool:

@@ -22,6 +22,7 @@ from jobs.selectors.wait_reasons import (
     is_cluster_busy,
     is_disk_full,
     is_start_failed,
+    is_start_pending,
     label_of,
 )
 from portal.templatetags.ui import approximately, duration, foreseen
@@ -82,7 +83,7 @@ def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
         return START_FAILED
     if is_disk_full(code):
         return ASK
-    return WAIT if is_cluster_busy(code) else CHECKING
+    return WAIT if is_cluster_busy(code) or is_start_pending(code) else CHECKING
 
 
 @dataclass(frozen=True)

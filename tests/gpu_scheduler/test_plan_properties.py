@@ -451,6 +451,7 @@ def test_each_reason_is_given_by_one_rule_that_has_all_its_words() -> None:
         if code
         not in {
             WaitReason.NOT_EVALUATED,
+            WaitReason.START_PENDING,
             WaitReason.CLUSTER_BUSY,
             WaitReason.DISK_FULL,
             WaitReason.START_FAILED,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from jobs.lifecycle import cycle
+from gpu_scheduler.model import Start
+from jobs.lifecycle import cycle, forecasting
 from jobs.models import Job, PeriodicTask, SchedulerState
-from jobs.selectors.snapshot import policy_state, scheduling_policy
+from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
 from jobs.states import Intent, State
-from tests.jobs.lifecycle.world import World, one_pass
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
 
 @pytest.fixture
@@ -120,3 +126,85 @@ def test_the_next_pass_is_due_when_the_policy_can_decide_otherwise(world: World)
     assert due.next_at > timeout, "the timeout is over"
     far_away = timeout - timedelta(seconds=300) + timedelta(seconds=3600)
     assert due.next_at < far_away, "a regular pass comes before the job's rise by a class"
+
+
+def tenants_jobs(count: int) -> list[Job]:
+    """A job each of so many tenants: no two starts share a commit."""
+    return [factories.job() for _ in range(count)]
+
+
+def test_waits_are_explained_before_the_starts_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = world.submit(learners=2, slots=4)
+    waiter = world.submit(slots=4)
+    reasons: list[str] = []
+    original = cycle._admit_group
+
+    def admit(together: Sequence[Start], *rest: Any) -> set[str]:
+        reasons.append(Job.objects.get(pk=waiter.pk).reason_code)
+        return original(together, *rest)
+
+    monkeypatch.setattr(cycle, "_admit_group", admit)
+    assert cycle.run() == [starter.pk]
+    assert reasons == ["QUOTA_GPUS"]
+
+
+def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts of five have begun."""
+    jobs = tenants_jobs(5)
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    started = cycle.run()
+    left = list(Job.objects.filter(state=State.QUEUED).order_by("reason_numbers__starts_ahead"))
+    assert len(started) == 3
+    assert {job.pk for job in jobs} == {*started, *(job.pk for job in left)}
+    assert [(job.reason_code, job.reason_numbers["starts_ahead"], job.reason_message) for job in left] == [
+        ("START_PENDING", 0, "It can start now, and is next."),
+        ("START_PENDING", 1, "It can start now. The platform starts 1 other job first."),
+    ]
+    assert cycle.due_in_s() <= 0, "the next pass follows at once"
+    assert set(cycle.run(request=False)) == {job.pk for job in left}
+
+
+def test_a_start_that_was_left_comes_before_those_that_the_next_plan_puts_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts have begun."""
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    tenants_jobs(4)
+    cycle.run()
+    left = Job.objects.get(state=State.QUEUED)
+    older = Now() - timedelta(hours=1)
+    Job.objects.filter(pk__in=[job.pk for job in tenants_jobs(4)]).update(queued_at=older)
+    assert cycle.run(request=False)[-1] == left.pk, "the plan put it last"
+    assert state(left) == State.DEPLOYING
+
+
+def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
+    world: World, passes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "FRESH", 2)
+    world.running(learners=2, slots=4)
+    waiters = [world.submit(slots=4) for _ in range(5)]
+    passes.clear()
+    assert cycle.run() == []
+    assert len(passes) == 3
+    assert {job_of(waiter).reason_code for waiter in waiters} == {"QUOTA_GPUS"}
+
+
+def test_passes_that_follow_each_other_do_not_forecast_each_time(world: World) -> None:
+    """A forecast that took two seconds is made again eight seconds later, unless a regular one comes first."""
+    world.submit()
+    forecast = PeriodicTask.objects.create(
+        name=forecasting.TASK, next_at=Now() + timedelta(seconds=9), done_at=Now(), result={"took_s": 2.0}
+    )
+    cycle.run()
+    forecast.refresh_from_db()
+    assert forecast.next_at == forecast.done_at + timedelta(seconds=8)
+    PeriodicTask.objects.filter(name=forecasting.TASK).update(result={"took_s": 0.0})
+    world.submit()
+    cycle.run()
+    forecast.refresh_from_db()
+    assert forecast.next_at <= database_now()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -16,7 +16,6 @@ from jobs.models import Attempt, Blob, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.queue import EstimateHits, estimate_hits
 from jobs.selectors.serializers import JobSerializer
-from jobs.selectors.snapshot import database_now
 from jobs.states import Phase, State
 from portal.pages.job_cards import kpis
 from tests import factories
@@ -135,22 +134,6 @@ def test_an_estimate_in_the_past_is_shown_as_now(world: World) -> None:
     assert minutes(world, waiter) == pytest.approx(0, abs=0.1)
 
 
-def test_a_forecast_that_took_long_rests_for_nine_times_as_long(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full(world, runs_s=600)
-    times = iter([0.0, 0.5])
-    monkeypatch.setattr(forecasting.time, "monotonic", lambda: next(times))
-    done = forecasting.update_estimates({})
-    rests = datetime.fromisoformat(done["rests_until"]) - database_now()
-    assert timedelta(seconds=4) < rests <= timedelta(seconds=5)
-    monkeypatch.undo()
-
-    assert forecasting.update_estimates(done) == done
-    over = done | {"rests_until": database_now().isoformat()}
-    assert forecasting.update_estimates(over)["rests_until"] > over["rests_until"]
-
-
 def test_only_what_changed_is_written_and_the_first_one_stays(world: World) -> None:
     _, waiter = full(world, runs_s=600)
     assert forecasting.update_estimates({})["changed"] == 1
@@ -229,7 +212,7 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
         with CaptureQueriesContext(connection) as queries:
             forecasting.update_estimates({})
         counts.append(len(queries))
-    assert counts[0] == counts[1] <= 19
+    assert counts[0] == counts[1] <= 20
     assert estimate(world, last)["message"] == "Its start is too far ahead to estimate."
     assert Estimate.objects.filter(why_none="too_far").count() == 13 - 5
 

@@ -133,10 +133,11 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         clusters.use(None)
 
 
-def test_while_threads_run_the_scheduling_cycle_the_worker_takes_up_more(
+def test_while_the_scheduling_cycle_runs_the_worker_takes_up_more(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every batch has one run that lasts: with the jobs of two of them counted until then, none would be claimed."""
+    """Every batch wants a pass, and the pass lasts: with the jobs of two of them counted until then, none would be
+    claimed."""
     jobs = {factories.job(next_reconcile_at=Now()).pk for _ in range(3 * BATCH)}
     held: list[str] = []
     end = threading.Event()
@@ -145,11 +146,12 @@ def test_while_threads_run_the_scheduling_cycle_the_worker_takes_up_more(
         held.extend(lease.job_id for lease in claimed)
         return True, []
 
-    def lasts(*, request: bool) -> None:
+    def lasts(*, request: bool) -> list[str]:
         assert end.wait(60)
+        return []
 
     monkeypatch.setattr(ticker_module.together, "bring_on", take)
-    monkeypatch.setattr(ticker_module, "run_cycle", lasts)
+    monkeypatch.setattr(ticker_module.cycle, "run", lasts)
     monkeypatch.setattr(periodic, "due", lambda *_: set())
     monkeypatch.setattr(ticker_module.cycle, "has_new", lambda: False)
     clusters.use(MemoryCluster([]))
@@ -167,7 +169,7 @@ def only_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the jobs that are worked on alone, which is only written down."""
     held: list[str] = []
     monkeypatch.setattr(ticker_module.reconcile, "hold", lambda lease: held.append(lease.job_id))
-    monkeypatch.setattr(ticker_module, "run_cycle", lambda *, request: None)
+    monkeypatch.setattr(ticker_module.cycle, "run", lambda *, request: [])
     clusters.use(MemoryCluster([]))
     return held
 

@@ -1,0 +1,95 @@
+"""Makes this process's scheduling passes in a thread of its own, which never waits for what a pass started.
+
+To want a pass is only to set a flag: requests that come together are one, and no thread that works on jobs makes a
+pass. Started jobs are due, so those that this process does not take up are for any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from django.conf import settings
+from django.db import Error as DatabaseFault
+from django.db import connection
+
+from jobs.lifecycle import cycle
+
+logger = logging.getLogger(__name__)
+
+SHORTEST_S = 0.1
+"""Between two looks at whether a pass is due: if another worker holds the cycle, it makes ours, too."""
+
+
+class CycleThread:
+    """Makes a pass whenever one is requested or due, until it is stopped.
+
+    started: gets the ids of the jobs that a pass started; it must not wait for them.
+    """
+
+    def __init__(self, started: Callable[[Sequence[str]], None]) -> None:
+        self._started = started
+        self._wanted = threading.Event()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._busy_since: float | None = None
+
+    def start(self) -> None:
+        """Begin, unless a thread runs. One that has not come back for two whole leases is replaced: it may wait for
+        something without an end. Should it come back, it ends."""
+        since = self._busy_since
+        if self._over.is_set() or (
+            self._thread is not None and self._thread.is_alive() and not _is_stuck(since)
+        ):
+            return
+        self._busy_since = None
+        self._thread = threading.Thread(target=self._run, name="cycle", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Have a pass made as soon as possible. Callable from any thread; never waits."""
+        self._wanted.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """Let a pass that has begun end, and begin none."""
+        self._over.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while self._goes_on():
+            requested = self._wanted.wait(wait_s)
+            self._wanted.clear()
+            if not self._goes_on():
+                break
+            self._busy_since = time.monotonic()
+            try:
+                wait_s = self._make_passes(requested)
+            except DatabaseFault as fault:
+                logger.warning("the cycle cannot reach the database", extra={"error": str(fault).strip()})
+                wait_s = settings.LUTHIER_TICK_S
+                connection.close()
+            except Exception:
+                logger.exception("a scheduling cycle failed")
+                wait_s = settings.LUTHIER_TICK_S
+            if self._thread is threading.current_thread():
+                self._busy_since = None
+        connection.close()
+
+    def _goes_on(self) -> bool:
+        return not self._over.is_set() and self._thread is threading.current_thread()
+
+    def _make_passes(self, requested: bool) -> float:
+        """Seconds until the next pass is due."""
+        while self._goes_on() and (started := cycle.run(request=requested)):
+            self._started(started)
+            requested = False
+        return max(SHORTEST_S, cycle.due_in_s())
+
+
+def _is_stuck(since: float | None) -> bool:
+    return since is not None and time.monotonic() - since > 2 * settings.LUTHIER_LEASE_S

@@ -1,0 +1,177 @@
+"""Waits are explained and starts are made, whatever else takes long: launches, starts, or a pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from django.conf import LazySettings
+
+from gpu_scheduler.clusters.base import GangSpec, LaunchRefused, RefusalCode
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+from jobs import clusters
+from jobs.lifecycle import cycle, leases
+from jobs.lifecycle import ticker as ticker_module
+from jobs.lifecycle.cycle_thread import CycleThread
+from jobs.lifecycle.ticker import THREADS, Ticker
+from jobs.models import Attempt, Job
+from jobs.states import State
+from tests import factories
+from tests.jobs.lifecycle.test_ticker import wait_for
+from tests.jobs.lifecycle.world import job_of, state
+
+SLOTS = 2 * THREADS
+
+
+class SlowCluster(MemoryCluster):
+    """One whose launches last until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__([Node.with_slots("node-a", "cpu", SLOTS)])
+        self.go_on = threading.Event()
+        self.begun: list[str] = []
+
+    def launch(self, spec: GangSpec) -> None:
+        self.begun.append(spec.job)
+        assert self.go_on.wait(120)
+        super().launch(spec)
+
+
+@contextmanager
+def ticking(cluster: SlowCluster, *, tick_s: float) -> Iterator[Ticker]:
+    clusters.use(cluster)
+    running = Ticker("test", tick_s=tick_s)
+    running.start()
+    try:
+        yield running
+    finally:
+        cluster.go_on.set()
+        running.stop()
+        clusters.use(None)
+
+
+def submitter() -> Callable[[], Job]:
+    tenant = factories.tenant(quotas={"cpu": SLOTS})
+    alice = factories.member(tenant)
+    return lambda: factories.job(owner=alice, of=tenant)
+
+
+def launched(job: Job) -> bool:
+    return Attempt.objects.filter(job=job).exclude(launched_at=None).exists()
+
+
+def test_a_wait_is_explained_while_all_threads_launch_what_the_last_pass_started(
+    transactional_db: None,
+) -> None:
+    submit, slow = submitter(), SlowCluster()
+    jobs = [submit() for _ in range(SLOTS)]
+    with ticking(slow, tick_s=0.05):
+        wait_for(lambda: slow.begun and {state(job) for job in jobs} == {State.DEPLOYING})
+        late = submit()
+        wait_for(lambda: job_of(late).reason_code == "QUOTA_GPUS")
+        assert not any(launched(job) for job in jobs), "none of the launches has ended"
+        slow.go_on.set()
+        wait_for(lambda: all(launched(job) for job in jobs))
+
+
+def test_what_a_requested_pass_starts_is_launched_without_a_tick(transactional_db: None) -> None:
+    submit, quick = submitter(), SlowCluster()
+    quick.go_on.set()
+    with ticking(quick, tick_s=3600) as ticker:
+        first = submit()
+        ticker_module.request_cycle()
+        wait_for(lambda: launched(first))
+        many = [submit() for _ in range(5)]
+        ticker.request_cycle()
+        wait_for(lambda: all(launched(job) for job in many))
+
+
+def test_a_refused_launch_lands_though_no_pass_waits_for_it(transactional_db: None) -> None:
+    submit, refusing = submitter(), SlowCluster()
+    refusing.go_on.set()
+    refusing.fail_next("launch", LaunchRefused("no such image", code=RefusalCode.IMAGE_ERROR))
+    with ticking(refusing, tick_s=0.05):
+        job = submit()
+        wait_for(lambda: state(job) == State.FAILED)
+    assert "no such image" in job_of(job).reason_message
+
+
+def test_a_worker_that_stops_leaves_what_it_started_to_others_at_once(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of each thread waits for the cluster; those of the others that a pass started are held by none."""
+    monkeypatch.setattr(ticker_module, "BATCH", 0)  # no tick claims any
+    monkeypatch.setattr(ticker_module.together, "SHARED", 1)
+    submit, slow = submitter(), SlowCluster()
+    jobs = {submit().pk for _ in range(SLOTS)}
+    with ticking(slow, tick_s=3600) as ticker:
+        wait_for(lambda: len(slow.begun) == THREADS)
+        wait_for(lambda: {state(Job(pk=job)) for job in jobs} == {State.DEPLOYING})
+        waiting = jobs - set(slow.begun)
+        assert not Job.objects.filter(pk__in=waiting).exclude(lease_token=None)
+        stopping = threading.Thread(target=ticker.stop)
+        stopping.start()
+        wait_for(ticker._over.is_set)
+        assert waiting <= {lease.job_id for lease in leases.claim_due("w2", 99)}
+        slow.go_on.set()
+        stopping.join(60)
+    assert set(slow.begun) == jobs - waiting
+
+
+def test_a_cycle_that_does_not_come_back_is_replaced(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    settings.LUTHIER_LEASE_S = 0.05
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def hangs_first(*, request: bool) -> list[str]:
+        begun.append(threading.current_thread().name)
+        if len(begun) == 1:
+            assert go_on.wait(60)
+        return []
+
+    monkeypatch.setattr(cycle, "run", hangs_first)
+    monkeypatch.setattr(cycle, "due_in_s", lambda: 60.0)
+    thread = CycleThread(lambda started: None)
+    thread.start()
+    wait_for(lambda: begun)
+    hung = thread._thread
+    try:
+        wait_for(lambda: thread.start() or len(begun) > 1)  # type: ignore[func-returns-value]
+        assert thread._thread is not hung
+    finally:
+        go_on.set()
+        thread.stop(60)
+    assert hung is not None
+    hung.join(60)
+    assert not hung.is_alive(), "it ends once it comes back"
+
+
+def test_a_failed_cycle_is_made_again(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    settings.LUTHIER_TICK_S = 0.02
+    made: list[bool] = []
+
+    def fails_first(*, request: bool) -> Sequence[str]:
+        made.append(request)
+        if len(made) == 1:
+            raise ValueError("a defect")
+        return []
+
+    monkeypatch.setattr(cycle, "run", fails_first)
+    monkeypatch.setattr(cycle, "due_in_s", lambda: 60.0)
+    thread = CycleThread(lambda started: None)
+    thread.start()
+    try:
+        wait_for(lambda: len(made) > 1)
+    finally:
+        thread.stop(60)
+    made.clear()
+    thread.start()
+    thread.request()
+    assert made == [], "a stopped thread does not begin again"
