@@ -42,9 +42,11 @@ ELASTIC = "elastic:"
 """In the state while an elastic job runs: plans are made then although no job waits. When that was last so."""
 LEFT_OUT = "left_out:"
 """Before a slot type, a slash and a tenant in the state: the last plan did not get to search for what to stop for it.
-When that was."""
-NEXT_SEARCH = timedelta(seconds=1)
-"""After such a plan the next one is made so soon, although nothing else happened."""
+When the next one is due."""
+OTHERS = f"{LEFT_OUT}/"
+"""In the state: the last plan searched for those alone that had been left out before."""
+NEXT_SEARCH, NEXT_IN_VAIN = timedelta(seconds=1), timedelta(seconds=5)
+"""After such a plan the next one is made so soon, although nothing else happened; later if it found nothing to stop."""
 
 WHOSE = {
     PREEMPTED: "of lower priority",
@@ -63,7 +65,7 @@ class FairShare(Policy):
 
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
     OF_USER and a job id -> since when its user's or project's jobs hold it back. ELASTIC: while an elastic job runs.
-    LEFT_OUT and a type and a tenant -> when a plan did not get to search for it.
+    LEFT_OUT and a type and a tenant, OTHERS -> when the plan that searches for them is due.
     """
 
     name: ClassVar[str] = "fair_share"
@@ -90,7 +92,7 @@ class FairShare(Policy):
             changes += [run.started_at + moves for run in snapshot.running if lends]
         if (resize_at := self.resizes.next_at(snapshot, self.lease_s)) is not None:
             changes.append(resize_at)
-        changes += [since + NEXT_SEARCH for _, since in _left_out(snapshot.policy_state)]
+        changes += [due for key, due in snapshot.policy_state.items() if key.startswith(LEFT_OUT)]
         for key, since in _of_jobs(snapshot.policy_state):
             changes.append(since + timedelta(seconds=self.starvation_timeout_s))
             if self.aging_s > 0 and not key.startswith(OF_USER):
@@ -136,8 +138,7 @@ class FairShareRound(Round):
         self._must_start_next: set[str] = set()
         self._orders = Orders(draft)
         sizes = Sizes(self._orders, policy.resizes, policy.lease_s)
-        left_out = {asker for asker, _ in _left_out(draft.state)}
-        self._preemption = Preemption(self._orders, policy.lease_s, left_out)
+        self._preemption = Preemption(self._orders, policy.lease_s, _left_out(draft.state))
         self._shrinking = Shrinking(self._orders, sizes)
         self._resizing = Resizing(self._orders, sizes, policy.resizes)
         self._borrowing: list[tuple[int, Gang]] = []
@@ -312,10 +313,13 @@ class FairShareRound(Round):
 
     def state(self) -> PolicyState:
         of_users = {f"{OF_USER}{job}": since for job, since in self._marks_of_user.items()}
+        next_search = self._now + (NEXT_SEARCH if self._orders.stops else NEXT_IN_VAIN)
         left_out = {
-            f"{LEFT_OUT}{slot_type}/{tenant}": self._now
+            f"{LEFT_OUT}{slot_type}/{tenant}": next_search
             for tenant, slot_type in sorted(self._preemption.left_out)
         }
+        if self._preemption.others_wait and not left_out:
+            left_out = {OTHERS: next_search}
         elastic = {ELASTIC: self._now} if self._resizing.is_needed else {}
         return self._marks | of_users | left_out | elastic
 
@@ -364,12 +368,10 @@ def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:
     return ((key, since) for key, since in state.items() if key != ELASTIC and not key.startswith(LEFT_OUT))
 
 
-def _left_out(state: PolicyState) -> Iterator[tuple[Asker, datetime]]:
-    """The tenants and types for whose jobs the last plan did not get to search, and when that was."""
-    for key, since in state.items():
-        if key.startswith(LEFT_OUT):
-            slot_type, _, tenant = key.removeprefix(LEFT_OUT).rpartition("/")
-            yield (tenant, slot_type), since
+def _left_out(state: PolicyState) -> set[Asker]:
+    """The tenants and types for whose jobs the last plan did not get to search."""
+    keys = (key.removeprefix(LEFT_OUT) for key in state if key.startswith(LEFT_OUT) and key != OTHERS)
+    return {(tenant, slot_type) for slot_type, _, tenant in (key.rpartition("/") for key in keys)}
 
 
 def _timestamp(at: datetime) -> str:

@@ -106,10 +106,12 @@ class Preemption:
 
     first: the left_out of the last plan. left_out: tenants and types for whose jobs this plan did not get to search.
     They come first in the next plan, in which no others search: so all have their turn, however many ask in vain.
+    others_wait: this is such a plan, and there are others.
     """
 
     def __init__(self, orders: Orders, lease_s: float, first: Collection[Asker] = ()) -> None:
         self.left_out: set[Asker] = set()
+        self.others_wait = False
         self._first, self._work = first, Effort(WORK)
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
         self._leased_until = orders.now - timedelta(seconds=lease_s)
@@ -177,12 +179,15 @@ class Preemption:
         return self._orders.give(gang, made, stops)
 
     def _has_turn(self, gang: Gang, slot_type: str) -> bool:
-        """Whether this plan searches for it. Urgent jobs are not kept waiting for the turns of others."""
+        """Whether this plan searches for it. Urgent jobs wait neither for the turns of others nor for work."""
         asker = gang.tenant, slot_type
+        if gang.priority >= PREEMPTS:
+            return True
         if self._work.is_over:
             self.left_out.add(asker)
             return False
-        return not self._first or asker in self._first or gang.priority >= PREEMPTS
+        self.others_wait |= bool(self._first) and asker not in self._first
+        return not self._first or asker in self._first
 
     def _first_enough(self, candidates: Candidates, made: RoomMade, pool: Pool) -> list[Running]:
         """Of these, in their order, as many as let the gang start, without those that need not leave for that; if all
@@ -230,7 +235,7 @@ class Preemption:
         ]
         effort = self._efforts.get((gang.tenant, slot_type))
         if effort is None:
-            effort = self._efforts[gang.tenant, slot_type] = Effort(self._effort)
+            effort = self._efforts[gang.tenant, slot_type] = Effort(self._effort, self._work)
         if effort.is_over:
             return []
         effort.spend(len(order) // LOOKED_AT)

@@ -93,15 +93,15 @@ class Beyond:
 
 
 class Effort:
-    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one. whole: the
-    effort of which this is a part."""
+    """How much may still be tried out, in learners: a run over many nodes takes longer than a small one. whole: what
+    this is a part of; it is charged, but does not end this one."""
 
     def __init__(self, learners: int, whole: Effort | None = None) -> None:
         self._left, self._whole = learners, whole
 
     @property
     def is_over(self) -> bool:
-        return self._left <= 0 or (self._whole is not None and self._whole.is_over)
+        return self._left <= 0
 
     def spend(self, learners: int) -> None:
         """So many are counted as gone, or as staying after all."""

@@ -212,14 +212,20 @@ class _Requests:
         with self._lock:
             job_ids, self._jobs = self._jobs, set()
         self._next_at = time.monotonic() + REQUESTS_APART_S
-        try:
-            wake.reconcile_all(job_ids)
-        except DatabaseError as error:
-            connection.close()
+        if self._wakes(job_ids) is not None and (error := self._wakes(job_ids)) is not None:
             logger.warning(
                 "reconciliation not requested; the ticker will do it",
                 extra={"jobs": sorted(job_ids), "error": str(error)[:200]},
             )
+
+    def _wakes(self, job_ids: Collection[str]) -> DatabaseError | None:
+        """What went wrong. The next try has a new connection."""
+        try:
+            wake.reconcile_all(job_ids)
+        except DatabaseError as error:
+            connection.close()
+            return error
+        return None
 
 
 writer = Writer()

@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
@@ -46,7 +46,7 @@ from jobs.lifecycle.plan_effects import (
     write_orders,
 )
 from jobs.lifecycle.recording import Source
-from jobs.lifecycle.transitions import wait_shortly
+from jobs.lifecycle.transitions import LOCK_WAIT_MS, wait_shortly
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
 from jobs.selectors.nodes import (
@@ -142,8 +142,9 @@ def one_pass(token: uuid.UUID) -> list[str]:
     orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
     check_orders(orders)
     fp("cycle.after_plan")
+    cycle_lease.extend(token)
     fresh, moved = compare(decided.waits)
-    explain_fresh(fresh[:FRESH])  # before the starts, which take longer
+    unexplained = _explain_first(fresh[:FRESH])
     fp("cycle.after_explained")
     source = recording.source_of(seen, decided)
     starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, began)
@@ -168,7 +169,22 @@ def one_pass(token: uuid.UUID) -> list[str]:
         _plan_again_at(database_now())
     elif len(seen.waiting) >= LARGE_QUEUE:
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.monotonic() - began)))
+    if unexplained is not None:
+        raise unexplained  # what was started is due
     return started
+
+
+def _explain_first(fresh: Sequence[Explanation]) -> Exception | None:
+    """Before the starts, which take longer. A reason that cannot be written keeps no job from its start: the error is
+    for the end of the pass."""
+    try:
+        explain_fresh(fresh)
+    except Exception as error:
+        if database_away(error):
+            raise
+        logger.exception("reasons to wait were not written")
+        return error
+    return None
 
 
 def _admit_all(
@@ -181,7 +197,7 @@ def _admit_all(
 ) -> tuple[tuple[Start, ...], list[Start]]:
     """The starts that were admitted, in the plan's order, and those that were not begun, as time was up. One whose
     tenant's rows are locked costs that tenant's others their turn, too: each of them would wait as long, and all other
-    tenants with it."""
+    tenants with it. The time of others is not spent on such waits."""
     tenants = {gang.job: gang.tenant for gang in seen.waiting}
     locked: set[str] = set()
     admitted: set[str] = set()
@@ -206,6 +222,7 @@ def _admit_all(
                     raise
                 logger.info("starts skipped: rows are locked", extra={"job": together[0].job})
                 locked.add(tenant)
+                until += 2 * LOCK_WAIT_MS / 1000  # waited for together, and alone
     if locked:
         _plan_again_at(database_now() + RETRY_LOCKED)
     return tuple(start for start in starts if start.job in admitted), left

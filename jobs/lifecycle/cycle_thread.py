@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 SHORTEST_S = 0.1
 """Between two looks at whether a pass is due: if another worker holds the cycle, it makes ours, too."""
+ABANDONED = 2
+"""So many threads that do not come back: they hold connections, so there are no more of them."""
 
 
 class CycleThread:
@@ -34,16 +36,20 @@ class CycleThread:
         self._wanted = threading.Event()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._abandoned: list[threading.Thread] = []
         self._busy_since: float | None = None
 
     def start(self) -> None:
-        """Begin, unless a thread runs. One that has not come back for two whole leases is replaced: it may wait for
-        something without an end. Should it come back, it ends."""
-        since = self._busy_since
-        if self._over.is_set() or (
-            self._thread is not None and self._thread.is_alive() and not _is_stuck(since)
-        ):
+        """Begin, unless a thread runs. One that has not come back from a pass for two whole leases is replaced: it may
+        wait for something without an end. Should it come back, it ends."""
+        if self._over.is_set():
             return
+        if self._thread is not None and self._thread.is_alive():
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+            if not _is_stuck(self._busy_since) or len(self._abandoned) >= ABANDONED:
+                return
+            self._abandoned.append(self._thread)
+            logger.error("a scheduling pass does not come back: another thread makes the next one")
         self._busy_since = None
         self._thread = threading.Thread(target=self._run, name="cycle", daemon=True)
         self._thread.start()
@@ -66,7 +72,6 @@ class CycleThread:
             self._wanted.clear()
             if not self._goes_on():
                 break
-            self._busy_since = time.monotonic()
             try:
                 wait_s = self._make_passes(requested)
             except DatabaseFault as fault:
@@ -85,7 +90,10 @@ class CycleThread:
 
     def _make_passes(self, requested: bool) -> float:
         """Seconds until the next pass is due."""
-        while self._goes_on() and (started := cycle.run(request=requested)):
+        while self._goes_on():
+            self._busy_since = time.monotonic()
+            if not (started := cycle.run(request=requested)):
+                break
             self._started(started)
             requested = False
         return max(SHORTEST_S, cycle.due_in_s())

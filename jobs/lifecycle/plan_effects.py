@@ -358,7 +358,9 @@ UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_n
     THEN clock_timestamp() + make_interval(secs => {WAIT_QUEUED_S}) ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
 JOIN unlocked ON unlocked.id = v.job
-WHERE j.id = v.job RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+WHERE j.id = v.job AND (%s OR j.reason_code = v.code) RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+"""
+"""Without an event only the numbers of a reason change, never the reason: its owner may have asked for something since.
 """
 
 
@@ -371,7 +373,8 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     ]
     with transaction.atomic():
         with connection.cursor() as cursor:
-            cursor.execute(WRITE_REASONS, [list(by_job), int(with_event), json.dumps(rows, default=str)])
+            values: list[Any] = [list(by_job), int(with_event), json.dumps(rows, default=str), with_event]
+            cursor.execute(WRITE_REASONS, values)
             written = cursor.fetchall()
         if with_event:
             JobEvent.objects.bulk_create(

@@ -30,6 +30,8 @@ BATCH = 16
 OWN_TURN = frozenset({periodic.NOTICE, periodic.MAIL})
 """Tasks that neither wait for others nor keep them waiting: one that takes long must not look like a stopped platform,
 and a slow mail server takes long."""
+STOP_S = 10.0
+"""What has begun has so long to end when a worker stops."""
 MAX_CHANGED = 10_000
 """Names of changed gangs kept between two ticks; beyond that, every gang counts as changed."""
 
@@ -78,6 +80,8 @@ class Ticker(threading.Thread):
         self._together = 0
         """Jobs of batches whose shared turn has not ended: a lease that waits for long for a thread would end before
         its turn. Those that go on alone are work of their own."""
+        self._alone = 0
+        """Jobs that wait for a thread of their own."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._periodic_turn = threading.Lock()
@@ -103,6 +107,7 @@ class Ticker(threading.Thread):
             self._woken.wait(self.tick_s * random.uniform(0.8, 1.2))
             self._woken.clear()
         _of_this_process.remove(self)
+        self._cycle.stop(STOP_S)  # before it is deregistered: the cycle's lease ends with the worker
         self._deregister()
 
     def tick(self) -> None:
@@ -142,7 +147,7 @@ class Ticker(threading.Thread):
         """Have the scheduling cycle run as soon as possible."""
         self._cycle.request()
 
-    def stop(self, timeout_s: float = 10) -> None:
+    def stop(self, timeout_s: float = STOP_S) -> None:
         """Stop ticking, let begun work end, and deregister. A second call does nothing."""
         if self._over.is_set():
             return
@@ -174,8 +179,11 @@ class Ticker(threading.Thread):
             self._submit(partial(self._claim, started[first : first + together.SHARED]))
 
     def _claim(self, jobs: Sequence[str]) -> None:
-        if self._over.is_set():
-            return
+        """Unless the threads have enough to do: then these are left to ticks, and to other workers."""
+        with self._pending_lock:
+            if self._over.is_set() or self._together + self._alone > 2 * BATCH:
+                self._left_more = True
+                return
         claimed = leases.claim_all(jobs, leases.owner())
         self._count_together(len(claimed))
         self._hold_all(claimed)
@@ -195,7 +203,11 @@ class Ticker(threading.Thread):
         return (bool(here) and hold(here[0])) or wants_cycle
 
     def _submit_hold(self, lease: leases.Lease) -> bool:
-        return not self._over.is_set() and self._submit(lambda: self._hold(lease))
+        if self._over.is_set() or not self._submit(lambda: self._hold(lease)):
+            return False
+        with self._pending_lock:
+            self._alone += 1
+        return True
 
     def _count_together(self, more: int) -> None:
         with self._pending_lock:
@@ -205,6 +217,8 @@ class Ticker(threading.Thread):
             self._woken.set()
 
     def _hold(self, lease: leases.Lease) -> None:
+        with self._pending_lock:
+            self._alone -= 1
         if self._over.is_set():
             together.hand_back([lease])
         elif together.hold_alone(lease):

@@ -185,7 +185,7 @@ def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
     returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
     assert all(may_share(rows, move) for rows in all_rows), "such moves are made alone"
     with transaction.atomic():
-        if returns and len({rows.job.tenant_id for rows in all_rows}) > 1:
+        if returns:
             wait_shortly()
         numbers = _lock_leased(together)
         fields = _fields(all_rows[0], move, move.reason)

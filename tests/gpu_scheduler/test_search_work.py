@@ -11,7 +11,8 @@ import pytest
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Priority, QuotaUse, Running, Snapshot
 from gpu_scheduler.policies import preemption
-from gpu_scheduler.policies.fair_share import LEFT_OUT, NEXT_SEARCH, FairShare
+from gpu_scheduler.policies.fair_share import LEFT_OUT, NEXT_IN_VAIN, NEXT_SEARCH, OTHERS, FairShare
+from gpu_scheduler.policies.reclaim import Effort
 from gpu_scheduler.policies.room import RoomMade
 from tests.gpu_scheduler.test_plan_work import Calls
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot
@@ -99,11 +100,47 @@ def test_an_urgent_job_does_not_wait_for_the_turns_of_others() -> None:
 
 
 def test_the_next_plan_comes_soon_after_one_that_left_some_out() -> None:
-    state = {f"{LEFT_OUT}a100/{LENDERS[0]}": NOON}
+    state = {f"{LEFT_OUT}a100/{LENDERS[0]}": NOON + NEXT_SEARCH}
     left = replace(flooded(of_each_lender()), policy_state=state)
     assert FairShare().next_event_at(left) == NOON + NEXT_SEARCH
     assert FairShare().load(FairShare().dump(state)) == state
     assert FairShare().window(state).first == frozenset()
+
+
+def test_a_plan_in_vain_is_followed_later_than_one_that_found_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preemption, "WORK", 100)
+    for young, soon in ((False, NEXT_SEARCH), (True, NEXT_IN_VAIN)):
+        state = plan(flooded(of_each_lender(), young=young)).policy_state
+        assert {due for key, due in state.items() if key.startswith(LEFT_OUT)} == {NOON + soon}
+
+
+def test_those_that_had_no_turn_for_the_sake_of_others_are_not_forgotten() -> None:
+    world = replace(
+        flooded(of_each_lender()), policy_state={f"{LEFT_OUT}a100/{LENDERS[0]}": NOON, "j0": NOON}
+    )
+    made = plan(world)
+    assert helped(made) == {"j0"}
+    assert made.policy_state[OTHERS] == NOON + NEXT_SEARCH
+    assert helped(plan(replace(world, policy_state=made.policy_state))) == {
+        each.job for each in of_each_lender()
+    }
+
+
+def test_an_urgent_job_does_not_wait_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "WORK", 0)
+    urgent = gang("j9", 1, 1, tenant=LENDERS[-1], priority=Priority.URGENT)
+    assert helped(plan(flooded([*of_each_lender(lenders=LENDERS[:2]), urgent]))) == {"j9"}
+
+
+def test_what_is_tried_for_one_tenant_is_charged_to_the_whole_and_not_ended_by_it() -> None:
+    whole = Effort(10)
+    first, second = Effort(8, whole), Effort(8, whole)
+    first.spend(8)
+    assert (first.is_over, whole.is_over) == (True, False)
+    second.spend(4)
+    assert (second.is_over, whole.is_over) == (False, True)
 
 
 def test_what_all_runs_together_could_not_help_is_not_tried_run_by_run(

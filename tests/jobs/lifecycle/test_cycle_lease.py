@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,6 +185,18 @@ def test_a_tenant_whose_quota_is_locked_delays_no_other_tenant(committed_world: 
     assert set(cycle.run(request=False)) == {job.pk for job in mine}
 
 
+def test_the_wait_for_a_locked_tenant_is_not_the_time_of_others(
+    committed_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its starts come first, and take the whole time that a pass has for starts."""
+    monkeypatch.setattr(cycle, "SHARED", 2)
+    for _ in range(2):
+        committed_world.submit()
+    others = factories.job(of=factories.tenant(quotas={"cpu": 4}))
+    with locked("SELECT 1 FROM tenants_quota WHERE tenant_id = %s FOR UPDATE", committed_world.tenant.pk):
+        assert cycle.run() == [others.pk]
+
+
 def test_a_job_whose_row_cannot_be_read_is_quarantined_and_the_others_start(world: World) -> None:
     broken, good = world.submit(), world.submit()
     broken.spec["resources"]["memory"] = "4 elephants"
@@ -311,8 +324,8 @@ def test_starts_that_together_exceed_a_limit_start_as_far_as_it_goes(world: Worl
     seen = snapshot(nodes=world.cluster.nodes(), now=database_now(), broken={})
     with cycle_lease.held() as token:
         assert token is not None
-        admitted = cycle._admit_all(seen, starts, "memory", token, None)
-    assert admitted == starts[:2]
+        admitted, left = cycle._admit_all(seen, starts, "memory", token, None, time.monotonic())
+    assert (admitted, left) == (starts[:2], [])
     assert used(world.tenant) == 2
 
 

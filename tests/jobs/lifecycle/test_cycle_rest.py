@@ -12,8 +12,9 @@ import pytest
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from gpu_scheduler.model import Start
+from gpu_scheduler.model import Explanation, Start, WaitReason
 from jobs.lifecycle import cycle, forecasting
+from jobs.lifecycle.plan_effects import compare, explain_moved
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
 from jobs.states import Intent, State
@@ -129,7 +130,7 @@ def test_the_next_pass_is_due_when_the_policy_can_decide_otherwise(world: World)
 
 
 def tenants_jobs(count: int) -> list[Job]:
-    """A job each of so many tenants: no two starts share a commit."""
+    """A job each of so many tenants."""
     return [factories.job() for _ in range(count)]
 
 
@@ -154,6 +155,7 @@ def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts of five have begun."""
+    monkeypatch.setattr(cycle, "SHARED", 1)
     jobs = tenants_jobs(5)
     monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
     started = cycle.run()
@@ -172,6 +174,7 @@ def test_a_start_that_was_left_comes_before_those_that_the_next_plan_puts_first(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts have begun."""
+    monkeypatch.setattr(cycle, "SHARED", 1)
     monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
     tenants_jobs(4)
     cycle.run()
@@ -180,6 +183,33 @@ def test_a_start_that_was_left_comes_before_those_that_the_next_plan_puts_first(
     Job.objects.filter(pk__in=[job.pk for job in tenants_jobs(4)]).update(queued_at=older)
     assert cycle.run(request=False)[-1] == left.pk, "the plan put it last"
     assert state(left) == State.DEPLOYING
+
+
+def test_a_reason_that_cannot_be_written_keeps_no_job_from_its_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = world.submit(learners=2, slots=4)
+    waiter = world.submit(slots=4)
+
+    def broken(_: object) -> None:
+        raise ValueError("no such number")
+
+    monkeypatch.setattr(cycle, "explain_fresh", broken)
+    with pytest.raises(ValueError, match="no such number"):
+        cycle.run()
+    assert (state(starter), state(waiter)) == (State.DEPLOYING, State.QUEUED)
+
+
+def test_a_job_that_was_asked_for_something_since_keeps_the_reason_of_that(world: World) -> None:
+    world.running(learners=2, slots=4)
+    waiter = world.submit(slots=4)
+    cycle.run()
+    seen = Explanation(waiter.pk, WaitReason.QUOTA_GPUS, "Waiting for quota.", {"position": 9})
+    _, moved = compare([seen])
+    assert moved == [seen]
+    Job.objects.filter(pk=waiter.pk).update(reason_code="resume_requested")
+    explain_moved(moved)
+    assert job_of(waiter).reason_code == "resume_requested"
 
 
 def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
