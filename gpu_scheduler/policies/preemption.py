@@ -70,9 +70,15 @@ def borrowed(snapshot: Snapshot) -> dict[str, int]:
     return found
 
 
-def _covered_first(run: Running) -> tuple[bool, int, datetime, str]:
+def _covered_first(run: Running) -> tuple[bool, int, datetime, datetime, str]:
     leaves = run.stopping or isinstance(run.order, Stop)
-    return leaves, -run.priority, run.started_at, run.job
+    return (
+        leaves,
+        -run.priority,
+        run.started_at,
+        run.gang.queued_at,
+        run.job,
+    )  # starts that share a commit are at once
 
 
 def lost_work_s(run: Running, now: datetime) -> float:

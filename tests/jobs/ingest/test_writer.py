@@ -260,4 +260,4 @@ def test_jobs_whose_learners_report_closely_are_requested_together_and_a_failure
     going_on.set()
     thread.shutdown(wait=True)
 
-    assert requested == [{"a"}, {"b", "c"}]
+    assert requested == [{"a"}, {"a"}, {"b", "c"}, {"b", "c"}], "each once more, on a new connection"
