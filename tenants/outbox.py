@@ -98,12 +98,13 @@ def message(notice: SecurityNotice) -> EmailMessage:
     kind = notices.KINDS.get(notice.kind, notices.UNKNOWN)
     name = "".join(letter if letter.isprintable() else " " for letter in notice.user.get_username())
     profile = f"{settings.LUTHIER_PUBLIC_URL.rstrip('/')}/me"
+    by_admin = bool(notice.details.get("by_admin"))
     lines = [
         f"{kind.title}.",
         "",
         f"Account: {name}",
         f"Time: {notice.at:%Y-%m-%d %H:%M} UTC",
-        f"From: {notice.address or 'an address that is not known'}",
+        "By: a platform admin" if by_admin else f"From: {notice.address or 'an address that is not known'}",
         f"Platform: {settings.LUTHIER_PUBLIC_URL}",
         "",
         "If this was you, or you know of it, you need not do anything.",
