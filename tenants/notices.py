@@ -53,8 +53,7 @@ DELETE FROM tenants_securitynotice WHERE at < clock_timestamp() - make_interval(
                     FROM tenants_securitynotice) numbered
     WHERE n > %(kept)s AND ("to" = '' OR at < clock_timestamp() - make_interval(days => %(moved)s)))
 """
-"""Rows with mails stay for MOVED: some are not sent yet, they are counted, and they say where the user's mail went before.
-There are MAILS_A_DAY of a kind."""
+"""Rows with mails stay for MOVED: some are not sent yet, they are counted, and they say where mail went before. There are MAILS_A_DAY of a kind."""
 
 
 @dataclass(frozen=True)
@@ -335,9 +334,7 @@ def _write(user: User, kind: str, entry: AuditEntry) -> None:
 
     def row(to: str, **more: Any) -> SecurityNotice:
         due = Now() if to else None
-        return SecurityNotice(
-            user=user, kind=kind, details=details, address=place, to=to, try_at=due, **more
-        )
+        return SecurityNotice(user=user, kind=kind, details=details, address=place, to=to, try_at=due, **more)
 
     # Of two at once that are noted once, one is kept.
     SecurityNotice.objects.bulk_create([row(first, once=once)], ignore_conflicts=bool(once))

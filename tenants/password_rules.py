@@ -149,8 +149,8 @@ class Breached:
 def is_listed(path: Path, password: str) -> bool:
     """Whether the file, one SHA-1 per line in ascending order, perhaps with a colon and a count, has the password's.
 
-    Reads about 40 lines of a file of any size. Raises OSError, also if the file is not as it was when it was opened: one
-    that is being copied over itself lacks most of its lines.
+    Reads about 40 lines of a file of any size. Raises OSError, also if the file is not as it was when it was opened:
+    one that is being copied over itself lacks most of its lines.
     """
     digest = hashlib.sha1(password.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
     with _changing:  # so that no one closes the file meanwhile

@@ -236,7 +236,9 @@ def test_a_flood_of_failures_costs_the_same_each_time(alice: User) -> None:
     fail(alice, notices.FAILURES)
     with CaptureQueriesContext(connection) as asked:
         fail(alice)
-    assert not [each["sql"] for each in asked if "COUNT(" in each["sql"]], "nothing is counted without a limit"
+    assert not [each["sql"] for each in asked if "COUNT(" in each["sql"]], (
+        "nothing is counted without a limit"
+    )
     fail(alice, notices.WRONG_CODES, by="code")
     assert kinds(alice) == ["login.failures", "login.codes"]
     with CaptureQueriesContext(connection) as asked:
