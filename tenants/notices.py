@@ -53,7 +53,8 @@ DELETE FROM tenants_securitynotice WHERE at < clock_timestamp() - make_interval(
                     FROM tenants_securitynotice) numbered
     WHERE n > %(kept)s AND ("to" = '' OR at < clock_timestamp() - make_interval(days => %(moved)s)))
 """
-"""Rows with mails stay for MOVED: some are not sent yet, they are counted, and they say where mail went before. There are MAILS_A_DAY of a kind."""
+"""Rows with mails stay for MOVED: some are not sent yet, they are counted, and they say where mail went before. They are
+few: MAILS_A_DAY."""
 
 
 @dataclass(frozen=True)

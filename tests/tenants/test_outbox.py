@@ -122,13 +122,25 @@ def test_a_worker_that_ends_before_it_notes_the_mail_sends_the_same_message_agai
     assert len(server.mails) == 2
 
 
-def test_what_the_server_refuses_for_good_is_given_up(server: MailServer, alice: User) -> None:
+def test_what_the_server_refuses_for_good_waits_until_it_is_corrected(
+    server: MailServer, alice: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses so, too, if it does not take mails of this installation."""
     server.behavior = "refuse"
     notice = changed(alice)
-    outbox.send_due({})
+    done = outbox.send_due({})
     notice.refresh_from_db()
-    assert (notice.try_at, notice.sent_at) == (None, None)
+    assert notice.try_at is not None
+    assert notice.sent_at is None
     assert "550" in notice.problem
+    assert "550" in done["problem"]
+    assert "550" in outbox.send_due(done)["problem"], "while nothing is due"
+    assert "a security notice cannot be mailed" in caplog.text
+    assert outbox.waiting()[0] == 1
+    server.behavior = "take"
+    due_again()
+    done = outbox.send_due(done)
+    assert (done["sent"], done["problem"]) == (1, "")
 
 
 def test_what_it_refuses_for_now_is_tried_again_later(server: MailServer, alice: User) -> None:
