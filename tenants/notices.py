@@ -53,8 +53,8 @@ DELETE FROM tenants_securitynotice WHERE at < clock_timestamp() - make_interval(
                     FROM tenants_securitynotice) numbered
     WHERE n > %(kept)s AND ("to" = '' OR at < clock_timestamp() - make_interval(days => %(moved)s)))
 """
-"""Rows with mails stay for MOVED: some are not sent yet, they are counted, and they say where mail went before. They are
-few: MAILS_A_DAY."""
+"""Rows with mails, which are few, stay for MOVED: some are not sent yet, they are counted, and they say where mail went
+before."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.db import connection as database
 from django.db.models.functions import Now
 
-from tenants import notices
+from tenants import notices, smtp
 from tenants.models import SecurityNotice
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 EVERY_S = 5.0
 BATCH_S = 10.0
 """After this long no further mail is begun; the next run goes on."""
+RUN_S = BATCH_S + smtp.LONGEST_S
+"""How long a run may take: its last mail may be begun just before BATCH_S is over."""
 PAUSE_S, PAUSE_MAX_S = 15.0, 600.0
 """After a failure, before the server is asked again; twice as long after each further one."""
 STALE = timedelta(days=3)
@@ -144,8 +146,8 @@ def _send_all(mailer: BaseEmailBackend) -> tuple[int, str, bool]:
 
 
 def _send(mailer: BaseEmailBackend, notice: SecurityNotice) -> str:
-    """Why it was not sent; empty: it was. Raises one of FAULTS if the connection, or the sender, is of no use for others
-    either.
+    """Why it was not sent; empty: it was. Raises one of FAULTS if the connection, or the sender, is of no use for
+    others either.
 
     What the server refuses for good is tried again as well: it says so, too, if it does not know this installation.
     Only a mail that cannot be written (ValueError: its address or a header) is given up at once.

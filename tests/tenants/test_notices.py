@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.conf import LazySettings
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenants import audit, notices, outbox, two_factor
@@ -102,6 +102,19 @@ def test_what_is_undone_leaves_no_notice(alice: User) -> None:
     with pytest.raises(ServiceError):
         token_create(user=alice, owner=alice, name="")
     assert kinds(alice) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_without_its_notice_is_not_kept(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed sign-ins are recorded outside of any other transaction."""
+
+    def fall(*_: object) -> None:
+        raise DatabaseError("the connection is gone")
+
+    monkeypatch.setattr(notices, "_write", fall)
+    with pytest.raises(DatabaseError):
+        fail(alice, by="passkey", copied=True)
+    assert not AuditEntry.objects.exists()
 
 
 def test_service_accounts_and_disabled_users_get_none(alice: User) -> None:
