@@ -197,6 +197,26 @@ def test_a_server_that_does_not_go_on_holds_a_worker_for_a_bounded_time(
     assert alice.security_notices.filter(try_at__isnull=False).count() == 5
 
 
+@pytest.mark.parametrize(
+    ("behavior", "url"), [("silent", "smtps://127.0.0.1:{}"), ("no tls", "smtp://me:secret@127.0.0.1:{}")]
+)
+def test_a_server_that_does_not_go_on_with_tls_is_cut_off_as_well(
+    alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, behavior: str, url: str
+) -> None:
+    """Meanwhile the connection has no socket, or another one than before."""
+    monkeypatch.setattr(smtp, "LONGEST_S", 0.5)
+    changed(alice)
+    with MailServer(behavior) as server:
+        for name, value in email_settings(url.format(server.port)).items():
+            setattr(settings, name, value)
+        settings.EMAIL_TIMEOUT = 60
+        began = time.monotonic()
+        done = outbox.send_due({})
+        assert time.monotonic() - began < 30
+    assert done["failures"] == 1
+    assert alice.security_notices.filter(try_at__isnull=False).count() == 1
+
+
 def test_a_notice_of_days_ago_is_no_news_by_mail(server: MailServer, alice: User) -> None:
     notice = changed(alice)
     SecurityNotice.objects.filter(pk=notice.pk).update(at=Now() - outbox.STALE)
@@ -207,12 +227,17 @@ def test_a_notice_of_days_ago_is_no_news_by_mail(server: MailServer, alice: User
 
 
 def test_one_mail_that_breaks_the_connection_does_not_keep_others(server: MailServer, alice: User) -> None:
-    server.behavior = "later"
-    changed(alice)
-    done = outbox.send_due({})
-    server.behavior = "take"
+    server.behavior = "cut"
+    broken = changed(alice)
     token_create(user=alice, owner=alice, name="other")
-    assert outbox.send_due(done)["sent"] == 1
+    done = outbox.send_due({})
+    assert (done["sent"], done["failures"]) == (0, 1)
+    assert outbox.send_due(done)["sent"] == 1, "it is tried later, the other one now"
+    broken.refresh_from_db()
+    assert broken.sent_at is None
+    assert broken.try_at is not None
+    due_again()
+    assert outbox.send_due({})["sent"] == 1
 
 
 def test_without_a_mail_server_nothing_is_looked_for(
