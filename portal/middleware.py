@@ -11,6 +11,7 @@ from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
 from django.utils.deprecation import MiddlewareMixin
 
+from portal.forwarded import learners_need_tls
 from portal.pages.errors import NUL, error_page
 from portal.pages.form_responses import FORM_HEADER, by_fetch
 from portal.problem_details import PROGRAMS, problem
@@ -102,7 +103,7 @@ class PlainApiMiddleware:
 
 
 def _by_tls_only() -> tuple[str, ...]:
-    return ("/api/",) if settings.LUTHIER_INGEST_URL.startswith("ws://") else ("/api/", "/agent/")
+    return ("/api/", "/agent/") if learners_need_tls() else ("/api/",)
 
 
 def with_security_headers(request: HttpRequest, response: HttpResponse) -> HttpResponseBase:

@@ -19,16 +19,24 @@ from portal.database.threads import DatabaseThreads
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
 STREAMS = DatabaseThreads(shares.STREAMS, "stream", release=True)
-"""Read the logs of all downloads and static files, one block at a time. A connection to the database is returned after
-each block, so that a client that reads slowly holds none."""
+"""Read all tables and static files, one block at a time. A connection to the database is returned after each block, so
+that a client that reads slowly holds none."""
 FILES = DatabaseThreads(8, "file", release=True)
 """Read the blobs of all downloads, without the database: a store that hangs may hold all of these threads."""
 PER_USER = 16
-"""Downloads of one user at a time, per web process: each keeps some blocks in memory, however slowly it is read."""
+"""Files of one user at a time, per web process: each keeps some blocks in memory, however slowly it is read."""
+
+
+TABLES_PER_USER = 3
+"""The same of tables: the database may need long for a block, and pages load static files by the same threads."""
 
 
 class TooManyDownloads(Exception):
-    """The user has PER_USER downloads under way."""
+    """The user has as many downloads of this kind under way as they may."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
 
 
 class Download(StreamingHttpResponse):
@@ -37,7 +45,8 @@ class Download(StreamingHttpResponse):
     def __init__(
         self, user_id: int, blocks: Blocks, threads: DatabaseThreads = STREAMS, **options: Any
     ) -> None:
-        release = _DOWNLOADS.start(user_id)
+        is_table = threads is STREAMS
+        release = _DOWNLOADS.start((user_id, is_table), TABLES_PER_USER if is_table else PER_USER)
         self._release = weakref.finalize(self, release)  # also if it is dropped before anything is sent
         super().__init__(in_thread(blocks, threads), **options)
 
@@ -47,25 +56,25 @@ class Download(StreamingHttpResponse):
 
 
 class _Downloads:
-    """The number of downloads under way, by user."""
+    """The number of downloads under way, by user and whether they are tables."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._count: Counter[int] = Counter()
+        self._count: Counter[tuple[int, bool]] = Counter()
 
-    def start(self, user_id: int) -> Callable[[], None]:
+    def start(self, whose: tuple[int, bool], most: int) -> Callable[[], None]:
         """Count one more; returns the function that ends it. Raises TooManyDownloads."""
         with self._lock:
-            if self._count[user_id] >= PER_USER:
-                raise TooManyDownloads
-            self._count[user_id] += 1
-        return lambda: self._end(user_id)
+            if self._count[whose] >= most:
+                raise TooManyDownloads(most)
+            self._count[whose] += 1
+        return lambda: self._end(whose)
 
-    def _end(self, user_id: int) -> None:
+    def _end(self, whose: tuple[int, bool]) -> None:
         with self._lock:
-            self._count[user_id] -= 1
-            if not self._count[user_id]:
-                del self._count[user_id]
+            self._count[whose] -= 1
+            if not self._count[whose]:
+                del self._count[whose]
 
 
 _DOWNLOADS = _Downloads()

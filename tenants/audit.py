@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
 from django.db.models.functions import Now
 
 from tenants import access, notices
@@ -45,19 +46,20 @@ def record(
 ) -> AuditEntry:
     """Write one entry, within the caller's transaction: if it cannot be written, the change is rolled back.
 
-    What it says of a user's account is noted for the user as well (tenants.notices).
+    What it says of a user's account is noted for the user as well (tenants.notices), both or neither.
     """
-    entry = AuditEntry.objects.create(
-        tenant_id=tenant_id,
-        actor=actor if isinstance(actor, User) else None,
-        action=action,
-        target=_cut(target),
-        reason=reason[:500],
-        details=details or {},
-        request_id=request_id.get(),
-        address=source_address.get(),
-    )
-    notices.note(entry)
+    with transaction.atomic(savepoint=False):
+        entry = AuditEntry.objects.create(
+            tenant_id=tenant_id,
+            actor=actor if isinstance(actor, User) else None,
+            action=action,
+            target=_cut(target),
+            reason=reason[:500],
+            details=details or {},
+            request_id=request_id.get(),
+            address=source_address.get(),
+        )
+        notices.note(entry)
     return entry
 
 

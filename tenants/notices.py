@@ -4,7 +4,7 @@ They are made from entries of the audit log, in the same transaction, so that no
 its notice. docs/adr/0097-security-notices.md has the reasons.
 
 An attacker who has an account, or guesses at one, decides how often things happen: what can happen without the user is
-noted once a day, each kind has a number of mails of its own, and rows are bounded per user.
+noted once a day, each kind has a number of mails of its own, and its rows hide and remove none of another kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import connection
-from django.db.models.functions import Now
+from django.db.models import F, Window
+from django.db.models.functions import Now, RowNumber
 from django.utils import timezone
 
 from tenants.models import AuditEntry, SecurityNotice, User
@@ -38,16 +39,22 @@ MAILS_A_DAY = 5
 """Of one kind to one user."""
 MOVED = timedelta(days=7)
 """For how long notices also go to the address that the user had before."""
-KEPT, KEPT_FOR = 200, timedelta(days=90)
-"""Rows per user, and their age."""
-SHOWN = 20
+KEPT, KEPT_FOR = 50, timedelta(days=90)
+"""Rows per user and kind, and their age."""
+SHOWN = 30
+"""More than there are kinds: the newest of each is among them."""
+FAILURES_READ = 100
 
 SIGN_IN, FAILURE = "login.success", "login.failure"
+AFTER_FAILURES = "login.after_failures"
 FORGET = """
 DELETE FROM tenants_securitynotice WHERE at < clock_timestamp() - make_interval(days => %(days)s) OR id IN (
-    SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY user_id ORDER BY id DESC) AS n
-                    FROM tenants_securitynotice) numbered WHERE n > %(kept)s)
+    SELECT id FROM (SELECT id, at, "to", row_number() OVER (PARTITION BY user_id, kind ORDER BY id DESC) AS n
+                    FROM tenants_securitynotice) numbered
+    WHERE n > %(kept)s AND ("to" = '' OR at < clock_timestamp() - make_interval(days => %(moved)s)))
 """
+"""Rows with mails, which are few, stay for MOVED: some are not sent yet, they are counted, and they say where mail went
+before."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ KINDS = {
         "Your e-mail address was changed.",
         "A platform admin changed your e-mail address.",
     ),
-    "login.after_failures": Kind(
+    AFTER_FAILURES: Kind(
         "A sign-in worked after failed attempts",
         "A sign-in to your account worked after failed attempts.",
     ),
@@ -160,13 +167,16 @@ def note(entry: AuditEntry) -> None:
     user = User.objects.filter(username=entry.target, is_active=True, is_service_account=False).first()
     if user is None:
         return
-    for kind in found_by(entry):
+    for kind in found_by(entry, user):
         _write(user, kind, entry)
 
 
 def recent(user: User, *, most: int = SHOWN) -> list[SecurityNotice]:
-    """What happened, newest first."""
-    return list(user.security_notices.filter(copy=False).order_by("-pk")[:most])
+    """What happened, newest first. If there is more, the newest of each kind, then the second of each, and so on: what
+    can be repeated at will hides nothing else."""
+    nth = Window(RowNumber(), partition_by=F("kind"), order_by=F("pk").desc())
+    rows = user.security_notices.filter(copy=False).annotate(nth=nth).order_by("nth", "-pk")[:most]
+    return sorted(rows, key=lambda row: -row.pk)
 
 
 def sentence(notice: SecurityNotice) -> str:
@@ -178,17 +188,17 @@ def sentence(notice: SecurityNotice) -> str:
 
 
 def forget() -> int:
-    """Remove old rows, and of each user all but the newest; how many."""
+    """Remove old rows, and of each user and kind all but the newest; how many."""
     with connection.cursor() as cursor:
-        cursor.execute(FORGET, {"days": KEPT_FOR.days, "kept": KEPT})
+        cursor.execute(FORGET, {"days": KEPT_FOR.days, "kept": KEPT, "moved": MOVED.days})
         return int(cursor.rowcount)
 
 
-def _as_it_is(entry: AuditEntry) -> list[str]:
+def _as_it_is(entry: AuditEntry, user: User) -> list[str]:
     return [entry.action]
 
 
-def _of_change(entry: AuditEntry) -> list[str]:
+def _of_change(entry: AuditEntry, user: User) -> list[str]:
     found = []
     if "email" in entry.details:
         found.append("email.change")
@@ -197,32 +207,38 @@ def _of_change(entry: AuditEntry) -> list[str]:
     return found
 
 
-def _of_sessions(entry: AuditEntry) -> list[str]:
+def _of_sessions(entry: AuditEntry, user: User) -> list[str]:
     return ["token.revoke_all"] if entry.details.get("tokens") else []
 
 
-def _of_failure(entry: AuditEntry) -> list[str]:
+def _of_failure(entry: AuditEntry, user: User) -> list[str]:
+    """In a flood, what is noted already costs one query, and no more is read than decides."""
     if entry.details.get("copied"):
         return ["login.copied_passkey"]
-    recent_ones = _recent(entry, FAILURE)
-    codes = recent_ones.filter(details__by__in=["code", "passkey"]).count()
-    if codes >= WRONG_CODES:
+    kinds = ("login.codes", "login.failures")
+    if all(_is_noted(user, _once(kind, entry)) for kind in kinds):
+        return []
+    newest = _recent(entry, FAILURE).order_by("-at").values_list("details__by", flat=True)[:FAILURES_READ]
+    ways = list(newest)
+    if sum(way in ("code", "passkey") for way in ways) >= WRONG_CODES:
         return ["login.codes"]
-    return ["login.failures"] if recent_ones.count() >= FAILURES else []
+    return ["login.failures"] if len(ways) >= FAILURES else []
 
 
-def _of_wrong_password(entry: AuditEntry) -> list[str]:
-    given = _recent(entry, "password.failure").count() + _recent(entry, "code.failure").count()
+def _of_wrong_password(entry: AuditEntry, user: User) -> list[str]:
+    if _is_noted(user, _once("password.guesses", entry)):
+        return []
+    given = sum(_count(_recent(entry, f"{what}.failure"), FAILURES) for what in ("password", "code"))
     return ["password.guesses"] if given >= FAILURES else []
 
 
-def _of_sign_in(entry: AuditEntry) -> list[str]:
+def _of_sign_in(entry: AuditEntry, user: User) -> list[str]:
     found = []
     if entry.details.get("second_factor") == "recovery code":
         found.append("login.recovery_code")
-    if _recent(entry, FAILURE, actor=None).count() >= GUESSES:
-        found.append("login.after_failures")
-    elif _from_a_new_place(entry):
+    if _count(_recent(entry, FAILURE, actor=None), GUESSES) >= GUESSES:
+        found.append(AFTER_FAILURES)
+    if _from_a_new_place(entry):
         found.append("login.new_place")
     return found
 
@@ -247,6 +263,7 @@ def _network(address: str | None) -> str | None:
     if address is None:
         return None
     parsed = ipaddress.ip_address(address)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return str(ipaddress.ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 
 
@@ -255,7 +272,22 @@ def _recent(entry: AuditEntry, action: str, **more: Any) -> Any:
     return AuditEntry.objects.filter(action=action, target=entry.target, at__gt=Now() - WATCHED, **by)
 
 
-FINDERS: dict[str, Callable[[AuditEntry], list[str]]] = {
+def _count(rows: Any, most: int) -> int:
+    return int(rows.values("pk")[:most].count())
+
+
+def _once(kind: str, entry: AuditEntry) -> str:
+    """What this kind is noted once for: the day, of sign-ins the network, too; else ""."""
+    if kind == AFTER_FAILURES:
+        return f"{kind}:{timezone.now():%Y-%m-%d}:{_network(entry.address)}"
+    return f"{kind}:{timezone.now():%Y-%m-%d}" if kind in ONCE_A_DAY else ""
+
+
+def _is_noted(user: User, once: str) -> bool:
+    return user.security_notices.filter(once=once).exists()
+
+
+FINDERS: dict[str, Callable[[AuditEntry, User], list[str]]] = {
     **dict.fromkeys(
         (
             "passkey.add",
@@ -291,19 +323,19 @@ def _write(user: User, kind: str, entry: AuditEntry) -> None:
         details["name"] = str(name)
     if entry.action == SIGN_IN:
         details["browser"] = str(entry.details.get("browser", ""))
-    if entry.actor_id != user.pk and kind not in ONCE_A_DAY and not kind.startswith("login."):
+    by_admin = entry.actor_id != user.pk and kind not in ONCE_A_DAY and not kind.startswith("login.")
+    if by_admin:
         details["by_admin"] = True
-    once = f"{kind}:{timezone.now():%Y-%m-%d}" if kind in ONCE_A_DAY else ""
-    if once and user.security_notices.filter(once=once).exists():
+    once = _once(kind, entry)
+    if once and _is_noted(user, once):
         return
     addresses = _addresses(user, kind, entry) if _may_mail(user, kind) else []
     first, *others = addresses or [""]
+    place = None if by_admin else entry.address  # where admins are is not the user's to know
 
     def row(to: str, **more: Any) -> SecurityNotice:
         due = Now() if to else None
-        return SecurityNotice(
-            user=user, kind=kind, details=details, address=entry.address, to=to, try_at=due, **more
-        )
+        return SecurityNotice(user=user, kind=kind, details=details, address=place, to=to, try_at=due, **more)
 
     # Of two at once that are noted once, one is kept.
     SecurityNotice.objects.bulk_create([row(first, once=once)], ignore_conflicts=bool(once))

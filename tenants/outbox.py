@@ -21,7 +21,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.db import connection as database
 from django.db.models.functions import Now
 
-from tenants import notices
+from tenants import notices, smtp
 from tenants.models import SecurityNotice
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 EVERY_S = 5.0
 BATCH_S = 10.0
 """After this long no further mail is begun; the next run goes on."""
+RUN_S = BATCH_S + smtp.LONGEST_S
+"""How long a run may take: its last mail may be begun just before BATCH_S is over."""
 PAUSE_S, PAUSE_MAX_S = 15.0, 600.0
 """After a failure, before the server is asked again; twice as long after each further one."""
 STALE = timedelta(days=3)
@@ -51,7 +53,8 @@ Result = dict[str, Any]
 def send_due(before: Result) -> Result:
     """Send what is due. before: the last result.
 
-    failures: runs in a row that failed. next_in_s: when to run again; None: as usual.
+    failures: runs in a row that failed. problem: what the server said at last, of one mail or all; empty: it took them.
+    next_in_s: when to run again; None: as usual.
     """
     result: Result = {"sent": 0, "failures": 0, "next_in_s": None, "problem": ""}
     if not settings.LUTHIER_SENDS_MAIL:
@@ -62,7 +65,7 @@ def send_due(before: Result) -> Result:
     mailer = get_connection()
     try:
         mailer.open()
-        result["sent"], more = _send_all(mailer)
+        result["sent"], result["problem"], more = _send_all(mailer)
         result["next_in_s"] = 0.0 if more else None
     except FAULTS as fault:
         failures = int(before.get("failures", 0)) + 1
@@ -98,12 +101,13 @@ def message(notice: SecurityNotice) -> EmailMessage:
     kind = notices.KINDS.get(notice.kind, notices.UNKNOWN)
     name = "".join(letter if letter.isprintable() else " " for letter in notice.user.get_username())
     profile = f"{settings.LUTHIER_PUBLIC_URL.rstrip('/')}/me"
+    by_admin = bool(notice.details.get("by_admin"))
     lines = [
         f"{kind.title}.",
         "",
         f"Account: {name}",
         f"Time: {notice.at:%Y-%m-%d %H:%M} UTC",
-        f"From: {notice.address or 'an address that is not known'}",
+        "By: a platform admin" if by_admin else f"From: {notice.address or 'an address that is not known'}",
         f"Platform: {settings.LUTHIER_PUBLIC_URL}",
         "",
         "If this was you, or you know of it, you need not do anything.",
@@ -129,47 +133,40 @@ def message(notice: SecurityNotice) -> EmailMessage:
     )
 
 
-def _send_all(mailer: BaseEmailBackend) -> tuple[int, bool]:
-    """How many were sent, and whether more may be due."""
-    sent, until = 0, time.monotonic() + BATCH_S
+def _send_all(mailer: BaseEmailBackend) -> tuple[int, str, bool]:
+    """How many were sent, why the last that was not sent was not, and whether more may be due."""
+    sent, problem, until = 0, "", time.monotonic() + BATCH_S
     while time.monotonic() < until:
         notice = claim()
         if notice is None:
-            return sent, False
-        sent += _send(mailer, notice)
-    return sent, True
+            return sent, problem, False
+        refusal = _send(mailer, notice)
+        sent, problem = sent + (not refusal), refusal or problem
+    return sent, problem, True
 
 
-def _send(mailer: BaseEmailBackend, notice: SecurityNotice) -> bool:
-    """Whether it was sent. Raises one of FAULTS if the connection, or the sender, is of no use for others either."""
+def _send(mailer: BaseEmailBackend, notice: SecurityNotice) -> str:
+    """Why it was not sent; empty: it was. Raises one of FAULTS if the connection, or the sender, is of no use for
+    others either.
+
+    What the server refuses for good is tried again as well: it says so, too, if it does not know this installation.
+    Only a mail that cannot be written (ValueError: its address or a header) is given up at once.
+    """
     row = SecurityNotice.objects.filter(pk=notice.pk)
     try:
         mail = message(notice)
         mail.connection = mailer
         mail.send()
     except (ValueError, smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
-        row.update(problem=_text(error))
-        if _is_final(error):
-            logger.warning(
-                "a security notice cannot be mailed", extra={"notice": notice.pk, "error": _text(error)}
-            )
-            row.update(try_at=None)
-        return False
+        text = _text(error)
+        logger.warning("a security notice cannot be mailed", extra={"notice": notice.pk, "error": text})
+        row.update(problem=text, **({"try_at": None} if isinstance(error, ValueError) else {}))
+        return text
     except FAULTS as fault:
         row.update(problem=_text(fault))
         raise
     row.update(try_at=None, sent_at=Now(), problem="")
-    return True
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether this mail can never be sent. A ValueError: its address or a header cannot be written."""
-    match error:
-        case smtplib.SMTPRecipientsRefused():
-            return all(code >= 500 for code, _text_of_it in error.recipients.values())
-        case smtplib.SMTPDataError():
-            return error.smtp_code >= 500
-    return True
+    return ""
 
 
 def _give_up_stale() -> None:

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -149,11 +149,17 @@ class Breached:
 def is_listed(path: Path, password: str) -> bool:
     """Whether the file, one SHA-1 per line in ascending order, perhaps with a colon and a count, has the password's.
 
-    Reads about 40 lines of a file of any size. Raises OSError.
+    Reads about 40 lines of a file of any size. Raises OSError, also if the file is not as it was when it was opened:
+    one that is being copied over itself lacks most of its lines.
     """
     digest = hashlib.sha1(password.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
     with _changing:  # so that no one closes the file meanwhile
-        return _has(_opened(path), digest.upper().encode())
+        kept = _opened(path)
+        found = _has(kept.file, digest.upper().encode())
+        if not found and _state(kept.file) != kept.state:
+            logger.error("the list of leaked passwords was changed in place: replace it by another file")
+            raise OSError(f"{path} was changed in place")
+        return found
 
 
 def keep_list() -> None:
@@ -164,12 +170,19 @@ def keep_list() -> None:
             _opened(path)
 
 
+class _Kept(NamedTuple):
+    """An open list, and its state at that time."""
+
+    file: BinaryIO
+    state: tuple[int, int]
+
+
 _changing = threading.Lock()
-_kept: dict[Path, BinaryIO] = {}
+_kept: dict[Path, _Kept] = {}
 """The list of this process, by its path: one at most."""
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> _Kept:
     """The file as it is now, else as this process last had it. Raises OSError if it never had it."""
     before = _kept.get(path)
     try:
@@ -183,14 +196,20 @@ def _opened(path: Path) -> BinaryIO:
         extra = {"error": str(error)}
         logger.warning("the list of leaked passwords is away: the last one is used", extra=extra)
         return before
-    if before is not None and os.path.sameopenfile(before.fileno(), found.fileno()):
+    if before is not None and os.path.sameopenfile(before.file.fileno(), found.fileno()):
         found.close()
         return before
     for each in _kept.values():
-        each.close()
+        each.file.close()
     _kept.clear()
-    _kept[path] = found
-    return found
+    _kept[path] = _Kept(found, _state(found))
+    return _kept[path]
+
+
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """What changes if the file is written to, but not if it is renamed or removed."""
+    stat = os.fstat(file.fileno())
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _has(file: BinaryIO, wanted: bytes) -> bool:

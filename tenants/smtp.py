@@ -17,37 +17,44 @@ LONGEST_S = 20.0
 """From the connection's first byte to its last."""
 
 
-class _Bounded:
+class _Plain(smtplib.SMTP):
     """Cuts the connection off when its time is over: what waits for the server then fails at once."""
 
-    sock: socket.socket | None = None
+    _timer: threading.Timer | None = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def _get_socket(self, *where: Any) -> socket.socket:
+        """smtplib's own, which connects. Called once for each connection, before any TLS."""
+        found: socket.socket = super()._get_socket(*where)  # type: ignore[misc]
+        # A handle of its own: TLS takes the socket over, now or by STARTTLS, and none is to be seen meanwhile.
+        self._handle = found.dup()
         self._timer = threading.Timer(LONGEST_S, self._cut_off)
         self._timer.daemon = True
         self._timer.start()
-        try:
-            super().__init__(*args, **options)
-        except BaseException:
-            self._timer.cancel()
-            raise
+        return found
 
     def close(self) -> None:
-        self._timer.cancel()
-        super().close()  # type: ignore[misc]  # smtplib's
+        self._let_go()
+        super().close()
+
+    def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._handle.close()
 
     def _cut_off(self) -> None:
-        if self.sock is not None:
-            with suppress(OSError):  # closed a moment ago
-                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # below TLS, which has a reader in it
+        with suppress(OSError):  # closed a moment ago
+            self._handle.shutdown(socket.SHUT_RDWR)
 
 
-class _Plain(_Bounded, smtplib.SMTP):
-    pass
+class _Encrypted(smtplib.SMTP_SSL, _Plain):
+    """With TLS from the first byte: smtplib's class asks the one above for the socket."""
 
-
-class _Encrypted(_Bounded, smtplib.SMTP_SSL):
-    pass
+    def _get_socket(self, *where: Any) -> socket.socket:
+        try:
+            return super()._get_socket(*where)
+        except BaseException:
+            self._let_go()  # smtplib has no socket yet that it would close
+            raise
 
 
 class EmailBackend(DjangoBackend):

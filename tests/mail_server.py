@@ -14,7 +14,8 @@ class MailServer:
     """Listens on loopback while its block runs. mails: what it took, with the addresses it was given.
 
     behavior: "take"; "refuse" or "later": no recipient, for good or for now; "silent": accepts connections and says
-    nothing; "drip": a byte of its greeting now and then, without end; "hang": takes a mail and never answers.
+    nothing; "drip": a byte of its greeting now and then, without end; "hang": takes a mail and never answers; "no tls":
+    offers STARTTLS and says nothing after it; "cut": ends the connection in the middle of the first mail.
     """
 
     def __init__(self, behavior: str = "take") -> None:
@@ -78,6 +79,10 @@ class MailServer:
                 if self.behavior == "hang":
                     self._over.wait()
                     return
+                if self.behavior == "cut":
+                    self.behavior = "take"
+                    with_shutdown(client)
+                    return
                 mail = message_from_bytes(text, policy=policy.default)
                 assert isinstance(mail, EmailMessage)
                 self.mails.append((recipients, mail))
@@ -87,6 +92,12 @@ class MailServer:
                     client.sendall(b"550 no\r\n" if self.behavior == "refuse" else b"450 later\r\n")
                     continue
                 recipients.append(line.decode().split("<")[1].split(">")[0])
+            if self.behavior == "no tls" and verb in (b"EHLO", b"STAR"):
+                client.sendall(b"250-test\r\n250 STARTTLS\r\n" if verb == b"EHLO" else b"220 go on\r\n")
+                if verb == b"STAR":
+                    self._over.wait()
+                    return
+                continue
             client.sendall(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
             if verb == b"QUIT":
                 return

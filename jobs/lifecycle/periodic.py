@@ -254,8 +254,8 @@ def seal_audit_log(before: Result) -> Result:
 def send_mails(before: Result) -> Result:
     """Send the mails that are due; after a failure not before its pause is over."""
     done = outbox.send_due(before)
-    if done["next_in_s"] is not None:
-        PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=done["next_in_s"]))
+    next_in_s = outbox.EVERY_S if done["next_in_s"] is None else done["next_in_s"]
+    PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=next_in_s))
     return done
 
 
@@ -265,7 +265,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     recording.TASK: (recording.EVERY_S, recording.forget),
     "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
-    MAIL: (outbox.EVERY_S, send_mails),
+    MAIL: (outbox.RUN_S, send_mails),  # for so long it is this worker's
     measuring.TASK: (measuring.EVERY_S, measuring.measure),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),

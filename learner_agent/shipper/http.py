@@ -2,7 +2,7 @@
 
 The secret is for the server only: a redirect to the store is followed without it. Temporary errors (no response, 5xx,
 408, 429) are ``Unreachable``; a permanent refusal is ``Refused``. An unknown secret (401) counts as temporary: the
-learner's connection decides for how long.
+learner's connection decides for how long. So does a server that sees no TLS: the settings of its proxies are wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 TIMEOUT_S = 30.0
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
+NO_TLS = "https_required"
 STORE_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
 """An S3-compatible store answers in XML."""
 T = TypeVar("T")
@@ -204,5 +205,7 @@ def _as_refusal(status: int, response: Any) -> Exception:
         return Unreachable(f"HTTP {status}")
     of_store = STORE_CODE.search(content)
     code = str(body.get("code", "")) or (of_store[1].decode() if of_store else "")
+    if code == NO_TLS:
+        return Unreachable(f"HTTP {status} {code}")
     message = str(body.get("detail") or body.get("title") or f"HTTP {status} {code}".strip())
     return Refused(status, code, message, body)

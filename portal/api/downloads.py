@@ -143,8 +143,8 @@ def _streamed(call: Call, blocks: Blocks, threads: DatabaseThreads, **options: A
         return StreamingHttpResponse(blocks, **options)
     try:
         return Download(call.user.pk, blocks, threads, **options)
-    except TooManyDownloads:
-        raise TooManyStreams from None
+    except TooManyDownloads as error:
+        raise TooManyStreams(error.most) from None
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:

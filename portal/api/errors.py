@@ -22,7 +22,6 @@ from jobs.retries import database_away
 from portal import budgets
 from portal.api.fields import WrongFields, all_wrong
 from portal.problem_details import RETRY_AFTER_S, problem
-from portal.streaming import PER_USER
 from tenants import errors as tenants
 from tenants.audit import request_id
 
@@ -155,11 +154,9 @@ class TooManyStreams(ApiError):
 
     status = HTTPStatus.TOO_MANY_REQUESTS
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         wait = "Wait until one of them ends, or cancel one."
-        super().__init__(
-            f"You have {PER_USER} downloads under way, the limit. {wait}", code="too_many_downloads"
-        )
+        super().__init__(f"You have {most} downloads under way, the limit. {wait}", code="too_many_downloads")
         self.headers["Retry-After"] = str(RETRY_AFTER_S)
 
 

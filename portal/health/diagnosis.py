@@ -206,7 +206,9 @@ def mail() -> HealthCheck:
     if age_s < MAIL_LATE_S:
         return HealthCheck("mail", found)
     text = f"security notices have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
-    return HealthCheck("mail", found, warnings=(f"{text} Correct EMAIL_URL or EMAIL_FROM.",))
+    return HealthCheck(
+        "mail", found, warnings=(f"{text} Correct EMAIL_URL, EMAIL_FROM or the user's address.",)
+    )
 
 
 def running_url() -> str:

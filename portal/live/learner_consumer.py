@@ -13,6 +13,7 @@ import secrets
 import time
 from typing import Any
 
+from django.conf import settings
 from django.db import Error as DatabaseError
 from msgspec.structs import replace
 
@@ -46,6 +47,7 @@ from learner_agent.wire import (
     encode,
 )
 from learner_agent.wire_fields import MAX_DATA
+from portal.forwarded import learners_need_tls, socket_has_tls
 from portal.live.learner_hub import OFFERS, hub, in_database
 from portal.live.socket import binary_frame, direct_write
 
@@ -129,10 +131,13 @@ class LearnerConsumer:
             for task in self._tasks:
                 task.cancel()
 
+    def _where(self) -> dict[str, str]:
+        client = self.scope.get("client")
+        return {"address": client[0] if client else ""}
+
     async def _close(self, end: CloseConnection) -> None:
         if end.code in REFUSALS:
-            client = self.scope.get("client")
-            where = {"job": self.grant.job_id if self.grant else "", "address": client[0] if client else ""}
+            where = {"job": self.grant.job_id if self.grant else ""} | self._where()
             logger.warning("learner refused", extra=where | {"code": int(end.code), "why": str(end)[:200]})
         try:
             await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
@@ -140,6 +145,10 @@ class LearnerConsumer:
             pass  # already closed
 
     async def _serve(self) -> None:
+        if learners_need_tls() and not socket_has_tls(self.scope):
+            # Temporary: a proxy that is not named in the settings looks the same, and no job has to end for it.
+            logger.warning("request without TLS refused", extra={"path": self.scope["path"]} | self._where())
+            raise CloseConnection(CloseCode.TRY_LATER, f"Use {settings.LUTHIER_INGEST_URL}, with TLS.")
         headers = {name.lower(): value for name, value in self.scope.get("headers", [])}
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         grant = await in_database(tokens.grant_of, secret) if secret else None

@@ -266,8 +266,10 @@ def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:
 
 
 def _total(listing: Listing, page: list[Job], filters: Filters) -> str:
-    """How many jobs the filters leave: the page says it if it holds all, else they are counted up to a cap."""
-    if not filters.before and len(page) <= PAGE:
-        return str(len(page))
+    """How many jobs the filters leave: the last page and those before it say so, else they are counted up to a cap."""
+    if len(page) <= PAGE:
+        before = listing.rows.filter(pk__gte=filters.before) if filters.before else listing.rows.none()
+        count = before.order_by().values("pk")[: COUNT_CAP + 1].count()
+        return f"{count + len(page):,}" if count <= COUNT_CAP else f"{COUNT_CAP:,}+"
     count, more = listing.count(COUNT_CAP)
     return f"{max(count, len(page)):,}+" if more else f"{count:,}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
+import json
 import os
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ from learner_agent.settings import shipper_settings
 from learner_agent.shipper import inputs
 from learner_agent.shipper.connection import Fenced
 from learner_agent.shipper.fetch import DAMAGED_TRIES, InputFetch
-from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable
+from learner_agent.shipper.http import PIECE_BYTES, Client, Refused, Unreachable, _as_refusal
 from learner_agent.shipper.inputs import CorruptDownload, InputError, Interrupted
 from learner_agent.shipper.run import DEATH_S, EXIT_WRONG_VERSION, Shipper
 from learner_agent.spool import Spool
@@ -197,6 +199,14 @@ def test_a_download_that_stops_says_how_far_it_came(tmp_path: Path, monkeypatch:
         with pytest.raises(Interrupted) as stopped:
             asyncio.run(inputs.download(client, "/code", target, size=PIECE_BYTES + 1, sha256=""))
         assert stopped.value.place == (str(target), PIECE_BYTES)
+
+
+def test_a_proxy_of_which_the_server_does_not_know_that_it_has_tls_ends_no_job() -> None:
+    def refusal(code: str) -> Exception:
+        return _as_refusal(403, io.BytesIO(json.dumps({"code": code, "detail": "no"}).encode()))
+
+    assert isinstance(refusal("https_required"), Unreachable), "until an operator has corrected the settings"
+    assert isinstance(refusal("forbidden"), Refused)
 
 
 def test_a_connection_is_up_from_its_first_message_until_a_heartbeat_is_missed(tmp_path: Path) -> None:

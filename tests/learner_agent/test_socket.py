@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.db import connection
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -234,6 +235,38 @@ def test_offers_are_read_no_faster_than_they_are_answered(job: Job, monkeypatch:
 
     run(scenario())
     assert answered == [str(n) for n in range(1, 51)]
+
+
+@pytest.mark.parametrize("proto", [None, "http", "https", "wss"])
+def test_a_learner_without_tls_is_refused_for_now(
+    server: AgentServer, job: Job, settings: LazySettings, caplog: pytest.LogCaptureFixture, proto: str | None
+) -> None:
+    """Not for good: a proxy that is not named among the trusted ones looks the same."""
+    settings.SECURE_SSL_REDIRECT, settings.LUTHIER_INGEST_URL = True, "wss://luthier.example.org"
+
+    async def scenario() -> tuple[int, str] | None:
+        headers = {"Authorization": f"Bearer {factories.secret(job, job.attempt, 0)}"}
+        headers |= {"X-Forwarded-Proto": proto} if proto else {}
+        async with connect(
+            url(server), additional_headers=headers, proxy=None, open_timeout=TIMEOUT_S
+        ) as socket:
+            if proto in ("https", "wss"):
+                await socket.send(encode(hello_of(job)))
+                assert isinstance(await answer(socket), Welcome)
+                return None
+            return await closed_with(socket)
+
+    ended = run(scenario())
+    if proto not in ("https", "wss"):
+        assert ended == (wire.CloseCode.TRY_LATER, "Use wss://luthier.example.org, with TLS.")
+        assert "request without TLS refused" in caplog.text
+        settings.LUTHIER_INGEST_URL = "ws://web:8000"
+        assert "with TLS" not in str(run(plain(server, job)))
+
+
+async def plain(server: AgentServer, job: Job) -> Any:
+    async with await greeted(server, job) as socket:
+        return socket.close_reason
 
 
 def test_an_offer_that_fails_ends_the_connection_so_that_it_is_made_again(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from django.conf import LazySettings
-from django.db import transaction
+from django.db import DatabaseError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from tenants import audit, notices, two_factor
+from tenants import audit, notices, outbox, two_factor
 from tenants.errors import ServiceError
 from tenants.models import AuditEntry, SecurityNotice, User
 from tenants.roles import Role
@@ -103,6 +104,19 @@ def test_what_is_undone_leaves_no_notice(alice: User) -> None:
     assert kinds(alice) == []
 
 
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_without_its_notice_is_not_kept(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed sign-ins are recorded outside of any other transaction."""
+
+    def fall(*_: object) -> None:
+        raise DatabaseError("the connection is gone")
+
+    monkeypatch.setattr(notices, "_write", fall)
+    with pytest.raises(DatabaseError):
+        fail(alice, by="passkey", copied=True)
+    assert not AuditEntry.objects.exists()
+
+
 def test_service_accounts_and_disabled_users_get_none(alice: User) -> None:
     tenant = factories.tenant("other")
     manager = factories.member(tenant, "dave", role=Role.MANAGER)
@@ -165,6 +179,84 @@ def test_a_sign_in_that_worked_after_failures_is_noted(alice: User) -> None:
     fail(alice, notices.GUESSES)
     enter(alice, "192.0.2.7")
     assert kinds(alice) == ["login.after_failures"]
+
+
+def test_who_makes_a_user_sign_in_after_failures_hides_no_sign_in_of_theirs(alice: User) -> None:
+    """Failures of a known name cost nothing; alice signs in all day, and has mails for the stranger's sign-in."""
+    enter(alice, "192.0.2.7")
+    fail(alice, notices.GUESSES)
+    for _ in range(3 * notices.MAILS_A_DAY):
+        enter(alice, "192.0.2.7")
+    assert kinds(alice) == ["login.after_failures"]
+    enter(alice, "198.51.100.1")
+    assert kinds(alice) == ["login.after_failures", "login.after_failures", "login.new_place"]
+    assert not alice.security_notices.filter(to="").exists()
+
+
+def test_what_can_be_repeated_hides_nothing_else_on_the_profile(alice: User) -> None:
+    audit.record(actor=alice, action="password.change", target="alice")
+    for n in range(100):
+        SecurityNotice.objects.create(user=alice, kind="token.create", details={"name": str(n)})
+    shown = notices.recent(alice)
+    assert len(shown) == notices.SHOWN >= len(notices.KINDS)
+    assert shown[0].details == {"name": "99"}
+    assert shown[-1].kind == "password.change"
+
+
+def test_what_can_be_repeated_removes_no_mail_and_no_address_of_before(alice: User) -> None:
+    admin = factories.user("admin", is_superuser=True)
+    users.user_change(user=admin, username="alice", changes={"email": "mallory@example.org"})
+    for n in range(notices.KEPT + 30):
+        if n < notices.MAILS_A_DAY:
+            token_create(user=alice, owner=alice, name=f"token {n}")
+        SecurityNotice.objects.create(user=alice, kind="token.create")
+    for _ in range(notices.KEPT + 30):
+        SecurityNotice.objects.create(user=alice, kind="email.change")
+    notices.forget()
+    waiting = alice.security_notices.filter(try_at__isnull=False)
+    assert waiting.filter(kind="token.create").count() == 2 * notices.MAILS_A_DAY
+    alice.refresh_from_db()
+    audit.record(actor=alice, action="password.change", target="alice")
+    assert {row.to for row in alice.security_notices.filter(kind="password.change")} == {
+        "alice@example.org",
+        "mallory@example.org",
+    }
+
+
+def test_users_do_not_see_where_an_admin_is(alice: User) -> None:
+    admin = factories.user("admin", is_superuser=True)
+    token = audit.source_address.set("192.0.2.7")
+    try:
+        users.user_reset(user=admin, username="alice")
+        audit.record(actor=alice, action="password.change", target="alice")
+    finally:
+        audit.source_address.reset(token)
+    by_admin, own = alice.security_notices.order_by("pk")
+    assert (by_admin.address, own.address) == (None, "192.0.2.7")
+    assert "192.0.2.7" not in str(outbox.message(by_admin).body)
+    assert "By: a platform admin" in str(outbox.message(by_admin).body)
+
+
+def test_mapped_addresses_are_those_that_they_map(alice: User) -> None:
+    enter(alice, "::ffff:192.0.2.7")
+    enter(alice, "192.0.2.9")
+    assert kinds(alice) == []
+    enter(alice, "::ffff:198.51.100.1")
+    assert kinds(alice) == ["login.new_place"]
+
+
+def test_a_flood_of_failures_costs_the_same_each_time(alice: User) -> None:
+    fail(alice, notices.FAILURES)
+    with CaptureQueriesContext(connection) as asked:
+        fail(alice)
+    assert not [each["sql"] for each in asked if "COUNT(" in each["sql"]], (
+        "nothing is counted without a limit"
+    )
+    fail(alice, notices.WRONG_CODES, by="code")
+    assert kinds(alice) == ["login.failures", "login.codes"]
+    with CaptureQueriesContext(connection) as asked:
+        fail(alice)
+    assert not [each["sql"] for each in asked if 'FROM "tenants_auditentry"' in each["sql"]]
 
 
 def test_no_kind_uses_up_the_mails_of_another(alice: User) -> None:

@@ -122,13 +122,25 @@ def test_a_worker_that_ends_before_it_notes_the_mail_sends_the_same_message_agai
     assert len(server.mails) == 2
 
 
-def test_what_the_server_refuses_for_good_is_given_up(server: MailServer, alice: User) -> None:
+def test_what_the_server_refuses_for_good_waits_until_it_is_corrected(
+    server: MailServer, alice: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses so, too, if it does not take mails of this installation."""
     server.behavior = "refuse"
     notice = changed(alice)
-    outbox.send_due({})
+    done = outbox.send_due({})
     notice.refresh_from_db()
-    assert (notice.try_at, notice.sent_at) == (None, None)
+    assert notice.try_at is not None
+    assert notice.sent_at is None
     assert "550" in notice.problem
+    assert "550" in done["problem"]
+    assert "550" in outbox.send_due(done)["problem"], "while nothing is due"
+    assert "a security notice cannot be mailed" in caplog.text
+    assert outbox.waiting()[0] == 1
+    server.behavior = "take"
+    due_again()
+    done = outbox.send_due(done)
+    assert (done["sent"], done["problem"]) == (1, "")
 
 
 def test_what_it_refuses_for_now_is_tried_again_later(server: MailServer, alice: User) -> None:
@@ -185,6 +197,26 @@ def test_a_server_that_does_not_go_on_holds_a_worker_for_a_bounded_time(
     assert alice.security_notices.filter(try_at__isnull=False).count() == 5
 
 
+@pytest.mark.parametrize(
+    ("behavior", "url"), [("silent", "smtps://127.0.0.1:{}"), ("no tls", "smtp://me:secret@127.0.0.1:{}")]
+)
+def test_a_server_that_does_not_go_on_with_tls_is_cut_off_as_well(
+    alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, behavior: str, url: str
+) -> None:
+    """Meanwhile the connection has no socket, or another one than before."""
+    monkeypatch.setattr(smtp, "LONGEST_S", 0.5)
+    changed(alice)
+    with MailServer(behavior) as server:
+        for name, value in email_settings(url.format(server.port)).items():
+            setattr(settings, name, value)
+        settings.EMAIL_TIMEOUT = 60
+        began = time.monotonic()
+        done = outbox.send_due({})
+        assert time.monotonic() - began < 30
+    assert done["failures"] == 1
+    assert alice.security_notices.filter(try_at__isnull=False).count() == 1
+
+
 def test_a_notice_of_days_ago_is_no_news_by_mail(server: MailServer, alice: User) -> None:
     notice = changed(alice)
     SecurityNotice.objects.filter(pk=notice.pk).update(at=Now() - outbox.STALE)
@@ -195,12 +227,17 @@ def test_a_notice_of_days_ago_is_no_news_by_mail(server: MailServer, alice: User
 
 
 def test_one_mail_that_breaks_the_connection_does_not_keep_others(server: MailServer, alice: User) -> None:
-    server.behavior = "later"
-    changed(alice)
-    done = outbox.send_due({})
-    server.behavior = "take"
+    server.behavior = "cut"
+    broken = changed(alice)
     token_create(user=alice, owner=alice, name="other")
-    assert outbox.send_due(done)["sent"] == 1
+    done = outbox.send_due({})
+    assert (done["sent"], done["failures"]) == (0, 1)
+    assert outbox.send_due(done)["sent"] == 1, "it is tried later, the other one now"
+    broken.refresh_from_db()
+    assert broken.sent_at is None
+    assert broken.try_at is not None
+    due_again()
+    assert outbox.send_due({})["sent"] == 1
 
 
 def test_without_a_mail_server_nothing_is_looked_for(

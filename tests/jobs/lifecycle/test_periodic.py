@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -31,7 +32,9 @@ from jobs.models import (
     Worker,
 )
 from jobs.selectors.installation import unknown_gangs
+from jobs.selectors.snapshot import database_now
 from jobs.states import State
+from tenants import outbox, smtp
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang
 
@@ -51,6 +54,19 @@ def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: Wor
     assert periodic.run_due() == []
     assert periodic.run_due("mail") == ["mail"], "by itself: no other task waits for a mail server"
     assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
+
+
+def test_mails_are_one_workers_for_as_long_as_its_run_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def next_in() -> timedelta:
+        return PeriodicTask.objects.get(name="mail").next_at - database_now()
+
+    def send_due(before: dict[str, Any]) -> dict[str, Any]:
+        assert next_in() > timedelta(seconds=outbox.BATCH_S + smtp.LONGEST_S - 2)
+        return {"next_in_s": None}
+
+    monkeypatch.setattr(outbox, "send_due", send_due)
+    assert periodic.run_due("mail") == ["mail"]
+    assert next_in() <= timedelta(seconds=outbox.EVERY_S)
 
 
 def test_a_stop_of_the_platform_is_noted_once_when_a_worker_is_back() -> None:

@@ -10,6 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
+from jobs.selectors import jobs as jobs_selectors
 from jobs.states import Intent, State
 from portal.pages import jobs
 from tenants.models import Tenant, User
@@ -132,6 +133,20 @@ def test_load_more_continues_where_the_page_ended(browser: Client, lab: Tenant, 
     seen = [job["id"] for answer in (first, more) for job in answer.context["rows"]]
     assert len(seen) == 60
     assert set(seen) == ids
+
+
+def test_the_last_page_of_a_search_says_how_many_there_are(
+    browser: Client, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them have been looked at then, however few of them a count may compare."""
+    monkeypatch.setattr(jobs_selectors, "COMPARED", 5)
+    for n in range(57):
+        factories.job(of=lab, owner=alice, name=f"run-{n}")
+    first = browser.get("/t/vision-lab/jobs?q=run-")
+    assert first.context["total"] == "51+"
+    last = browser.get(f"/t/vision-lab/jobs?q=run-&before={first.context['next']}")
+    assert last.context["total"] == "57"
+    assert not last.context["next"]
 
 
 def test_halting_many_says_what_could_not_be_halted(browser: Client, lab: Tenant, alice: User) -> None:
