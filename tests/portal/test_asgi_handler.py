@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +15,7 @@ from asgiref.sync import iscoroutinefunction
 from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.test import override_settings
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
@@ -23,7 +24,9 @@ from portal import asgi_handler
 from portal.asgi_handler import ThreadedHandler
 from portal.database import shares
 from portal.live import learner_hub
-from portal.streaming import STREAMS
+from portal.pages.csv_files import csv_file
+from portal.streaming import STREAMS, TABLES_PER_USER
+from tenants.models import User
 
 DELAY_S = 5.0
 threads: list[int] = []
@@ -73,6 +76,15 @@ async def breaking() -> AsyncIterator[bytes]:
     raise OSError("the file is gone")
 
 
+def table(request: HttpRequest) -> HttpResponseBase:
+    def rows() -> Iterator[list[str]]:
+        yield ["day"]
+        raise OSError("the database is gone")
+
+    request.user = User(pk=77)
+    return csv_file(request, "table.csv", rows())
+
+
 def mark(request: HttpRequest) -> HttpResponse:
     before = marked.get()
     marked.set("marked")
@@ -94,6 +106,7 @@ urlpatterns = [
     path("delayed", delayed),
     path("stream", lambda request: StreamingHttpResponse(endless())),
     path("break", lambda request: StreamingHttpResponse(breaking())),
+    path("table", table),
     path("mark", mark),
     path("look", look), path("block", block), path("modern", modern), path("healthz", look), path("api/v1/look", look)
 ]  # fmt: skip
@@ -214,6 +227,15 @@ async def test_a_stream_that_breaks_off_is_not_taken_for_whole() -> None:
     assert (await caller.receive_output(20))["body"] == b"half"
     with pytest.raises(OSError, match="the file is gone"):
         await caller.wait(20)
+
+
+async def test_a_table_that_breaks_off_is_not_taken_for_whole_and_counts_no_more() -> None:
+    for _ in range(TABLES_PER_USER + 1):
+        caller = await begin(ThreadedHandler(), "/table")
+        assert (await caller.receive_output(20))["status"] == 200
+        assert (await caller.receive_output(20))["body"] == b"day\r\n"
+        with pytest.raises(OSError, match="the database is gone"):
+            await caller.wait(20)
 
 
 async def test_one_request_sets_nothing_for_the_next_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
