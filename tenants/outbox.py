@@ -160,7 +160,9 @@ def _send(mailer: BaseEmailBackend, notice: SecurityNotice) -> str:
     except (ValueError, smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
         text = _text(error)
         logger.warning("a security notice cannot be mailed", extra={"notice": notice.pk, "error": text})
-        row.update(problem=text, **({"try_at": None} if isinstance(error, ValueError) else {}))
+        row.update(problem=text)
+        if isinstance(error, ValueError):
+            row.update(try_at=None)
         return text
     except FAULTS as fault:
         row.update(problem=_text(fault))
