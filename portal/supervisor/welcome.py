@@ -9,8 +9,9 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     users: dict[str, dict[str, str]] = made.get("users", {})
     if users:
         lines += ["", "  Passwords of the demo users (shown once; `manage.py demo` sets new ones):"]
+        width = max(len(user["password"]) for user in users.values())
         lines += [
-            f"    {name:<8}{user['password']:<22}{user['role']}{' of ' + user['tenant'] if user['tenant'] else ''}"
+            f"    {name:<8}{user['password']:<{width}}  {user['role']}{_of(user['tenant'])}"
             for name, user in users.items()
         ]
     if made.get("job"):
@@ -21,3 +22,7 @@ def welcome(url: str, made: dict[str, Any]) -> str:
     elif made.get("job_problem"):
         lines += ["", f"  The example job was not submitted: {made['job_problem']}"]
     return "\n".join([*lines, "", "  Ctrl-C stops everything.", ""])
+
+
+def _of(tenant: str | None) -> str:
+    return f" of {tenant}" if tenant else ""

@@ -30,9 +30,9 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"url": running_url(), "users": users}))
             return
         self.stdout.write(f"{running_url()}\n")
-        self.stdout.write(f"{'user':<8}{'tenant':<14}{'role':<12}{'password':<18}token")
+        self.stdout.write(f"{'user':<8}{'tenant':<14}{'role':<12}{'password':<24}token")
         for name, user in users.items():
             row = (
-                f"{name:<8}{user['tenant'] or '-':<14}{user['role']:<12}{user['password']:<18}{user['token']}"
+                f"{name:<8}{user['tenant'] or '-':<14}{user['role']:<12}{user['password']:<24}{user['token']}"
             )
             self.stdout.write(row)
