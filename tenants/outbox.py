@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0
 BATCH_S = 10.0
-"""After this long no further mail is begun; the next run goes on."""
+"""After this long no further mail is begun; the next run continues."""
 RUN_S = BATCH_S + smtp.LONGEST_S
 """How long a run may take: its last mail may be begun just before BATCH_S is over."""
 PAUSE_S, PAUSE_MAX_S = 15.0, 600.0

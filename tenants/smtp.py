@@ -24,7 +24,7 @@ class _Plain(smtplib.SMTP):
 
     def _get_socket(self, *where: Any) -> socket.socket:
         """smtplib's own, which connects. Called once for each connection, before any TLS."""
-        found: socket.socket = super()._get_socket(*where)  # type: ignore[misc]
+        found: socket.socket = super()._get_socket(*where)  # type: ignore[misc]  # typeshed lacks it
         # A handle of its own: TLS takes the socket over, now or by STARTTLS, and none is to be seen meanwhile.
         self._handle = found.dup()
         self._timer = threading.Timer(LONGEST_S, self._cut_off)

@@ -71,14 +71,9 @@ def borrowed(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _covered_first(run: Running) -> tuple[bool, int, datetime, datetime, str]:
+    """Starts that share a commit are at one moment: of these, those first that queued first."""
     leaves = run.stopping or isinstance(run.order, Stop)
-    return (
-        leaves,
-        -run.priority,
-        run.started_at,
-        run.gang.queued_at,
-        run.job,
-    )  # starts that share a commit are at once
+    return leaves, -run.priority, run.started_at, run.gang.queued_at, run.job
 
 
 def lost_work_s(run: Running, now: datetime) -> float:

@@ -64,13 +64,6 @@ class LeaseOver(Exception):
     """The lease ends too soon for another call to the cluster."""
 
 
-def reconcile(job_id: str, *, owner: str) -> bool:
-    """Bring one job as far as it can go now, unless another worker has it. True if the scheduling cycle must run."""
-    lease = leases.claim(job_id, owner)
-    fp("reconcile.after_claim")
-    return bool(lease and hold(lease))
-
-
 def hold(lease: Lease) -> bool:
     """Work on the job under this lease, then release it. An error of the platform costs this job, not the batch."""
     try:

@@ -67,23 +67,6 @@ def _one_turn() -> Iterator[None]:
             _turn.release()
 
 
-def reconcile_all(job_ids: Sequence[str], *, owner: str) -> bool:
-    """Bring these jobs as far as they can go now, but for those that another worker has."""
-    if len(job_ids) == 1:
-        return reconcile.reconcile(job_ids[0], owner=owner)
-    wants_cycle = False
-    for first in range(0, len(job_ids), SHARED):
-        wants_cycle |= hold_all(leases.claim_all(job_ids[first : first + SHARED], owner))
-    return wants_cycle
-
-
-def hold_all(found: Sequence[Lease]) -> bool:
-    """Work on all these jobs, then release them; on a slow cluster the first ones only, and all are due again."""
-    began = time.monotonic()
-    wants_cycle, left = bring_on(found)
-    return hold_left(left, began, shared=len(found) > 1) or wants_cycle
-
-
 def hold_left(left: Sequence[Lease], began: float, *, shared: bool) -> bool:
     """Work on the jobs that a turn left, each alone, for as long as TURN_S after it began. shared: there was one; else
     they were claimed just now."""

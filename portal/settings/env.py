@@ -221,7 +221,7 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_at_start(environment: Environment) -> None:
-    """End the start of an installation for what a single process that restarts goes on without."""
+    """End the start of an installation for what a single process that restarts does without."""
     if problem := _breached_passwords(environment):
         refuse([problem])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 
-from jobs.lifecycle import cycle, reconcile
+from jobs.lifecycle import cycle, together
 from jobs.models import ClusterNode, Job, Runtime
 from jobs.states import Phase, State
 from portal.api.examples import SPEC
@@ -56,7 +56,7 @@ def submit(world: World, api: Api) -> Job:
 def place_and_run(world: World, job: Job) -> None:
     reconcile_due()
     for started in cycle.run():
-        reconcile.reconcile(started, owner="w1")
+        together.reconcile_due(started, owner="w1")
     world.report(job, phase=Phase.PROCESSING)
     reconcile_due()
     assert state(job) == State.PROCESSING

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -25,6 +23,7 @@ from jobs.selectors.snapshot import database_now, snapshot
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.children import Served, frozen_child
+from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
 from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
 
 ROOT = Path(__file__).parents[3]
@@ -140,25 +139,9 @@ def test_a_pass_that_fails_leaves_its_problem_and_the_next_one_that_completes_re
 # One row affects only itself
 
 
-@contextmanager
-def locked(statement: str, *values: object) -> Iterator[None]:
-    """Another session has these rows."""
-    settings = connection.get_connection_params()
-    other = psycopg2.connect(
-        **{key: value for key, value in settings.items() if key not in ("cursor_factory", "isolation_level")}
-    )
-    try:
-        with other.cursor() as cursor:
-            cursor.execute(statement, values)
-        yield
-    finally:
-        other.rollback()
-        other.close()
-
-
 def test_a_locked_job_does_not_delay_the_start_of_another(committed_world: World) -> None:
     held, free = committed_world.submit(), committed_world.submit()
-    with locked("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", held.pk):
+    with locked(JOB, held.pk):
         assert cycle.run() == [free.pk]
         assert last_pass().age_s is not None, "the pass completes"
     committed_world.elapse(2)
@@ -168,7 +151,7 @@ def test_a_locked_job_does_not_delay_the_start_of_another(committed_world: World
 def test_a_locked_job_does_not_keep_the_reasons_of_others_from_being_written(committed_world: World) -> None:
     committed_world.running(learners=2, slots=4)
     held, other = committed_world.submit(), committed_world.submit()
-    with locked("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", held.pk):
+    with locked(JOB, held.pk):
         cycle.run()
     assert job_of(other).reason_code == "QUOTA_GPUS"
     assert job_of(held).reason_code != "QUOTA_GPUS"
@@ -179,7 +162,7 @@ def test_a_locked_job_does_not_keep_the_reasons_of_others_from_being_written(com
 def test_a_tenant_whose_quota_is_locked_delays_no_other_tenant(committed_world: World) -> None:
     mine = [committed_world.submit() for _ in range(2)]
     others = factories.job(of=factories.tenant(quotas={"cpu": 4}))
-    with locked("SELECT 1 FROM tenants_quota WHERE tenant_id = %s FOR UPDATE", committed_world.tenant.pk):
+    with locked(QUOTAS, committed_world.tenant.pk):
         assert cycle.run() == [others.pk]
     committed_world.elapse(2)
     assert set(cycle.run(request=False)) == {job.pk for job in mine}
@@ -193,7 +176,7 @@ def test_the_wait_for_a_locked_tenant_is_not_the_time_of_others(
     for _ in range(2):
         committed_world.submit()
     others = factories.job(of=factories.tenant(quotas={"cpu": 4}))
-    with locked("SELECT 1 FROM tenants_quota WHERE tenant_id = %s FOR UPDATE", committed_world.tenant.pk):
+    with locked(QUOTAS, committed_world.tenant.pk):
         assert cycle.run() == [others.pk]
 
 
@@ -293,23 +276,8 @@ def test_a_locked_tenant_keeps_no_others_start_from_a_shared_commit(transactiona
     with two_nodes() as world:
         mine = world.submit()
         theirs = factories.job(of=factories.tenant(quotas={"cpu": 4}))
-        locked, done = threading.Event(), threading.Event()
-
-        def lock() -> None:
-            with transaction.atomic():
-                list(world.tenant.quotas.select_for_update())
-                locked.set()
-                done.wait(60)
-            connection.close()
-
-        thread = threading.Thread(target=lock)
-        thread.start()
-        try:
-            assert locked.wait(60)
+        with locked(QUOTAS, world.tenant.pk):
             assert cycle.run() == [theirs.pk]
-        finally:
-            done.set()
-            thread.join()
         assert state(mine) == State.QUEUED
         assert used(theirs.tenant) == 1
 

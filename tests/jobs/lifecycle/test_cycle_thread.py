@@ -137,11 +137,16 @@ def test_a_cycle_that_does_not_come_back_is_replaced(
     monkeypatch.setattr(cycle, "run", hangs_first)
     monkeypatch.setattr(cycle, "due_in_s", lambda: 60.0)
     thread = CycleThread(lambda started: None)
+
+    def another_began() -> bool:
+        thread.start()
+        return len(begun) > 1
+
     thread.start()
     wait_for(lambda: begun)
     hung = thread._thread
     try:
-        wait_for(lambda: thread.start() or len(begun) > 1)  # type: ignore[func-returns-value]
+        wait_for(another_began)
         assert thread._thread is not hung
     finally:
         go_on.set()

@@ -30,7 +30,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Resize, Stop
 from jobs import clusters, failpoints, invariants
 from jobs.errors import JobError
-from jobs.lifecycle import periodic, plan_effects, reconcile
+from jobs.lifecycle import periodic, plan_effects, together
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, PeriodicTask, Progress
 from jobs.services import answer_once, job_cancel, job_halt, job_resume
 from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
@@ -142,7 +142,7 @@ class Lifecycle(RuleBasedStateMachine):
     def hint(self, worker: str, which: int) -> None:
         """A hint, early, late or doubled, with or without a cause."""
         for _ in range(2):
-            reconcile.reconcile(self.pick(which), owner=worker)
+            together.reconcile_due(self.pick(which), owner=worker)
 
     @rule(seconds=st.sampled_from([0.5, 2, 12, 70, 400]))
     def elapse(self, seconds: float) -> None:

@@ -3,13 +3,13 @@ taken over or newly requested costs the others nothing."""
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
@@ -24,6 +24,7 @@ from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import database_now
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
+from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
 from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
 
 COUNT = 4
@@ -34,6 +35,13 @@ VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
 def _on_a_machine_of_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "QUICK_S", 3600.0)
     monkeypatch.setattr(together, "TURN_S", 3600.0)
+
+
+def hold_as_notified(found: Sequence[leases.Lease]) -> bool:
+    """As a worker that was notified of the first of these jobs does."""
+    began = time.monotonic()
+    wants_cycle, left = together.bring_on(found)
+    return together.hold_left(left, began, shared=len(found) > 1) or wants_cycle
 
 
 def life(world: World, count: int) -> list[Job]:
@@ -100,7 +108,7 @@ def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
             world.report(job, phase=Phase.PROCESSING)
         found = claimed(jobs)
         with CaptureQueriesContext(connection) as seen:
-            together.hold_all(found)
+            hold_as_notified(found)
         assert {state(job) for job in jobs} == {State.PROCESSING}
         return [query["sql"] for query in seen.captured_queries]
 
@@ -116,7 +124,7 @@ def test_running_jobs_are_known_to_be_alive_by_one_statement(world: World) -> No
     world.elapse(600)
     found = claimed(jobs)
     with CaptureQueriesContext(connection) as seen:
-        together.hold_all(found)
+        hold_as_notified(found)
 
     assert sum("known_at = " in query["sql"] for query in seen.captured_queries) == 1
     ago = [job_of(job).attempts.get().known_at for job in jobs]
@@ -136,7 +144,7 @@ def test_a_failing_job_costs_the_others_nothing(world: World, monkeypatch: pytes
 
     monkeypatch.setattr(together, "decide", fails_on_one)
     monkeypatch.setattr(reconcile, "decide", fails_on_one)
-    together.hold_all(claimed(jobs))
+    hold_as_notified(claimed(jobs))
 
     assert [state(job) for job in jobs] == [State.PROCESSING, State.DEPLOYING, *[State.PROCESSING] * 2]
     assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
@@ -150,7 +158,7 @@ def unreadable(job: Job, **fields: object) -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+@pytest.mark.parametrize("hold", [hold_as_notified, hold_all])
 def test_a_job_whose_row_cannot_be_read_is_backed_off_and_the_others_get_on(
     world: World, hold: Callable[[Sequence[leases.Lease]], bool]
 ) -> None:
@@ -177,7 +185,7 @@ def test_an_error_in_one_jobs_turn_costs_the_others_nothing(
     unreadable(jobs[0])
     monkeypatch.setattr(leases, "release_later", lambda *_: 1 / 0)
 
-    together.hold_all(claimed(jobs))
+    hold_as_notified(claimed(jobs))
 
     assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
 
@@ -196,14 +204,14 @@ def test_a_connection_that_breaks_leaves_the_others_due_for_any_worker(
     with monkeypatch.context() as broken:
         broken.setattr(leases, "release_later", breaks)
         with pytest.raises(OperationalError):
-            together.hold_all(found)
+            hold_as_notified(found)
     assert [bool(job_of(job).lease_token) for job in jobs] == [True, *[False] * (COUNT - 1)]
 
     found = claimed(jobs[1:])
     with monkeypatch.context() as broken:
         broken.setattr(together, "load_all", breaks)
         with pytest.raises(OperationalError):
-            together.hold_all(found)
+            hold_as_notified(found)
     assert {lease.job_id for lease in leases.claim_due("w2", 9)} == {job.pk for job in jobs[1:]}
 
 
@@ -214,7 +222,7 @@ def test_an_error_at_the_release_leaves_the_jobs_to_be_held_alone(
     jobs = [world.submit() for _ in range(COUNT)]
     monkeypatch.setattr(leases, "release_all", lambda *_: 1 / 0)
 
-    together.hold_all(claimed(jobs))
+    hold_as_notified(claimed(jobs))
 
     assert not Job.objects.exclude(lease_token=None)
     assert {job_of(job).fail_streak for job in jobs} == {0}
@@ -262,13 +270,13 @@ def test_a_job_that_was_taken_over_meanwhile_holds_no_other_up(world: World) -> 
     found = claimed(jobs)
     taken_over(jobs[0])
 
-    together.hold_all(found)
+    hold_as_notified(found)
 
     assert [state(job) for job in jobs] == [State.DEPLOYING, *[State.PROCESSING] * (COUNT - 1)]
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("hold", [together.hold_all, hold_all])
+@pytest.mark.parametrize("hold", [hold_as_notified, hold_all])
 def test_nothing_is_asked_of_the_cluster_for_a_job_whose_lease_was_lost(
     world: World, hold: Callable[[Sequence[leases.Lease]], bool]
 ) -> None:
@@ -298,7 +306,7 @@ def test_a_halt_that_comes_during_the_turn_is_carried_out(world: World) -> None:
             world.request(jobs[0], Intent.CANCEL)
 
     failpoints.arm(halt)
-    together.hold_all(found)
+    hold_as_notified(found)
     failpoints.arm(None)
     world.settle()
 
@@ -336,7 +344,7 @@ def test_launches_are_noted_in_one_transaction(world: World) -> None:
         one_pass()
         found = claimed(jobs)
         with CaptureQueriesContext(connection) as seen:
-            together.hold_all(found)
+            hold_as_notified(found)
         assert not Attempt.objects.filter(held=True, launched_at=None)
         return seen
 
@@ -355,7 +363,7 @@ def test_a_worker_that_dies_before_launches_are_noted_launches_the_same_gangs_ag
 
     failpoints.arm(die)
     with pytest.raises(KeyboardInterrupt):
-        together.hold_all(found)
+        hold_as_notified(found)
     failpoints.arm(None)
     assert Attempt.objects.filter(held=True, launched_at=None).count() == COUNT
     world.elapse(60)
@@ -378,7 +386,7 @@ def test_a_job_that_was_taken_over_after_its_launch_costs_the_others_nothing(wor
             taken_over(jobs[0])
 
     failpoints.arm(take_over)
-    together.hold_all(found)
+    hold_as_notified(found)
     failpoints.arm(None)
 
     noted = Attempt.objects.exclude(launched_at=None).values_list("job", flat=True)
@@ -408,7 +416,7 @@ def test_jobs_of_many_tenants_return_their_slots_in_one_transaction(world: World
         jobs = of_tenants(world, count)
         found = claimed(jobs)
         with CaptureQueriesContext(connection) as seen:
-            together.hold_all(found)
+            hold_as_notified(found)
         assert {state(job) for job in jobs} == {State.COMPLETED}
         assert all(used(job.tenant) == job.tenant.jobs_used == 0 for job in map(job_of, jobs))
         return seen
@@ -422,23 +430,8 @@ def test_a_locked_tenant_keeps_no_others_jobs_from_completing() -> None:
     with two_nodes() as world:
         jobs = of_tenants(world, 2)
         found = claimed(jobs)
-        locked, done = threading.Event(), threading.Event()
-
-        def lock() -> None:
-            with transaction.atomic():
-                list(jobs[0].tenant.quotas.select_for_update())
-                locked.set()
-                done.wait(60)
-            connection.close()
-
-        thread = threading.Thread(target=lock)
-        thread.start()
-        try:
-            assert locked.wait(60)
+        with locked(QUOTAS, jobs[0].tenant.pk):
             _, left = together.bring_on(found)
-        finally:
-            done.set()
-            thread.join()
 
         assert {lease.job_id for lease in left} == {job.pk for job in jobs}
         for lease in left:
@@ -471,7 +464,7 @@ def test_a_busy_cluster_is_said_of_every_job(world: World) -> None:
         world.report(job, phase=Phase.PROCESSING)
     world.cluster.fail_next("observe", ClusterBusy("It has much to do."), times=1 + COUNT)
 
-    together.hold_all(claimed(jobs))
+    hold_as_notified(claimed(jobs))
 
     assert {job_of(job).reason_code for job in jobs} == {"cluster_busy"}
     assert not Job.objects.exclude(lease_token=None)
@@ -487,7 +480,7 @@ def test_on_a_slow_cluster_the_others_are_due_for_any_worker(
     for job in jobs:
         world.request(job, Intent.CANCEL)
     Job.objects.update(fail_streak=3)
-    together.hold_all(claimed(jobs))
+    hold_as_notified(claimed(jobs))
 
     assert [state(job) for job in jobs] == [State.STOPPING, *[State.PROCESSING] * (COUNT - 1)]
     assert {lease.job_id for lease in leases.claim_due("w2", 9)} >= {job.pk for job in jobs[1:]}
@@ -562,7 +555,7 @@ def test_a_job_that_is_done_is_released_before_the_cluster_is_called_for_others(
             held.append(job_of(done).lease_token is not None)
 
     failpoints.arm(look)
-    together.hold_all(claimed([done, *others]))
+    hold_as_notified(claimed([done, *others]))
 
     assert held == [False] * COUNT
 
@@ -575,23 +568,8 @@ def test_a_locked_row_is_not_waited_for_by_the_others() -> None:
         for job in jobs:
             world.report(job, phase=Phase.PROCESSING)
         found = claimed(jobs)
-        locked, done = threading.Event(), threading.Event()
-
-        def lock() -> None:
-            with transaction.atomic():
-                Job.objects.select_for_update().get(pk=jobs[0].pk)
-                locked.set()
-                done.wait(60)
-            connection.close()
-
-        thread = threading.Thread(target=lock)
-        thread.start()
-        try:
-            assert locked.wait(60)
+        with locked(JOB, jobs[0].pk):
             wants_cycle, left = together.bring_on(found)
-        finally:
-            done.set()
-            thread.join()
 
         assert jobs[0].pk in {lease.job_id for lease in left}
         assert state(jobs[0]) == State.DEPLOYING

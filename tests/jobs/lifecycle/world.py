@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
-from jobs.lifecycle import cycle, cycle_lease, leases, reconcile, together
+from jobs.lifecycle import cycle, cycle_lease, leases, together
 from jobs.lifecycle.facts import NODE_SILENT
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
@@ -78,10 +78,7 @@ class World:
         """One look of a worker at everything due, and at the queue. How many jobs it looked at."""
         count, wants = reconcile_due(worker)
         started = cycle.run(request=wants)
-        if len(started) == 1:
-            reconcile.reconcile(started[0], owner=worker)
-        else:
-            hold_all(leases.claim_all(started, worker))
+        hold_all(leases.claim_all(started, worker))
         return count
 
     def settle(self, worker: str = "w1") -> None:
