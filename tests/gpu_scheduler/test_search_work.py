@@ -47,6 +47,13 @@ def _young(run: Running) -> Running:
     return replace(run, started_at=NOON - YOUNG)
 
 
+def _hopeless() -> Snapshot:
+    """An urgent job for a whole node, each of which has a young run, and no cohort."""
+    urgent = gang("j1", 1, EACH, tenant=LENDERS[0], priority=Priority.URGENT)
+    made = flooded([urgent], young=True)
+    return replace(made, quotas=tuple(replace(quota, cohort="") for quota in made.quotas))
+
+
 def of_each_lender(slots: int = EACH, lenders: Iterable[str] = LENDERS) -> list[Gang]:
     return [gang(f"j{number}", 1, slots, tenant=tenant) for number, tenant in enumerate(lenders)]
 
@@ -143,14 +150,20 @@ def test_what_is_tried_for_one_tenant_is_charged_to_the_whole_and_not_ended_by_i
     assert (second.is_over, whole.is_over) == (False, True)
 
 
+def test_each_run_that_is_tried_is_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "FEW", 10**6)
+    tried, spent = Calls(RoomMade.without), list[int]()
+    monkeypatch.setattr(RoomMade, "without", lambda *args: tried(*args))
+    monkeypatch.setattr(Effort, "spend", lambda _, learners: spent.append(learners))
+    assert plan(_hopeless()).stops == ()
+    assert sum(spent) >= tried.count > EACH * NODES / 2
+
+
 def test_what_all_runs_together_could_not_help_is_not_tried_run_by_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = Calls(RoomMade.without)
     monkeypatch.setattr(preemption, "FEW", 4)
     monkeypatch.setattr(RoomMade, "without", lambda *args: tried(*args))
-    urgent = gang("j1", 1, EACH, tenant=LENDERS[0], priority=Priority.URGENT)
-    alone = flooded([urgent], young=True)
-    alone = replace(alone, quotas=tuple(replace(quota, cohort="") for quota in alone.quotas))
-    assert plan(alone).stops == ()
+    assert plan(_hopeless()).stops == ()
     assert tried.count == 4

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_django import Settings
 from gpu_scheduler.model import Placement, Start
 from jobs import failpoints, invariants
 from jobs.lifecycle import cycle, cycle_lease, leases, plan_effects
+from jobs.lifecycle.cycle import STARTING_S
 from jobs.lifecycle.ticker import Ticker
 from jobs.models import Job, PeriodicTask, SchedulingLease, Worker
 from jobs.selectors.installation import last_pass
@@ -171,13 +173,18 @@ def test_a_tenant_whose_quota_is_locked_delays_no_other_tenant(committed_world: 
 def test_the_wait_for_a_locked_tenant_is_not_the_time_of_others(
     committed_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its starts come first, and take the whole time that a pass has for starts."""
+    """Its starts come first; when they are over, so is the time that a pass has for starts."""
     monkeypatch.setattr(cycle, "SHARED", 2)
-    for _ in range(2):
-        committed_world.submit()
-    others = factories.job(of=factories.tenant(quotas={"cpu": 4}))
-    with locked(QUOTAS, committed_world.tenant.pk):
-        assert cycle.run() == [others.pk]
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=iter([0.0, 1.8 * STARTING_S]).__next__))
+    mine = [start_of(committed_world.submit()) for _ in range(2)]
+    others = start_of(factories.job(of=factories.tenant(quotas={"cpu": 4})))
+    seen = snapshot(nodes=committed_world.cluster.nodes(), now=database_now(), broken={})
+    with (
+        locked(QUOTAS, committed_world.tenant.pk),
+        cycle_lease.held() as token,
+    ):
+        assert token is not None
+        assert cycle._admit_all(seen, [*mine, others], "memory", token, None, 0.0) == ((others,), [])
 
 
 def test_a_job_whose_row_cannot_be_read_is_quarantined_and_the_others_start(world: World) -> None:
