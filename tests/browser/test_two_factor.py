@@ -66,7 +66,7 @@ def test_a_person_sets_up_an_app_signs_in_with_its_codes_and_has_it_reset(
     expect(other.get_by_role("dialog", name="Your session has ended")).to_be_visible()
     again.goto(f"{platform.url}/me")
     sign_in(again, name)
-    expect(again.get_by_text("A platform admin removed your two-factor authentication")).to_be_visible()
+    expect(again.get_by_text("A platform admin removed your two-factor authentication on ")).to_be_visible()
     the_dialog_leads_to_the_setup_where_one_is_required(other)
 
 

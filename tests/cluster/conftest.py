@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from gpu_scheduler.clusters.kubernetes import client
 from tests.cluster.api_proxy import ApiProxy
 from tests.cluster.folders import new_folder
 from tests.cluster.pods import platform_on_pods
@@ -44,6 +45,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 binaries.build_suite()
         except binaries.BuildFailed as error:
             pytest.exit(str(error), returncode=1)
+
+
+@pytest.fixture
+def slow_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other suites a TLS handshake may take longer than the driver waits; then it says that the API is busy."""
+    monkeypatch.setattr(client, "CONNECT_S", 60.0)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.gpu_scheduler.clusters.node_daemon import wait_for
 from tools.kube import fake
 from tools.kube.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("slow_handshakes")]
 NAME = "job-x-1"
 KINDS = ("/api/v1/pods", "/api/v1/services", "/api/v1/secrets", "/apis/networking.k8s.io/v1/networkpolicies")
 CHANGES = {"launch": 5, "stop": 2, "remove": 9}

@@ -34,7 +34,11 @@ from tools.kube import fake
 from tools.kube.cluster import Cluster
 from tools.kube.images import AGENT, RUNTIME
 
-pytestmark = [pytest.mark.cluster, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("slow_handshakes"),
+    pytest.mark.django_db(transaction=True),
+]
 NODES = ("node-a", "node-b")
 POINTS = (
     "launch.before_cluster", "launch.after_cluster", "launch.before_commit", "launch.after_noted",

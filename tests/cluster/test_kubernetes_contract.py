@@ -16,7 +16,7 @@ from tools.kube import fake
 from tools.kube.client import Api
 from tools.kube.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("slow_handshakes")]
 
 
 @pytest.fixture(scope="module")
