@@ -66,8 +66,8 @@ class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
     used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED and the platform ran. lost:
-    held after the newest checkpoint by attempts that failed or were lost (LOSSES); part of used. A cancel or a halt
-    loses nothing.
+    held after the newest checkpoint by attempts that failed, or were stopped by the scheduler or the platform (LOSSES);
+    part of used. What an owner halts or cancels is not in it.
     """
 
     key: str

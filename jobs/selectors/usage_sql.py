@@ -11,13 +11,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models.job import LIFE_SQL
 from jobs.selectors.platform_stops import waited_s_sql
-from jobs.states import State, StopReason
+from jobs.states import AFTER_STOPPING, State
 
-LOSSES = (
-    State.FAILED, StopReason.LEARNER_FAILED, StopReason.LEARNER_LOST, StopReason.NODE_LOST, StopReason.DEPLOY_FAILED,
-    StopReason.DEPLOY_TIMEOUT, StopReason.IMAGE_ERROR, StopReason.DATA_ERROR, StopReason.SECRET_MISSING,
-)  # fmt: skip
-"""Outcomes of attempts whose work after the newest checkpoint is repeated or lost."""
+LOSSES = (State.FAILED, *(reason for reason, then in AFTER_STOPPING.items() if then is State.QUEUED))
+"""Outcomes of attempts whose work after the newest checkpoint is lost, or repeated by the next one: failures, and stops
+by the scheduler or the platform, as far as the program did not save when it was asked to. What an owner halts or
+cancels is theirs to lose."""
 
 SETTLE = timedelta(minutes=10)
 """How long ago an attempt or a wait must have ended to be rolled up: a checkpoint whose commit began before the end of

@@ -72,7 +72,7 @@ TURNS = st.builds(
     waits=st.integers(0, 900),
     runs=st.integers(0, 3000),
     saved=st.none() | st.integers(0, 3000),
-    outcome=st.sampled_from(["FAILED", "node_lost", "HALTED", "COMPLETED"]),
+    outcome=st.sampled_from(["FAILED", "node_lost", "preempted", "HALTED", "COMPLETED"]),
     starts=st.booleans(),
 )
 LIVES = st.builds(
@@ -228,6 +228,26 @@ def over_midnight(tenant: Tenant) -> Job:
     job = live(Life(ago, [turn], slots=2, gpus=False, owner=0), tenant, owner, now, expected)
     Job.objects.filter(pk=job.pk).update(state=State.CANCELED)
     return job
+
+
+@pytest.mark.parametrize(
+    ("outcome", "lost_s"),
+    [
+        ("preempted", 1800), ("reclaimed", 1800), ("moved", 1800), ("rescaled", 1800), ("budget_exhausted", 1800),
+        ("platform_stopped", 1800), ("learner_lost", 1800), ("FAILED", 1800),
+        ("HALTED", 0), ("CANCELED", 0), ("COMPLETED", 0),
+    ],
+)  # fmt: skip
+def test_work_since_the_last_checkpoint_is_lost_by_every_end_that_is_not_its_owners_will(
+    outcome: str, lost_s: float
+) -> None:
+    """Two slots for an hour; saved when three quarters of it were over."""
+    tenant, now = factories.tenant(), timezone.now()
+    owner = factories.member(tenant, "alice")
+    turn = Turn(waits=0, runs=60, saved=45, outcome=outcome, starts=True)
+    live(Life(120, [turn], slots=2, gpus=True, owner=0), tenant, owner, now, Expected())
+    rows = answer(tenant, now - timedelta(hours=3), now, By.GPU_TYPE)
+    assert rows["a100", "a100"][2] == pytest.approx(lost_s)
 
 
 def test_an_attempt_over_midnight_belongs_to_two_days() -> None:
