@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 
 from jobs.retries import retry_on_serialization_failure
-from jobs.selectors.usage_sql import FIRST_WAIT, LOSSES, PIECES, SETTLE
+from jobs.selectors.usage_sql import FIRST_WAIT, PIECES, SETTLE
 
 PARTS = 5_000
 """At most, in one transaction."""
@@ -79,6 +79,6 @@ def roll_up_job(job_id: str) -> None:
 @retry_on_serialization_failure
 def _roll_up(which: str, **values: Any) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(ROLL_UP.format(which=which), values | {"losses": [str(each) for each in LOSSES]})
+        cursor.execute(ROLL_UP.format(which=which), values)
         (count,) = cursor.fetchone()
     return int(count)

@@ -20,7 +20,7 @@ from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import quota_uses
-from jobs.selectors.usage_sql import FIRST_WAIT, LOSSES, USAGE, Span, direct, first_waits_sql
+from jobs.selectors.usage_sql import FIRST_WAIT, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Tenant, User
 from tenants.services.quotas import TERMS
@@ -66,8 +66,8 @@ class Usage:
     """Slot-seconds. key: a username, a day (ISO) or the slot type itself.
 
     used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED and the platform ran. lost:
-    held after the newest checkpoint by attempts that failed, or were stopped by the scheduler or the platform (LOSSES);
-    part of used. What an owner halts or cancels is not in it.
+    held after the newest checkpoint by attempts that failed, or that the scheduler or the platform stopped, if they did
+    not save when they were asked to (usage_sql.LOSSES); part of used. What an owner halts or cancels is not in it.
     """
 
     key: str
@@ -272,8 +272,7 @@ def _usage(
         order=", ".join(str(n) for n in range(1, len(shown) + 2)),
         **direct(len(span.edges)),
     )
-    losses = [str(outcome) for outcome in LOSSES]
-    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "losses": losses}
+    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end}
     with connection.cursor() as cursor:
         cursor.execute(statement, values | span.values | more)
         return cursor.fetchall()

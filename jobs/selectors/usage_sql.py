@@ -4,19 +4,25 @@ for what is rolled up (jobs.usage_days), so that the two agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models.job import LIFE_SQL
 from jobs.selectors.platform_stops import waited_s_sql
-from jobs.states import AFTER_STOPPING, State
+from jobs.states import AFTER_STOPPING, BY_ORDER, State, StopReason
 
-LOSSES = (State.FAILED, *(reason for reason, then in AFTER_STOPPING.items() if then is State.QUEUED))
+ASKED = BY_ORDER | {StopReason.PLATFORM_STOPPED}
+"""Outcomes of attempts whose program was asked to save: with a save that was offered after that, nothing is lost."""
+LOSSES = {State.FAILED, *(reason for reason, then in AFTER_STOPPING.items() if then is State.QUEUED)}
 """Outcomes of attempts whose work after the newest checkpoint is lost, or repeated by the next one: failures, and stops
-by the scheduler or the platform, as far as the program did not save when it was asked to. What an owner halts or
-cancels is theirs to lose."""
+by the scheduler or the platform. What an owner halts or cancels is theirs to lose."""
+
+
+def _listed(outcomes: Iterable[str]) -> str:
+    return ", ".join(f"'{outcome}'" for outcome in sorted(outcomes))
+
 
 SETTLE = timedelta(minutes=10)
 """How long ago an attempt or a wait must have ended to be rolled up: a checkpoint whose commit began before the end of
@@ -26,7 +32,14 @@ PIECES = f"""
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          {COUNTS_UNTIL} AS b, attempt.lo, attempt.hi,
-         CASE WHEN attempt.closed_at IS NULL OR attempt.outcome <> ALL (%(losses)s) THEN NULL
+         CASE WHEN attempt.closed_at IS NULL OR attempt.outcome NOT IN ({_listed(LOSSES)}) THEN NULL
+              WHEN attempt.outcome IN ({_listed(ASKED)}) AND EXISTS (
+                SELECT FROM jobs_checkpoint AS saved
+                WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
+                  AND saved.committed_at IS NOT NULL AND saved.created_at >= (
+                    SELECT max(at) FROM jobs_jobevent AS stop
+                    WHERE stop.job_id = attempt.job_id AND stop.attempt = attempt.n AND stop.to_state = 'STOPPING'))
+              THEN NULL
               ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
                              WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
                                AND saved.committed_at <= attempt.closed_at), attempt.opened_at)

@@ -223,14 +223,34 @@ def test_work_that_a_checkpoint_kept_is_not_lost(alice: Api, people: People) -> 
     assert (row["used"], row["lost"]) == (4 * 3600, 3600)
 
 
+@pytest.mark.parametrize(("offered_after_s", "lost"), [(1, 0), (-1, 1200)])
+def test_what_a_program_saved_when_it_was_asked_to_is_not_lost(
+    alice: Api, people: People, offered_after_s: int, lost: int
+) -> None:
+    """Ten minutes before its end it was told to stop for another job. A save that was under way by then is older."""
+    job = ran(people, people.alice, start_h=10, hours=2, outcome="preempted")
+    attempt = Attempt.objects.get(job=job)
+    assert attempt.closed_at is not None
+    asked = attempt.closed_at - timedelta(minutes=10)
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=3, code="MOVED", from_state="PROCESSING", to_state="STOPPING", at=asked,
+        attempt=attempt.n,
+    )  # fmt: skip
+    offered = asked + timedelta(seconds=offered_after_s)
+    factories.checkpoint(job, created_at=offered, committed_at=asked)
+    row = alice.get("/tenants/vision-lab/usage").json()["items"][0]
+    assert (row["used"], row["lost"]) == (4 * 3600, lost)
+
+
 @pytest.mark.parametrize(
     ("outcome", "lost"),
     [
-        ("CANCELED", False), ("HALTED", False), ("COMPLETED", False), ("preempted", False), ("halt_requested", False),
+        ("CANCELED", False), ("HALTED", False), ("COMPLETED", False), ("halt_requested", False),
         ("FAILED", True), ("learner_failed", True), ("learner_lost", True), ("node_lost", True),
+        ("preempted", True), ("platform_stopped", True),
     ],
 )  # fmt: skip
-def test_only_what_failed_or_was_lost_counts_as_lost(
+def test_what_its_owner_ends_is_not_lost_and_everything_else_is(
     alice: Api, people: People, outcome: str, lost: bool
 ) -> None:
     """A job that its owner canceled is no failure, however long it had run."""
