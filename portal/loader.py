@@ -60,10 +60,11 @@ class Request:
 
 def main() -> None:
     """Serve the supervisor; in a process that was forked, run its command."""
+    path = sys.path[1:]  # Celery adds to it
     command = serve(socket.socket(fileno=sys.stdin.fileno()))
     if command:
         gc.enable()
-        run(command)
+        run(command, path)
 
 
 def serve(supervisor: socket.socket) -> list[str] | None:
@@ -91,10 +92,15 @@ def serve(supervisor: socket.socket) -> list[str] | None:
     return None
 
 
-def run(command: Sequence[str]) -> None:
-    """Do what the interpreter does with this command: `PYTHON -m MODULE …` or `PYTHON FILE …`."""
+def run(command: Sequence[str], path: Sequence[str]) -> None:
+    """Do what the interpreter does with this command: `PYTHON -m MODULE …` or `PYTHON FILE …`.
+
+    path: where modules are looked for, after the folder of the program.
+    """
     _, *arguments = command
-    if arguments[0] == "-m":
+    is_module = arguments[0] == "-m"
+    sys.path[:] = [str(Path.cwd() if is_module else Path(arguments[0]).resolve().parent), *path]
+    if is_module:
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
