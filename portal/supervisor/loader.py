@@ -20,7 +20,7 @@ from portal.supervisor.report import Report
 from portal.supervisor.running import Adopted
 
 COMMAND = (sys.executable, "-m", "portal.loader")
-ANSWER_S = 20.0
+ANSWER_S = 30.0
 """So long a process is waited for, the loading of its code included."""
 END_S = 1.0
 SHOWN_CHARS = 1024
@@ -57,7 +57,7 @@ class Loader:
                     start_new_session=True,
                 )
         except OSError as error:
-            await self._give_up(str(error))
+            await self._give_up(f"could not be started: {error}")
 
     async def fork(
         self,
@@ -80,7 +80,7 @@ class Loader:
             except TimeoutError:
                 why = f"did not answer within {ANSWER_S:g} s"
             except (OSError, ValueError) as error:
-                why = str(error)
+                why = f"failed: {error}"
             await self._give_up(why)
             return None
 
@@ -121,7 +121,7 @@ async def _ask(loader: socket.socket, request: bytes, output: int, errors: int) 
             socket.send_fds(loader, [request], [output, errors, its.fileno()])
         pid = await asyncio.get_running_loop().sock_recv(ours, 64)
         if not pid:
-            raise OSError("ended")
+            raise OSError("it ended, or could not fork")
         process = Adopted(int(pid))
         ours.send(b".")
         return process
