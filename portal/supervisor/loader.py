@@ -112,7 +112,7 @@ def _reap_group(group: int) -> None:
 
 
 async def _ask(loader: socket.socket, request: bytes, output: int, errors: int) -> Adopted:
-    """A new process is awaited on a connection of its own and ends where that is closed before it is told to begin:
+    """A new process is awaited on a connection of its own and ends where that is closed before an answer:
     what we gave up never runs beside what is started instead. Raises OSError, ValueError."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
