@@ -11,6 +11,7 @@ Run: .venv/bin/python -m bench.start
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 import time
@@ -68,7 +69,11 @@ def seconds_to_ready(platform: Platform) -> float:
 
 def cpu_seconds(platform: Platform) -> float:
     """Processor time of all processes of the platform so far, those that have ended included."""
-    return sum(sum(process.cpu_times()[:4]) for process in processes(platform))
+    while True:
+        with contextlib.suppress(
+            psutil.NoSuchProcess
+        ):  # one has just ended: its parent knows its time by now
+            return sum(sum(process.cpu_times()[:4]) for process in processes(platform))
 
 
 def processes(platform: Platform) -> list[psutil.Process]:

@@ -118,6 +118,7 @@ def _web(port: int, env: dict[str, str]) -> Service:
         command=[sys.executable, "-m", "portal.web", "--port", str(port)],
         ready=readiness.page_answers(port, "/healthz"),
         env=env,
+        loaded=True,
     )
 
 
@@ -153,4 +154,5 @@ def _worker(number: int, env: dict[str, str]) -> Service:
         command=[sys.executable, "-m", "celery", "-A", "portal.celery", "--skip-checks", "worker", *options],
         ready=readiness.always,
         env=env,
+        loaded=True,
     )

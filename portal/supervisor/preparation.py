@@ -5,13 +5,16 @@ import contextlib
 import json
 import os
 import sys
+from signal import SIGINT, SIGTERM
 from typing import Any
 
 from portal.settings.env import BASE_DIR
-from portal.supervisor.children import dies_with_parent
 from portal.supervisor.errors import CannotStart
+from portal.supervisor.loader import Loader
 from portal.supervisor.plan import StartPlan
 from portal.supervisor.report import Report
+from portal.supervisor.running import Running
+from portal.supervisor.starting import start
 
 
 class Preparation:
@@ -20,19 +23,22 @@ class Preparation:
     def __init__(self, plan: StartPlan, report: Report) -> None:
         self._plan = plan
         self._report = report
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Running | None = None
+        self._lines = asyncio.StreamReader()
         self._log = plan.layout.logs / "prepare.log"
 
-    async def start(self) -> None:
-        with self._log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *dies_with_parent([sys.executable, str(BASE_DIR / "manage.py"), *self._plan.prepare]),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                cwd=BASE_DIR,
+    async def start(self, loader: Loader | None = None) -> None:
+        read, written = os.pipe()
+        protocol = asyncio.StreamReaderProtocol(self._lines)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read, "rb"))
+        with os.fdopen(written, "wb") as output, self._log.open("wb") as log:
+            self._process = await start(
+                [sys.executable, str(BASE_DIR / "manage.py"), *self._plan.prepare],
                 env={**os.environ, **self._plan.env},
-                start_new_session=True,
+                output=output.fileno(),
+                errors=log.fileno(),
+                on_parent_death=SIGINT,
+                loader=loader,
             )
 
     async def until_migrated(self) -> None:
@@ -62,13 +68,12 @@ class Preparation:
         process = self._process
         if process and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+                process.send_signal(SIGTERM)
             await process.wait()
 
     async def _next(self) -> dict[str, Any]:
         assert self._process is not None
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        line = await self._lines.readline()
         try:
             return dict(json.loads(line))
         except ValueError:

@@ -8,12 +8,15 @@ import signal
 import time
 from pathlib import Path
 
-from portal.settings.env import BASE_DIR, without_settings
-from portal.supervisor.children import dies_with_parent, kill_tree
+from portal.settings.env import without_settings
+from portal.supervisor.children import kill_tree
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.leftovers import Register
+from portal.supervisor.loader import Loader
 from portal.supervisor.report import Report
+from portal.supervisor.running import Running
 from portal.supervisor.service import Service, backoff_s
+from portal.supervisor.starting import start
 
 STEADY_S = 30  # a run of this length resets the count of earlier failures
 FIRST_START_TRIES = 3
@@ -30,7 +33,7 @@ class Supervised:
         self._log_path = logs / f"{service.name}.log"
         self._register = register
         self._report = report
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Running | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._wanted = True
 
@@ -42,14 +45,15 @@ class Supervised:
     def stopping(self) -> bool:
         return not self._wanted
 
-    async def start(self, prepared: asyncio.Event | None = None) -> None:
+    async def start(self, prepared: asyncio.Event | None = None, loader: Loader | None = None) -> None:
         """Start and wait until ready. Raises CannotStart with the end of its log when it dies or hangs.
 
         Until prepared is set, when there is one, it may only load its code: its time to get ready begins then.
+        loader: for the first attempt only; every later start runs the code that is on disk by then.
         """
         deadline: float | None = None
         for attempt in range(1, FIRST_START_TRIES + 1):
-            process = await self._spawn()
+            process = await self._spawn(loader if attempt == 1 else None)
             if prepared:
                 await prepared.wait()
             deadline = deadline or time.monotonic() + self.service.start_s
@@ -88,7 +92,7 @@ class Supervised:
             kill_tree(process.pid)
             await process.wait()
 
-    async def _keep(self, process: asyncio.subprocess.Process) -> None:
+    async def _keep(self, process: Running) -> None:
         """Restart whenever it dies. Ends only by cancellation."""
         failures = 0
         while True:
@@ -104,27 +108,22 @@ class Supervised:
             if await self._becomes_ready(process, time.monotonic() + self.service.start_s):
                 self._report.say(f"{self.service.title} is running again")
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        command = dies_with_parent(self.service.command, self.service.on_parent_death)
+    async def _spawn(self, loader: Loader | None = None) -> Running:
         self.rotate_log()
+        settings = os.environ if self.service.reads_settings else without_settings(os.environ)
         with self._log_path.open("ab") as log:
-            # A session of its own: Ctrl-C at the terminal reaches us alone, and we end the services in order.
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=BASE_DIR,
-                env={
-                    **(os.environ if self.service.reads_settings else without_settings(os.environ)),
-                    **self.service.env,
-                },
-                start_new_session=True,
+            self._process = await start(
+                self.service.command,
+                env={**settings, **self.service.env},
+                output=log.fileno(),
+                errors=log.fileno(),
+                on_parent_death=self.service.on_parent_death,
+                loader=loader,
             )
         self._register.note(self.service.name, self._process.pid, self.service.stop_signal)
         return self._process
 
-    async def _becomes_ready(self, process: asyncio.subprocess.Process, deadline: float) -> bool:
+    async def _becomes_ready(self, process: Running, deadline: float) -> bool:
         while process.returncode is None and time.monotonic() < deadline:
             if await self.service.ready():
                 return True
@@ -152,7 +151,7 @@ class Supervised:
                 os.truncate(self._log_path, 0)
 
 
-async def _gone(process: asyncio.subprocess.Process, within_s: float) -> bool:
+async def _gone(process: Running, within_s: float) -> bool:
     """Whether it ends in this time."""
     try:
         await asyncio.wait_for(asyncio.shield(process.wait()), max(0.0, within_s))

@@ -13,6 +13,7 @@ class Service:
     start_s: seconds it may take to get ready before the first start counts as failed.
     stop_signal, stop_s: how it is asked to end, and the seconds after which it is killed.
     on_parent_death: the signal it receives when the supervisor dies by kill -9.
+    loaded: it may be a fork of the loader, which has the platform's settings and code (portal.loader).
     reads_settings: it gets the platform's settings, with secrets among them, in its environment.
     """
 
@@ -27,6 +28,7 @@ class Service:
     on_parent_death: Signals = Signals.SIGTERM
     stopping_note: str = ""
     reads_settings: bool = True
+    loaded: bool = False
 
 
 def backoff_s(failures: int) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from portal.supervisor import postgres
 from portal.supervisor.example_data import fetch_example_data
 from portal.supervisor.folders import make_folders, make_keys
 from portal.supervisor.leftovers import URL, Register, end_leftovers, remove_stale_locks
+from portal.supervisor.loader import Loader
 from portal.supervisor.plan import StartPlan
 from portal.supervisor.preparation import Preparation
 from portal.supervisor.process import Supervised
@@ -63,28 +65,31 @@ class Supervisor:
         end_leftovers(plan.layout.run, self._report)
         (plan.layout.run / URL).write_text(plan.url)
         plan.layout.prepared.unlink(missing_ok=True)
+        loader = Loader(env={**os.environ, **plan.env}, logs=plan.layout.logs, report=self._report)
         preparation = Preparation(plan, self._report)
         try:
-            await self._start_servers(preparation)
+            await loader.start()
+            # While the servers start, the preparation loads its code and waits for the database.
+            await together(preparation.start(loader), self._start_servers())
             # At once, because loading their code is most of it; they end one stage after the other.
             needed = (plan.web, plan.nodes, plan.workers[:1])
             await together(
-                self._prepare(preparation), *(self._stage(stage, self._prepared) for stage in needed)
+                self._prepare(preparation), *(self._stage(stage, loader, self._prepared) for stage in needed)
             )
             await self._until_ready()
             made = await preparation.until_done()
             self._report.plain(welcome(plan.url, made))
+            # One worker can do all the work, so the start does not wait for the others.
+            await self._stage(plan.workers[1:], loader)
         finally:
             await preparation.end()
-        # One worker can do all the work, so the start does not wait for the others to load.
-        await self._stage(plan.workers[1:])
+            await loader.end()
         if made and plan.nodes:
             await fetch_example_data(plan, self._report)
 
-    async def _start_servers(self, preparation: Preparation) -> None:
-        """The embedded servers; meanwhile the preparation loads its code and waits for the database."""
+    async def _start_servers(self) -> None:
+        """The embedded servers."""
         servers = self._plan.servers
-        await preparation.start()
         if any(service.name == "postgres" for service in servers):
             if not (self._plan.layout.postgres_data / "PG_VERSION").exists():
                 self._report.say("Creating the database's files")
@@ -99,17 +104,21 @@ class Supervisor:
         self._plan.layout.prepared.touch()
         self._prepared.set()
 
-    async def _stage(self, services: Sequence[Service], prepared: asyncio.Event | None = None) -> None:
+    async def _stage(
+        self, services: Sequence[Service], loader: Loader | None = None, prepared: asyncio.Event | None = None
+    ) -> None:
         """Start these together and wait for all."""
         stage = [
             Supervised(service, logs=self._plan.layout.logs, register=self._register, report=self._report)
             for service in services
         ]
         self._running.append(stage)
-        await together(*(self._start_one(supervised, prepared) for supervised in stage))
+        await together(*(self._start_one(supervised, loader, prepared) for supervised in stage))
 
-    async def _start_one(self, supervised: Supervised, prepared: asyncio.Event | None) -> None:
-        await supervised.start(prepared)
+    async def _start_one(
+        self, supervised: Supervised, loader: Loader | None, prepared: asyncio.Event | None
+    ) -> None:
+        await supervised.start(prepared, loader if supervised.service.loaded else None)
         if not supervised.service.name.startswith("worker"):
             self._report.say(f"{supervised.service.title} is ready")
 

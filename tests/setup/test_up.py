@@ -68,6 +68,34 @@ def test_every_part_runs_and_is_named(platform: Platform) -> None:
     assert (platform.data / "run" / "url").read_text() == platform.url
 
 
+def test_web_server_and_workers_share_the_code_that_one_process_has_loaded(platform: Platform) -> None:
+    """It is gone then; without it nothing would be in the memory of more than one."""
+    assert platform.process is not None
+    up = psutil.Process(platform.process.pid)
+    wait_for(lambda: not loaders(up), within_s=60, what="the end of the loader")
+    pids = platform.pids()
+    for name in ("web", "worker-1", "worker-2"):
+        assert psutil.Process(pids[name]).ppid() == up.pid
+        assert shared_mib(pids[name]) > 20, name
+    assert shared_mib(pids["nodes"]) < 5
+    assert "loads its code itself" not in platform.log.read_text()
+
+
+def loaders(up: psutil.Process) -> list[psutil.Process]:
+    """Children of `up` that load code for others; one that ends meanwhile is none."""
+    found = []
+    for child in up.children():
+        with suppress(psutil.NoSuchProcess):
+            found += [child] if "portal.loader" in child.cmdline() else []
+    return found
+
+
+def shared_mib(pid: int) -> float:
+    """Memory of a process that it wrote, or that was written before a fork, and another one has, too."""
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(row.split()[1]) for row in rows if row.startswith("Shared_Dirty:")) / 1024
+
+
 def test_the_first_start_fetches_what_the_templates_need(platform: Platform) -> None:
     wait_for(lambda: "MNIST templates" in platform.log.read_text(), within_s=120, what="the examples' data")
     assert "The MNIST templates' data is in place" in platform.log.read_text()
@@ -189,6 +217,35 @@ def test_an_impatient_person_may_stop_a_start(own: Platform) -> None:
     own.process.send_signal(signal.SIGTERM)
     assert own.process.wait(60) == 0
     assert_all_gone(found)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("begun", ["loader", "web"])
+def test_a_start_that_is_cut_off_leaves_no_process(own: Platform, begun: str, number: signal.Signals) -> None:
+    """While the code is loaded, and just after the web server was forked."""
+    own.data.mkdir(parents=True)
+    with own.log.open("wb") as log:
+        command = [sys.executable, "manage.py", "up", "--data", str(own.data), "--port", str(own.port)]
+        own.process = subprocess.Popen(command, cwd=ROOT, env=own.environment(), stdout=log, stderr=log)
+    up, children = psutil.Process(own.process.pid), own.data / "run" / "children.json"
+    has_begun = {
+        "loader": lambda: loaders(up),
+        "web": lambda: children.exists() and "web" in own.pids(),
+    }
+    wait_for(has_begun[begun], within_s=60, every_s=0.01, what=begun)
+    own.process.send_signal(number)
+    assert own.process.wait(60) == (0 if number == signal.SIGTERM else -number)
+    wait_for(lambda: not serving(own), within_s=60, what="the end of all")
+
+
+def serving(platform: Platform) -> list[psutil.Process]:
+    """Every process of the platform, whatever its parent."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            known_by = [*process.cmdline(), process.environ().get("LUTHIER_DATA", "")]
+            found += [process] if str(platform.data) in known_by else []
+    return found
 
 
 def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
