@@ -64,7 +64,7 @@ class SessionUseMiddleware(MiddlewareMixin):
 
 
 class EndedSessionMiddleware(MiddlewareMixin):
-    """With its session, what pages kept in the browser goes, such as the draft of a spec: the next user would find it."""
+    """With its session goes what pages kept in the browser, such as a draft: the next user would find it."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         name = settings.SESSION_COOKIE_NAME
