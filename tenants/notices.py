@@ -60,13 +60,15 @@ before."""
 
 
 GUESSED = """
-SELECT max(id) FROM tenants_auditentry
-WHERE action = %(action)s AND actor_id IS NULL AND target <> '' AND at > clock_timestamp() - %(watched)s
-  AND coalesce(details->>'by', '') <> ALL(%(after)s)
-GROUP BY target HAVING count(*) >= %(failures)s ORDER BY max(id) DESC LIMIT %(most)s
+SELECT max(entry.id) FROM tenants_auditentry entry
+JOIN tenants_user person ON person.username = entry.target AND person.is_active AND NOT person.is_service_account
+WHERE entry.action = %(action)s AND entry.actor_id IS NULL AND entry.at > clock_timestamp() - %(watched)s
+  AND coalesce(entry.details->>'by', '') <> ALL(%(after)s)
+  AND NOT EXISTS (SELECT FROM tenants_securitynotice WHERE user_id = person.id AND once = %(once)s)
+GROUP BY person.id HAVING count(*) >= %(failures)s LIMIT %(most)s
 """
 GUESSED_READ = 1000
-"""Names of one run; of a flood of more, the next runs find the others."""
+"""Users of one run; of a flood of more, the next runs find the others."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +188,22 @@ def watch() -> int:
 
     A task of its own: who guesses could measure what a request does for names that exist only.
     """
-    bounds: dict[str, Any] = {"watched": WATCHED, "after": list(AFTER_THE_PASSWORD), "failures": FAILURES}
+    kind = "login.failures"
+    bounds: dict[str, Any] = {
+        "action": FAILURE,
+        "watched": WATCHED,
+        "after": list(AFTER_THE_PASSWORD),
+        "failures": FAILURES,
+        "once": _today(kind),
+        "most": GUESSED_READ,
+    }
     with connection.cursor() as cursor:
-        cursor.execute(GUESSED, bounds | {"action": FAILURE, "most": GUESSED_READ})
+        cursor.execute(GUESSED, bounds)
         newest = [row[0] for row in cursor.fetchall()]
-    noted = 0
     for entry in AuditEntry.objects.filter(pk__in=newest):
-        user = _user_of(entry)
-        if user and not _is_noted(user, _once("login.failures", entry)):
-            _write(user, "login.failures", entry)
-            noted += 1
-    return noted
+        if user := _user_of(entry):
+            _write(user, kind, entry)
+    return len(newest)
 
 
 def _user_of(entry: AuditEntry) -> User | None:
@@ -312,8 +319,12 @@ def _count(rows: Any, most: int) -> int:
 def _once(kind: str, entry: AuditEntry) -> str:
     """What this kind is noted once for: the day, of sign-ins the network, too; else ""."""
     if kind == AFTER_FAILURES:
-        return f"{kind}:{timezone.now():%Y-%m-%d}:{_network(entry.address)}"
-    return f"{kind}:{timezone.now():%Y-%m-%d}" if kind in ONCE_A_DAY else ""
+        return f"{_today(kind)}:{_network(entry.address)}"
+    return _today(kind) if kind in ONCE_A_DAY else ""
+
+
+def _today(kind: str) -> str:
+    return f"{kind}:{timezone.now():%Y-%m-%d}"
 
 
 def _is_noted(user: User, once: str) -> bool:

@@ -146,6 +146,15 @@ def test_failed_sign_ins_are_noted_once_a_day_however_many(alice: User) -> None:
     assert SecurityNotice.objects.count() == 1
 
 
+def test_a_flood_over_many_names_hides_none(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "GUESSED_READ", 2)
+    people = [alice, *(factories.user(f"user{n}") for n in range(4))]
+    for each in people:
+        fail(each, notices.FAILURES)
+    assert [notices.watch() for _ in range(4)] == [2, 2, 1, 0]
+    assert [kinds(each) for each in people] == [["login.failures"]] * 5
+
+
 def test_failed_sign_ins_of_an_hour_ago_are_not_noted(alice: User) -> None:
     entry = AuditEntry(action="login.failure", target="alice", at=Now() - notices.WATCHED)
     AuditEntry.objects.bulk_create([copy(entry) for _ in range(notices.FAILURES)])
