@@ -74,7 +74,7 @@ class EndedSessionMiddleware(MiddlewareMixin):
 
 
 def _removes(response: HttpResponseBase, cookie: str) -> bool:
-    """What Django does where somebody signs out, and where a session has ended since."""
+    """What Django does at a sign-out, and where a session has ended since."""
     return cookie in response.cookies and not response.cookies[cookie].value
 
 

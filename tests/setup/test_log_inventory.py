@@ -64,7 +64,7 @@ def test_every_log_file_is_in_the_inventory() -> None:
     assert unknown == []
 
 
-def test_each_line_that_operators_are_told_to_look_for_is_written() -> None:
+def test_each_line_that_operators_are_to_look_for_is_written() -> None:
     rows = [line for line in inventory().splitlines() if "| log: " in line]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("| log: ")[1])}
     assert len(named) > 8

@@ -131,7 +131,7 @@ async def test_one_user_has_only_so_many_downloads_and_another_is_not_affected(
     await sync_to_async(connections.close_all)()
 
 
-async def test_all_users_together_have_only_so_many_and_the_next_is_told_to_come_back(
+async def test_all_users_together_have_only_so_many_and_the_next_gets_503(
     people: People, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(monkeypatch, in_all=1)
