@@ -148,6 +148,18 @@ def test_a_draft_says_that_it_is_one_and_can_be_thrown_away(open_as: Open) -> No
     expect(note).to_be_hidden()
 
 
+def test_a_draft_keeps_no_values_of_env(open_as: Open) -> None:
+    page = open_as("alice", NEW)
+    expect(page.get_by_label("Name", exact=True)).to_have_value("digits")
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+End")
+    page.keyboard.insert_text("\nenv:\n  API_KEY: hush-hush-42\n")
+    page.wait_for_function("localStorage.getItem('luthier.draft.vision-lab')?.includes('API_KEY')")
+    assert "hush-hush" not in str(page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})"))
+    page.goto(page.url)
+    expect(page.locator("[data-findings]")).to_contain_text("env.API_KEY", timeout=60_000)
+
+
 def test_yaml_that_cannot_be_read_locks_the_form_and_says_where(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=digits-sklearn")
     name, note = page.get_by_label("Name", exact=True), page.locator("[data-unreadable]")

@@ -1,4 +1,5 @@
-// The draft of a spec that this browser keeps, for each tenant one.
+// The draft of a spec that this browser keeps, for each tenant one: without the values of env, which may be keys.
+import { Spec } from "./spec";
 
 export interface Draft {
   text: string;
@@ -21,13 +22,29 @@ export class DraftStore {
     }
   }
 
-  write(text: string): void {
+  /** Keep it; of a text that cannot be read the last one that could stays. */
+  write(written: string): void {
+    const text = withoutValues(written);
+    if (text === null) return;
     localStorage.setItem(this.key, JSON.stringify({ text, at: Date.now() } satisfies Draft));
   }
 
   remove(): void {
     localStorage.removeItem(this.key);
   }
+}
+
+/** The spec with names in env and without their values, which the check then asks for; null if it cannot be read. */
+export function withoutValues(text: string): string | null {
+  const spec = new Spec(text);
+  if (!spec.readable) return null;
+  const env = spec.get(["env"]);
+  if (env === undefined || env === null) return text;
+  const isMap = typeof env === "object" && !Array.isArray(env);
+  const names = isMap ? Object.keys(env) : [];
+  if (isMap && !names.length) return text;
+  spec.set(["env"], names.length ? Object.fromEntries(names.map((name) => [name, null])) : undefined);
+  return spec.toString();
 }
 
 /** Show that the page has a draft of this time, and offer to start over. */
