@@ -16,6 +16,13 @@ test("a spec without env is kept as it is written", () => {
   assert.equal(withoutValues("name:   x\nenv: {}\n"), "name:   x\nenv: {}\n");
 });
 
+test("values that the page came with stay", () => {
+  const given = 'name: x\nenv: {THREADS: "1", LR: 0.1}\n';
+  assert.equal(withoutValues(given.replace("x", "y"), given), given.replace("x", "y"));
+  const kept = withoutValues('name: x\nenv: {THREADS: "1", LR: sk-2, KEY: sk-3}\n', given) ?? "";
+  assert(kept.includes('THREADS: "1"') && kept.includes("LR") && kept.includes("KEY") && !kept.includes("sk-"), kept);
+});
+
 test("env that is no map of values is not kept at all", () => {
   for (const env of ["sk-123", "[sk-123]", "{A: {B: sk-123}}", "{A: [sk-123]}"]) assert(!withoutValues(`name: x\nenv: ${env}\n`)?.includes("sk-123"), env);
 });

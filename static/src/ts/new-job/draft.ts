@@ -1,4 +1,4 @@
-// The draft of a spec that this browser keeps, for each tenant one: without the values of env, which may be keys.
+// The draft of a spec that this browser keeps, for each tenant one: without values of env that were typed, which may be keys.
 import { Spec } from "./spec";
 
 export interface Draft {
@@ -10,7 +10,10 @@ export interface Draft {
 export class DraftStore {
   private readonly key: string;
 
-  constructor(tenant: string) {
+  constructor(
+    tenant: string,
+    private readonly given: string,
+  ) {
     this.key = `luthier.draft.${tenant}`;
   }
 
@@ -24,7 +27,7 @@ export class DraftStore {
 
   /** Keep it; of a text that cannot be read the last one that could stays. */
   write(written: string): void {
-    const text = withoutValues(written);
+    const text = withoutValues(written, this.given);
     if (text === null) return;
     localStorage.setItem(this.key, JSON.stringify({ text, at: Date.now() } satisfies Draft));
   }
@@ -34,18 +37,22 @@ export class DraftStore {
   }
 }
 
-/** The spec with names in env and without their values, which the check then asks for; null if it cannot be read. */
-export function withoutValues(text: string): string | null {
+/** The spec with names in env and without their values, which the check then asks for; null if it cannot be read.
+    given: what the page came with, whose values stay. */
+export function withoutValues(text: string, given = ""): string | null {
   const spec = new Spec(text);
   if (!spec.readable) return null;
   const env = spec.get(["env"]);
   if (env === undefined || env === null) return text;
-  const isMap = typeof env === "object" && !Array.isArray(env);
-  const names = isMap ? Object.keys(env) : [];
-  if (isMap && !names.length) return text;
-  spec.set(["env"], names.length ? Object.fromEntries(names.map((name) => [name, null])) : undefined);
+  const known = entries(new Spec(given).get(["env"]));
+  const kept = [...entries(env)].map(([name, value]) => [name, known.get(name) === value ? value : null] as const);
+  if (isMap(env) && kept.every(([, value]) => value !== null)) return text;
+  spec.set(["env"], kept.length ? Object.fromEntries(kept) : undefined);
   return spec.toString();
 }
+
+const isMap = (env: unknown): env is object => typeof env === "object" && env !== null && !Array.isArray(env);
+const entries = (env: unknown): Map<string, unknown> => new Map(isMap(env) ? Object.entries(env) : []);
 
 /** Show that the page has a draft of this time, and offer to start over. */
 export function offerStartOver(page: HTMLElement, draft: Draft, startOver: () => void): void {
