@@ -41,9 +41,10 @@ bench: front-end  ## Measure every published figure again (long), then `make doc
 bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root), then `make docs`
 	@$(PY) -m bench.peers.slurm $(ARGS)
 
-docs: env         ## Put the measured figures and the job spec's fields into their pages
+docs: env         ## Put the measured figures, the job spec's fields and who may do what into their pages
 	@$(PY) tools/figures.py
 	@$(PY) tools/spec_reference.py
+	@$(PY) tools/permissions.py
 
 check: env        ## Run the checks: format, lint, words, types, layers, migrations, scripts
 	@$(PY) tools/run_tests.py checks

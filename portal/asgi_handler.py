@@ -33,7 +33,7 @@ from portal.health.views import alive
 from portal.live.identity import caller_is_known
 from portal.middleware import with_security_headers
 from portal.request_body import BodyRefused, discard_rest, read_body
-from portal.streaming import STREAMS
+from portal.streaming import PLAIN
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class ThreadedHandler(ASGIHandler):
         for task in (sending, leaving):
             task.cancel()
         found = await asyncio.gather(sending, leaving, return_exceptions=True)
-        await STREAMS.run(response.close)
+        await PLAIN.run(response.close)
         if isinstance(found[0], Exception):
             raise found[0]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 from django.middleware.security import SecurityMiddleware
@@ -62,6 +63,27 @@ class SessionUseMiddleware(MiddlewareMixin):
         request.session.in_use = not (by_script and request.method in ("GET", "HEAD"))  # type: ignore[attr-defined]  # tenants.sessions
 
 
+class EndedSessionMiddleware(MiddlewareMixin):
+    """With its session goes what pages kept in the browser, such as a draft: the next user would find it."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        name = settings.SESSION_COOKIE_NAME
+        if name in request.COOKIES and (_removes(response, name) or _is_shut_out(request)):
+            response.headers["Clear-Site-Data"] = '"storage"'
+        return response
+
+
+def _removes(response: HttpResponseBase, cookie: str) -> bool:
+    """What Django does at a sign-out, and where a session has ended since."""
+    return cookie in response.cookies and not response.cookies[cookie].value
+
+
+def _is_shut_out(request: HttpRequest) -> bool:
+    """Whether the session is one of a user who has been disabled. Asks for nothing that the view has not asked for."""
+    user = getattr(request, "_cached_user", None)
+    return user is not None and not user.is_authenticated and SESSION_KEY in request.session
+
+
 class ContentSecurityPolicyMiddleware(MiddlewareMixin):
     """Add the policy unless a view has set a stricter one of its own."""
 
@@ -72,9 +94,8 @@ class ContentSecurityPolicyMiddleware(MiddlewareMixin):
         nonce = getattr(request, "style_nonce", "none")
         response.headers.setdefault("Content-Security-Policy", POLICY.replace("{nonce}", nonce))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
-        if response.get("Content-Type", "").startswith("text/html"):
-            # Pages are personal: shared caches must not store them, and Back must revalidate after signing out.
-            response.headers.setdefault("Cache-Control", "private, no-cache")
+        # Pages and tables are personal: no cache and no disk keeps them, and after signing out Back shows none.
+        response.headers.setdefault("Cache-Control", "no-store")
         return response
 
 

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
 from typing import IO, Any
 
 from django.core.handlers.asgi import ASGIRequest
@@ -19,24 +20,38 @@ from portal.database.threads import DatabaseThreads
 Blocks = Generator[bytes, None, None]
 BLOCK = 256 * 1024
 STREAMS = DatabaseThreads(shares.STREAMS, "stream", release=True)
-"""Read all tables and static files, one block at a time. A connection to the database is returned after each block, so
-that a client that reads slowly holds none."""
+"""Read all tables, one block at a time. A connection to the database is returned after each block, so that a client
+that reads slowly holds none."""
 FILES = DatabaseThreads(8, "file", release=True)
 """Read the blobs of all downloads, without the database: a store that hangs may hold all of these threads."""
-PER_USER = 16
-"""Files of one user at a time, per web process: each keeps some blocks in memory, however slowly it is read."""
+PLAIN = DatabaseThreads(4, "plain", release=True)
+"""Read static files and end responses. Neither database nor store is needed for it, so neither can hold up a page."""
 
 
-TABLES_PER_USER = 3
-"""The same of tables: the database may need long for a block, and pages load static files by the same threads."""
+@dataclass(frozen=True)
+class Limits:
+    """Of downloads of one kind, per web process.
+
+    per_user, in_all: under way at a time; each keeps some blocks in memory, however slowly it is read.
+    at_once: blocks of one user that are read at a time. Each holds a thread for as long as the database or the store
+    needs, so a few users cannot hold all threads of the kind.
+    """
+
+    per_user: int
+    in_all: int
+    at_once: int
+
+
+TABLES_LIMITS = Limits(per_user=3, in_all=48, at_once=1)
+FILES_LIMITS = Limits(per_user=16, in_all=256, at_once=2)
 
 
 class TooManyDownloads(Exception):
-    """The user has as many downloads of this kind under way as they may."""
+    """As many downloads of this kind are under way as may be. own: of the user, not of all users together."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, own: bool) -> None:
         super().__init__(most)
-        self.most = most
+        self.most, self.own = most, own
 
 
 class Download(StreamingHttpResponse):
@@ -45,10 +60,10 @@ class Download(StreamingHttpResponse):
     def __init__(
         self, user_id: int, blocks: Blocks, threads: DatabaseThreads = STREAMS, **options: Any
     ) -> None:
-        is_table = threads is STREAMS
-        release = _DOWNLOADS.start((user_id, is_table), TABLES_PER_USER if is_table else PER_USER)
+        kind = _TABLES if threads is STREAMS else _BLOBS
+        turns, release = kind.start(user_id)
         self._release = weakref.finalize(self, release)  # also if it is dropped before anything is sent
-        super().__init__(in_thread(blocks, threads), **options)
+        super().__init__(in_thread(blocks, threads, turns), **options)
 
     def close(self) -> None:
         super().close()
@@ -56,35 +71,48 @@ class Download(StreamingHttpResponse):
 
 
 class _Downloads:
-    """The number of downloads under way, by user and whether they are tables."""
+    """The downloads of one kind that are under way, by user."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self._lock = threading.Lock()
-        self._count: Counter[tuple[int, bool]] = Counter()
+        self._count: Counter[int] = Counter()
+        self._turns: dict[int, asyncio.Semaphore] = {}
 
-    def start(self, whose: tuple[int, bool], most: int) -> Callable[[], None]:
-        """Count one more; returns the function that ends it. Raises TooManyDownloads."""
+    def start(self, user_id: int) -> tuple[asyncio.Semaphore, Callable[[], None]]:
+        """Count one more; the turns that its blocks take, and the function that ends it. Raises TooManyDownloads."""
         with self._lock:
-            if self._count[whose] >= most:
-                raise TooManyDownloads(most)
-            self._count[whose] += 1
-        return lambda: self._end(whose)
+            if self._count[user_id] >= self.limits.per_user:
+                raise TooManyDownloads(self.limits.per_user, own=True)
+            if self._count.total() >= self.limits.in_all:
+                raise TooManyDownloads(self.limits.in_all, own=False)
+            self._count[user_id] += 1
+            turns = self._turns.setdefault(user_id, asyncio.Semaphore(self.limits.at_once))
+        return turns, lambda: self._end(user_id)
 
-    def _end(self, whose: tuple[int, bool]) -> None:
+    def _end(self, user_id: int) -> None:
         with self._lock:
-            self._count[whose] -= 1
-            if not self._count[whose]:
-                del self._count[whose]
+            self._count[user_id] -= 1
+            if not self._count[user_id]:
+                del self._count[user_id], self._turns[user_id]
 
 
-_DOWNLOADS = _Downloads()
+_TABLES, _BLOBS = _Downloads(TABLES_LIMITS), _Downloads(FILES_LIMITS)
 
 
-async def in_thread(blocks: Blocks, threads: DatabaseThreads = STREAMS) -> AsyncIterator[bytes]:
-    """Yield the same blocks, each read without blocking the event loop."""
+async def in_thread(
+    blocks: Blocks, threads: DatabaseThreads, turns: asyncio.Semaphore
+) -> AsyncIterator[bytes]:
+    """Yield the same blocks, each read without blocking the event loop, and in its turn."""
     reading: asyncio.Future[bytes] | None = None
     try:
-        while block := await asyncio.shield(reading := asyncio.ensure_future(threads.run(next, blocks, b""))):
+        while True:
+            await turns.acquire()
+            reading = asyncio.ensure_future(threads.run(next, blocks, b""))
+            # When the thread is free, which may be long after the client has left.
+            reading.add_done_callback(lambda _: turns.release())
+            if not (block := await asyncio.shield(reading)):
+                break
             yield block
     finally:
         if reading is not None:  # a client that leaves does not end the thread that reads for it
@@ -100,7 +128,7 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         response = WhiteNoiseMiddleware.serve(static_file, request)
         if isinstance(request, ASGIRequest):
             file, response.file_to_stream = response.file_to_stream, None
-            response.streaming_content = in_thread(_blocks(file))
+            response.streaming_content = in_thread(_blocks(file), PLAIN, asyncio.Semaphore(1))
         return response
 
 

@@ -27,6 +27,7 @@ from tenants.models import AuditEntry, SecurityNotice, User
 
 FAILURES = 5
 """Failed sign-ins under a user's name within WATCHED of which the user is notified."""
+WATCH_EVERY_S = 30.0
 WRONG_CODES = 3
 """The same of wrong codes, before which the right password was given."""
 GUESSES = 3
@@ -43,7 +44,8 @@ KEPT, KEPT_FOR = 50, timedelta(days=90)
 """Rows per user and kind, and their age."""
 SHOWN = 30
 """More than there are kinds: the newest of each is among them."""
-FAILURES_READ = 100
+AFTER_THE_PASSWORD = ("code", "passkey")
+"""What a failed sign-in was refused for, of who had given the right password."""
 
 SIGN_IN, FAILURE = "login.success", "login.failure"
 AFTER_FAILURES = "login.after_failures"
@@ -55,6 +57,18 @@ DELETE FROM tenants_securitynotice WHERE at < clock_timestamp() - make_interval(
 """
 """Rows with mails, which are few, stay for MOVED: some are not sent yet, they are counted, and they say where mail went
 before."""
+
+
+GUESSED = """
+SELECT max(entry.id) FROM tenants_auditentry entry
+JOIN tenants_user person ON person.username = entry.target AND person.is_active AND NOT person.is_service_account
+WHERE entry.action = %(action)s AND entry.actor_id IS NULL AND entry.at > clock_timestamp() - %(watched)s
+  AND coalesce(entry.details->>'by', '') <> ALL(%(after)s)
+  AND NOT EXISTS (SELECT FROM tenants_securitynotice WHERE user_id = person.id AND once = %(once)s)
+GROUP BY person.id HAVING count(*) >= %(failures)s LIMIT %(most)s
+"""
+GUESSED_READ = 1000
+"""Users of one run; of a flood of more, the next runs find the others."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +176,43 @@ def note(entry: AuditEntry) -> None:
     None for service accounts, which have neither mails nor a profile, and for disabled users, who have no way in.
     """
     found_by = FINDERS.get(entry.action)
-    if found_by is None or not entry.target:
+    if found_by is None or not entry.target or _is_of_a_stranger(entry):
         return
-    user = User.objects.filter(username=entry.target, is_active=True, is_service_account=False).first()
-    if user is None:
-        return
-    for kind in found_by(entry, user):
-        _write(user, kind, entry)
+    if user := _user_of(entry):
+        for kind in found_by(entry, user):
+            _write(user, kind, entry)
+
+
+def watch() -> int:
+    """Note failed sign-ins of the last hour that were many under one name; of how many users.
+
+    A task of its own: who guesses could measure what a request does for names that exist only.
+    """
+    kind = "login.failures"
+    bounds: dict[str, Any] = {
+        "action": FAILURE,
+        "watched": WATCHED,
+        "after": list(AFTER_THE_PASSWORD),
+        "failures": FAILURES,
+        "once": _today(kind),
+        "most": GUESSED_READ,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(GUESSED, bounds)
+        newest = [row[0] for row in cursor.fetchall()]
+    for entry in AuditEntry.objects.filter(pk__in=newest):
+        if user := _user_of(entry):
+            _write(user, kind, entry)
+    return len(newest)
+
+
+def _user_of(entry: AuditEntry) -> User | None:
+    return User.objects.filter(username=entry.target, is_active=True, is_service_account=False).first()
+
+
+def _is_of_a_stranger(entry: AuditEntry) -> bool:
+    """Whether the entry is a sign-in that failed before anything was right: `watch` finds these."""
+    return entry.action == FAILURE and entry.details.get("by") not in AFTER_THE_PASSWORD
 
 
 def recent(user: User, *, most: int = SHOWN) -> list[SecurityNotice]:
@@ -212,17 +256,13 @@ def _of_sessions(entry: AuditEntry, user: User) -> list[str]:
 
 
 def _of_failure(entry: AuditEntry, user: User) -> list[str]:
-    """In a flood, what is noted already costs one query, and no more is read than decides."""
+    """In a flood, what is noted already costs one query."""
     if entry.details.get("copied"):
         return ["login.copied_passkey"]
-    kinds = ("login.codes", "login.failures")
-    if all(_is_noted(user, _once(kind, entry)) for kind in kinds):
+    if _is_noted(user, _once("login.codes", entry)):
         return []
-    newest = _recent(entry, FAILURE).order_by("-at").values_list("details__by", flat=True)[:FAILURES_READ]
-    ways = list(newest)
-    if sum(way in ("code", "passkey") for way in ways) >= WRONG_CODES:
-        return ["login.codes"]
-    return ["login.failures"] if len(ways) >= FAILURES else []
+    wrong = _recent(entry, FAILURE).filter(details__by__in=AFTER_THE_PASSWORD)
+    return ["login.codes"] if _count(wrong, WRONG_CODES) >= WRONG_CODES else []
 
 
 def _of_wrong_password(entry: AuditEntry, user: User) -> list[str]:
@@ -279,8 +319,12 @@ def _count(rows: Any, most: int) -> int:
 def _once(kind: str, entry: AuditEntry) -> str:
     """What this kind is noted once for: the day, of sign-ins the network, too; else ""."""
     if kind == AFTER_FAILURES:
-        return f"{kind}:{timezone.now():%Y-%m-%d}:{_network(entry.address)}"
-    return f"{kind}:{timezone.now():%Y-%m-%d}" if kind in ONCE_A_DAY else ""
+        return f"{_today(kind)}:{_network(entry.address)}"
+    return _today(kind) if kind in ONCE_A_DAY else ""
+
+
+def _today(kind: str) -> str:
+    return f"{kind}:{timezone.now():%Y-%m-%d}"
 
 
 def _is_noted(user: User, once: str) -> bool:

@@ -16,6 +16,7 @@ seal      continues the chain of the audit log
 storage   adds up how many bytes each tenant stores
 tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
 usage     rolls up usage by day
+watch     notifies users of failed sign-ins under their names
 """
 
 from __future__ import annotations
@@ -276,5 +277,6 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "storage": (10.0, _until_done("storage", storage.add_up)),
     "tidy": (3600.0, tidy),
     "usage": (60.0, _until_done("usage", usage_days.roll_up)),
+    "watch": (notices.WATCH_EVERY_S, lambda _: {"noted": notices.watch()}),
 }
 """Name -> seconds between two runs, and the function from the last run's result to the new one."""

@@ -14,7 +14,7 @@ from django.utils.http import content_disposition_header
 
 from jobs import archives, blobs
 from jobs.models import Blob
-from portal.api.errors import RangeNotSatisfiable, TooManyStreams
+from portal.api.errors import RangeNotSatisfiable, StreamsBusy, TooManyStreams
 from portal.api.operations import Call
 from portal.database.threads import DatabaseThreads
 from portal.streaming import FILES, STREAMS, Blocks, Download, TooManyDownloads
@@ -144,7 +144,7 @@ def _streamed(call: Call, blocks: Blocks, threads: DatabaseThreads, **options: A
     try:
         return Download(call.user.pk, blocks, threads, **options)
     except TooManyDownloads as error:
-        raise TooManyStreams(error.most) from None
+        raise (TooManyStreams(error.most) if error.own else StreamsBusy()) from None
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:

@@ -160,6 +160,17 @@ class TooManyStreams(ApiError):
         self.headers["Retry-After"] = str(RETRY_AFTER_S)
 
 
+class StreamsBusy(ApiError):
+    """The downloads of all users together are as many as this web process serves."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self) -> None:
+        text = "As many downloads are under way as this server can send. Try again in a moment."
+        super().__init__(text, code="downloads_busy")
+        self.headers["Retry-After"] = str(RETRY_AFTER_S)
+
+
 def error_response(error: Exception) -> HttpResponse:
     """The response to any exception of a request. An unexpected one is logged, and its text is not sent."""
     if isinstance(error, ApiError):

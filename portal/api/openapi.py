@@ -32,7 +32,7 @@ MEANING = {
     422: "This Idempotency-Key was used for another request.",
     428: "If-Match is required.",
     429: "Too many requests; see Retry-After.",
-    503: "The database is not responding; see Retry-After.",
+    503: "The database is not responding, or the server is busy; see Retry-After.",
 }
 
 

@@ -147,7 +147,6 @@ class Logout(LogoutView):
         if isinstance(request.user, User):
             audit.record(actor=request.user, action="logout.success", target=request.user.get_username())
         response: HttpResponse = super().post(request, *args, **kwargs)
-        response["Clear-Site-Data"] = '"storage"'  # the draft of a spec, which the next user would find
         return response
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 from itertools import islice
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from portal.pages.guard import person
+from portal.problem_details import RETRY_AFTER_S
 from portal.streaming import Blocks, Download, TooManyDownloads
 
 LINES = 1_000
@@ -25,9 +27,19 @@ def csv_file(request: HttpRequest, name: str, rows: Iterable[Sequence[object]]) 
         return StreamingHttpResponse(_blocks(iter(rows)), headers=headers, content_type=kind)
     try:
         return Download(person(request).pk, _blocks(iter(rows)), headers=headers, content_type=kind)
-    except TooManyDownloads:
+    except TooManyDownloads as error:
+        return _refusal(own=error.own)
+
+
+def _refusal(*, own: bool) -> HttpResponse:
+    if own:
         text = "You have too many downloads under way. Wait until one of them is complete, then try again.\n"
-        return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
+    else:
+        text = "As many downloads are under way as this server can send. Try again in a moment.\n"
+    status = HTTPStatus.TOO_MANY_REQUESTS if own else HTTPStatus.SERVICE_UNAVAILABLE
+    response = HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
+    response["Retry-After"] = str(RETRY_AFTER_S)
+    return response
 
 
 def _blocks(rows: Iterator[Sequence[object]]) -> Blocks:

@@ -266,10 +266,15 @@ def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:
 
 
 def _total(listing: Listing, page: list[Job], filters: Filters) -> str:
-    """How many jobs the filters leave: the last page and those before it say so, else they are counted up to a cap."""
-    if len(page) <= PAGE:
-        before = listing.rows.filter(pk__gte=filters.before) if filters.before else listing.rows.none()
-        count = before.order_by().values("pk")[: COUNT_CAP + 1].count()
-        return f"{count + len(page):,}" if count <= COUNT_CAP else f"{COUNT_CAP:,}+"
-    count, more = listing.count(COUNT_CAP)
-    return f"{max(count, len(page)):,}+" if more else f"{count:,}"
+    """How many jobs the filters leave, up to a cap; never fewer than this page and those before it have."""
+    above = _above(listing, filters.before)
+    count, more = (0, False) if len(page) <= PAGE else listing.count(COUNT_CAP)
+    count, more = max(count, above + len(page)), more or above > COUNT_CAP
+    return f"{min(count, COUNT_CAP):,}+" if more else f"{count:,}"
+
+
+def _above(listing: Listing, before: str) -> int:
+    """How many the pages before this one have; beyond the cap none is counted."""
+    if not before:
+        return 0
+    return listing.rows.filter(pk__gte=before).order_by().values("pk")[: COUNT_CAP + 1].count()

@@ -106,6 +106,7 @@ MIDDLEWARE = [
     "portal.middleware.ContentSecurityPolicyMiddleware",
     "portal.streaming.StaticFilesMiddleware",
     "portal.middleware.SourceAddressMiddleware",
+    "portal.middleware.EndedSessionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "portal.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",

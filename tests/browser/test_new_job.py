@@ -148,6 +148,24 @@ def test_a_draft_says_that_it_is_one_and_can_be_thrown_away(open_as: Open) -> No
     expect(note).to_be_hidden()
 
 
+def test_a_draft_keeps_values_of_env_in_its_tab_alone(open_as: Open) -> None:
+    page = open_as("alice", NEW)
+    expect(page.get_by_label("Name", exact=True)).to_have_value("digits")
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text("name: digits\nenv: {API_KEY: hush-hush-42}\n")
+    expect(page.locator(".cm-content")).to_contain_text("hush-hush-42")
+    assert "API_KEY" in page.evaluate("localStorage.getItem('luthier.draft.vision-lab')")
+    assert "hush-hush" not in str(page.evaluate("JSON.stringify({...localStorage})"))
+    page.reload()
+    expect(page.locator(".cm-content")).to_contain_text("hush-hush-42")
+    later = page.context.new_page()
+    later.goto(page.url)
+    expect(later.locator("[data-findings]")).to_contain_text("env.API_KEY", timeout=60_000)
+    expect(later.locator(".cm-content")).to_contain_text("API_KEY")
+    expect(later.locator(".cm-content")).not_to_contain_text("hush-hush")
+
+
 def test_yaml_that_cannot_be_read_locks_the_form_and_says_where(open_as: Open) -> None:
     page = open_as("alice", f"{NEW}?template=digits-sklearn")
     name, note = page.get_by_label("Name", exact=True), page.locator("[data-unreadable]")

@@ -25,7 +25,7 @@ from portal.asgi_handler import ThreadedHandler
 from portal.database import shares
 from portal.live import learner_hub
 from portal.pages.csv_files import csv_file
-from portal.streaming import STREAMS, TABLES_PER_USER
+from portal.streaming import STREAMS, TABLES_LIMITS
 from tenants.models import User
 
 DELAY_S = 5.0
@@ -230,7 +230,7 @@ async def test_a_stream_that_breaks_off_is_not_taken_for_whole() -> None:
 
 
 async def test_a_table_that_breaks_off_is_not_taken_for_whole_and_counts_no_more() -> None:
-    for _ in range(TABLES_PER_USER + 1):
+    for _ in range(TABLES_LIMITS.per_user + 1):
         caller = await begin(ThreadedHandler(), "/table")
         assert (await caller.receive_output(20))["status"] == 200
         assert (await caller.receive_output(20))["body"] == b"day\r\n"

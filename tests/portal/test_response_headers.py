@@ -7,15 +7,18 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.conf import LazySettings
 from django.test import Client
+from django.utils import timezone
 
 from portal import connections
 from portal.asgi_handler import ThreadedHandler
+from tenants.models import User
 from tests import factories
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,3 +134,44 @@ def test_signing_out_clears_what_the_browser_keeps() -> None:
     browser = Client()
     browser.force_login(factories.user())
     assert browser.post("/logout")["Clear-Site-Data"] == '"storage"'
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/me", "/api/v1/me"])
+@pytest.mark.parametrize("end", ["of its row", "of the password", "of its days"])
+def test_a_session_that_ended_in_another_way_leaves_nothing_in_the_browser_either(
+    end: str, path: str
+) -> None:
+    """With the response by which the browser loses the session's key: the next request does not have it."""
+    user, browser = factories.user(), Client()
+    browser.force_login(user)
+    assert "Clear-Site-Data" not in browser.get(path)
+    if end == "of its row":
+        user.sessions.all().delete()
+    elif end == "of the password":
+        user.set_password("another-long-password")
+        user.save()
+    else:
+        user.sessions.update(started_at=timezone.now() - timedelta(days=15))
+    answer = browser.get(path)
+    assert answer.status_code in (302, 401)
+    assert answer["Clear-Site-Data"] == '"storage"'
+    assert "Clear-Site-Data" not in Client().get("/login"), "who was not here has nothing to clear"
+
+
+@pytest.mark.django_db
+def test_the_browser_of_a_disabled_user_keeps_nothing() -> None:
+    user, browser = factories.user(), Client()
+    browser.force_login(user)
+    User.objects.filter(pk=user.pk).update(is_active=False)
+    assert browser.get("/me")["Clear-Site-Data"] == '"storage"'
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "path", ["/me", "/", "/login", "/help", "/cluster", "/no-such-page", "/t/vision-lab/usage.csv"]
+)
+def test_browsers_store_no_page_and_no_table(path: str) -> None:
+    browser = Client()
+    browser.force_login(factories.member(factories.tenant("vision-lab"), "alice"))
+    assert "no-store" in browser.get(path)["Cache-Control"]

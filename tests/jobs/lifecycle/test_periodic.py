@@ -49,7 +49,7 @@ def be_due() -> None:
 def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: World) -> None:
     assert set(periodic.run_due()) == {
         "blobs", "compact", "decisions", "fairness", "forecast", "measure", "notice", "orphans", "purge", "retention",
-        "rollups", "seal", "storage", "tidy", "usage",
+        "rollups", "seal", "storage", "tidy", "usage", "watch",
     }  # fmt: skip
     assert periodic.run_due() == []
     assert periodic.run_due("mail") == ["mail"], "by itself: no other task waits for a mail server"

@@ -35,7 +35,7 @@ from portal import asgi_handler
 from portal.api.schema import document
 from portal.asgi_handler import ThreadedHandler
 from portal.database.base import DatabaseWrapper
-from portal.streaming import FILES, STREAMS
+from portal.streaming import FILES, PLAIN, STREAMS
 from tenants.audit import REASON_HEADER
 from tenants.models import Token
 from tests.architecture.world import Who, World, build
@@ -97,7 +97,7 @@ class Application(ThreadedHandler):
             )
 
     def close(self) -> None:
-        for threads in (self._requests, self._probes, STREAMS, FILES):
+        for threads in (self._requests, self._probes, STREAMS, FILES, PLAIN):
             threads.close()
         self.loop.close()
 

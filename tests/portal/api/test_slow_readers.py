@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,10 +83,15 @@ def job(people: People) -> Job:
     return made
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    for kind in (streaming._TABLES, streaming._BLOBS):
+        monkeypatch.setattr(kind, "limits", replace(kind.limits, **limits))
+
+
 async def test_slow_readers_hold_no_connection(
     people: People, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "PER_USER", READERS)
+    limit(monkeypatch, per_user=READERS)
     secret = await sync_to_async(token_of)(people.alice)
     before = await sync_to_async(sessions)()
     application = ThreadedHandler()
@@ -102,7 +108,7 @@ async def test_slow_readers_hold_no_connection(
 async def test_one_user_has_only_so_many_downloads_and_another_is_not_affected(
     people: People, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "PER_USER", 2)
+    limit(monkeypatch, per_user=2)
     application, path = ThreadedHandler(), f"/jobs/{job.pk}/logs/raw"
     alices, carols = [await sync_to_async(token_of)(user) for user in (people.alice, people.carol)]
     held = [Reader(application, path, alices) for _ in range(2)]
@@ -122,4 +128,22 @@ async def test_one_user_has_only_so_many_downloads_and_another_is_not_affected(
     assert await again.status() == 200, "a download that was left counts no more"
     for reader in (held[1], again):
         await reader.leave()
+    await sync_to_async(connections.close_all)()
+
+
+async def test_all_users_together_have_only_so_many_and_the_next_gets_503(
+    people: People, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, in_all=1)
+    application, path = ThreadedHandler(), f"/jobs/{job.pk}/logs/raw"
+    alices, carols = [await sync_to_async(token_of)(user) for user in (people.alice, people.carol)]
+    held = Reader(application, path, alices)
+    assert await held.status() == 200
+    refused = Reader(application, path, carols)
+    assert await refused.status() == 503
+    assert json.loads(await refused.block())["code"] == "downloads_busy"
+    await held.leave()
+    again = Reader(application, path, carols)
+    assert await again.status() == 200
+    await again.leave()
     await sync_to_async(connections.close_all)()

@@ -12,10 +12,9 @@ from django.test import Client, RequestFactory
 from django.test.client import AsyncRequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from portal.database import shares
 from portal.pages import csv_files
 from portal.pages.admin import quota_history
-from portal.streaming import TABLES_PER_USER
+from portal.streaming import TABLES_LIMITS
 from tenants.models import QuotaChange, Tenant, User
 from tests.portal.pages.conftest import SignIn
 
@@ -45,8 +44,9 @@ def test_the_head_leaves_before_a_row_is_read_and_rows_leave_in_blocks() -> None
 def test_a_user_has_a_bounded_number_of_tables_under_way(alice: User) -> None:
     request = AsyncRequestFactory().get("/")
     request.user = alice
-    open_ones = [csv_files.csv_file(request, "table.csv", iter([["n"]])) for _ in range(TABLES_PER_USER)]
-    assert len(open_ones) < shares.STREAMS / 2, "static files need some of these threads"
+    open_ones = [
+        csv_files.csv_file(request, "table.csv", iter([["n"]])) for _ in range(TABLES_LIMITS.per_user)
+    ]
     refused = csv_files.csv_file(request, "table.csv", iter([["n"]]))
     assert (refused.status_code, refused["Content-Type"]) == (429, "text/plain; charset=utf-8")
     for each in open_ones:

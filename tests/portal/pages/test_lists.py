@@ -149,6 +149,19 @@ def test_the_last_page_of_a_search_says_how_many_there_are(
     assert not last.context["next"]
 
 
+def test_a_middle_page_of_a_search_says_no_fewer_than_were_listed(
+    browser: Client, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_selectors, "COMPARED", 5)
+    for n in range(107):
+        factories.job(of=lab, owner=alice, name=f"run-{n}")
+    first = browser.get("/t/vision-lab/jobs?q=run-")
+    middle = browser.get(f"/t/vision-lab/jobs?q=run-&before={first.context['next']}")
+    assert middle.context["total"] == "101+"
+    last = browser.get(f"/t/vision-lab/jobs?q=run-&before={middle.context['next']}")
+    assert last.context["total"] == "107"
+
+
 def test_halting_many_says_what_could_not_be_halted(browser: Client, lab: Tenant, alice: User) -> None:
     waits = factories.job(of=lab, owner=alice, state=State.QUEUED)
     ended = factories.job(of=lab, owner=alice, state=State.COMPLETED)

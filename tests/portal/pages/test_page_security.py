@@ -40,7 +40,7 @@ def test_pages_refuse_frames_and_caches_between(signed_in: SignIn, lab: Tenant, 
         headers = signed_in(alice).get(path).headers
         assert headers["X-Frame-Options"] == "DENY"
         assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-        assert "private" in headers["Cache-Control"]
+        assert "no-store" in headers["Cache-Control"]
 
 
 def test_a_manager_raises_neither_their_own_role_nor_any_role_elsewhere(

@@ -6,7 +6,7 @@ import pytest
 from django.conf import LazySettings
 from django.test import Client
 
-from tenants import audit
+from tenants import audit, notices
 from tenants.models import User
 from tests import factories
 from tests.factories import PASSWORD
@@ -72,6 +72,7 @@ def test_failed_attempts_are_there_and_of_no_one_else(alice: User) -> None:
     other.force_login(bob)
     for n in range(8):
         sign_in(f"198.51.100.{n}", password="wrong password here")
+    notices.watch()
     assert "attempts to sign in to your account failed" in activity(own)
     assert "Nothing" in activity(other)
 

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { diff } from "../../../static/src/ts/new-job/diff";
 import { pathOf, Spec } from "../../../static/src/ts/new-job/spec";
 
 const TEXT = `# what we train
@@ -120,4 +121,15 @@ test("a spec of ten thousand lines is written within a second", () => {
   const began = Date.now();
   changed((spec) => spec.set(["name"], "y"), text);
   assert(Date.now() - began < 1000);
+});
+
+test("no name in a spec reaches the prototype of objects", () => {
+  const spec = new Spec("name: x\n__proto__:\n  polluted: 1\nenv:\n  __proto__: {polluted: 1}\n  constructor: {prototype: {polluted: 1}}\n");
+  spec.set(["env", "__proto__", "more"], "1");
+  spec.set(["constructor", "prototype", "more"], "1");
+  diff(spec.toJSON(), new Spec("name: y\n").toJSON());
+  const empty = {} as { polluted?: unknown; more?: unknown };
+  assert.equal(empty.polluted ?? empty.more, undefined);
+  assert.equal(new Spec("name: x\n").get(["__proto__"]), undefined);
+  assert.equal(new Spec("name: x\n").get(["constructor", "name"]), undefined);
 });

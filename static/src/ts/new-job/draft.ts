@@ -1,4 +1,6 @@
-// The draft of a spec that this browser keeps, for each tenant one.
+// The draft of a spec, for each tenant one. The tab keeps all of it until it is closed, so a reload loses nothing. The browser keeps
+// it for later without values of env that were typed, which may be keys.
+import { Spec } from "./spec";
 
 export interface Draft {
   text: string;
@@ -9,26 +11,60 @@ export interface Draft {
 export class DraftStore {
   private readonly key: string;
 
-  constructor(tenant: string) {
+  constructor(
+    tenant: string,
+    private readonly given: string,
+  ) {
     this.key = `luthier.draft.${tenant}`;
   }
 
+  /** The newest one: another tab may have gone on with it. */
   read(): Draft | null {
+    const [here, kept] = [this.readFrom(sessionStorage), this.readFrom(localStorage)];
+    return here && here.at >= (kept?.at ?? 0) ? here : kept;
+  }
+
+  /** What cannot be read as YAML the tab alone keeps: its values cannot be found. */
+  write(written: string): void {
+    const at = Date.now();
+    const text = withoutValues(written, this.given);
+    this.writeTo(sessionStorage, { text: written, at });
+    if (text !== null) this.writeTo(localStorage, { text, at });
+  }
+
+  remove(): void {
+    for (const storage of [sessionStorage, localStorage]) storage.removeItem(this.key);
+  }
+
+  private readFrom(storage: Storage): Draft | null {
     try {
-      return JSON.parse(localStorage.getItem(this.key) ?? "null") as Draft | null;
+      return JSON.parse(storage.getItem(this.key) ?? "null") as Draft | null;
     } catch {
       return null; // written by an older version
     }
   }
 
-  write(text: string): void {
-    localStorage.setItem(this.key, JSON.stringify({ text, at: Date.now() } satisfies Draft));
-  }
-
-  remove(): void {
-    localStorage.removeItem(this.key);
+  private writeTo(storage: Storage, draft: Draft): void {
+    storage.setItem(this.key, JSON.stringify(draft));
   }
 }
+
+/** The spec with names in env and without their values, which the check then asks for; null if it cannot be read.
+    given: what the page came with, whose values stay. */
+export function withoutValues(text: string, given = ""): string | null {
+  const spec = new Spec(text);
+  if (!spec.readable) return null;
+  const env = spec.get(["env"]);
+  if (env === undefined || env === null) return text;
+  const known = entries(new Spec(given).get(["env"]));
+  const kept = [...entries(env)].map(([name, value]) => [name, known.get(name) === value ? value : null] as const);
+  if (isMap(env) && kept.every(([, value]) => value !== null)) return text;
+  spec.set(["env"], kept.length ? Object.fromEntries(kept) : undefined);
+  return spec.toString();
+}
+
+const isMap = (env: unknown): env is object => typeof env === "object" && env !== null && !Array.isArray(env);
+const entries = (env: unknown): Map<string, unknown> => new Map(isMap(env) ? Object.entries(env) : []);
 
 /** Show that the page has a draft of this time, and offer to start over. */
 export function offerStartOver(page: HTMLElement, draft: Draft, startOver: () => void): void {

@@ -20,9 +20,9 @@ export function startNewJob(): void {
 
 function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   const tenant = page.dataset.newJob ?? "";
-  const drafts = new DraftStore(tenant);
   const fresh = page.dataset.source === "default";
   const given = field.value;
+  const drafts = new DraftStore(tenant, fresh ? given : "");
   const draft = fresh ? drafts.read() : null;
   if (draft) field.value = draft.text;
 

@@ -113,7 +113,7 @@ export class Spec {
   private plain(path: Path): unknown {
     let value: unknown = this.document.toJS();
     for (const part of path) {
-      if (value === null || typeof value !== "object") return undefined;
+      if (value === null || typeof value !== "object" || !Object.hasOwn(value, part)) return undefined;
       value = (value as Record<string | number, unknown>)[part];
     }
     return value;

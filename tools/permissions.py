@@ -1,0 +1,103 @@
+"""Write who may do what into docs/permissions.md; the text around the tables is written by hand.
+
+The tables come from the rows that the tests try with every kind of caller, so the page says what is checked. With
+--check nothing is written and the exit code says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import django
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.test")
+django.setup()
+
+from tests.architecture import rows  # noqa: E402
+from tests.architecture.world import Who  # noqa: E402
+
+PAGE = ROOT / "docs" / "permissions.md"
+SECTION = re.compile(r"(<!-- (?P<name>rest|pages|channels) -->\n).*?(<!-- end -->)", re.DOTALL)
+COLUMNS = {
+    Who.STRANGER: "stranger",
+    Who.GUEST: "guest",
+    Who.OPERATOR: "operator",
+    Who.VIEWER: "viewer",
+    Who.COLLEAGUE: "researcher",
+    Who.OWNER: "owner",
+    Who.MANAGER: "manager",
+    Who.ADMIN: "platform admin",
+}
+ASKS_FOR_MORE = 400
+"""A row's status for who is let in and has to show more than the test's request does, such as a code."""
+PATTERN = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)|<\w+:(\w+)>")
+
+
+def main() -> int:
+    tables = {"rest": rest(), "pages": pages(), "channels": channels()}
+    text = PAGE.read_text()
+    written = SECTION.sub(lambda match: f"{match[1]}{tables[match['name']]}{match[3]}", text)
+    if "--check" in sys.argv:
+        if written != text:
+            print(
+                "docs/permissions.md is older than tests/architecture/rows.py; run `make docs`",
+                file=sys.stderr,
+            )
+        return int(written != text)
+    PAGE.write_text(written)
+    return 0
+
+
+def rest() -> str:
+    named = ((key, row.rule) for key, row in rows.API.items() if row.rule != rows.NEVER)
+    return _table("operation", ((_address(key), rule) for key, rule in named))
+
+
+def pages() -> str:
+    """For each address, the page and the forms that are sent there; of forms that differ, with their fields."""
+    kept = [
+        (f"{'POST' if page.post else 'GET'} /{_address(path)}", page)
+        for path, found in rows.PAGES.items()
+        for page in found
+        if not (page.for_learners or page.own_token or page.open_to_all)
+    ]
+    rules: dict[str, list[rows.Page]] = {}
+    for name, page in kept:
+        if all(page.let_in != other.let_in for other in rules.setdefault(name, [])):
+            rules[name].append(page)
+    return _table(
+        "page or form",
+        (
+            (f"{name} ({', '.join(page.data)})" if len(found) > 1 else name, page.let_in)
+            for name, found in rules.items()
+            for page in found
+        ),
+    )
+
+
+def channels() -> str:
+    found = ((name.replace("{t}", "{tenant}"), rule) for name, rule in rows.CHANNELS.values())
+    return _table("channel", ((name.replace("{running}", "{job_id}"), rule) for name, rule in found))
+
+
+def _table(what: str, found: Iterable[tuple[str, rows.Rule]]) -> str:
+    lines = [f"| {what} | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, rule in found:
+        cells = ("yes" if rule[who] in (rows.IN, ASKS_FOR_MORE) else "-" for who in COLUMNS)
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _address(path: str) -> str:
+    """`t/<slug:slug>/jobs` as `t/{slug}/jobs`."""
+    return PATTERN.sub(lambda match: f"{{{match[1] or match[2]}}}", path).removeprefix("^").removesuffix("$")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
