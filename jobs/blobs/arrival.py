@@ -45,8 +45,8 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
     The row is locked against removal until the end of the transaction. Raises OSError, StoreUnavailable or NoRoom.
     """
     place = store()
-    if isinstance(content, bytes | bytearray) and (known := _known(place, tenant_id, _sha256(content))):
-        return known
+    if isinstance(content, bytes | bytearray) and (there := known(tenant_id, content)):
+        return there
     source: IO[bytes] = BytesIO(content) if isinstance(content, bytes | bytearray) else content
     digest, size = hashlib.sha256(), 0
     with place.scratch() as file:
@@ -66,6 +66,11 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
                 _update(blob, received=size, verified=True)
             if held := _known(place, tenant_id, sha256):  # else it was released in between
                 return held
+
+
+def known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
+    """The row of these bytes if the tenant has stored them, locked as by `hold`. Raises OSError or StoreUnavailable."""
+    return _known(store(), tenant_id, _sha256(content))
 
 
 def _sha256(content: bytes | bytearray) -> str:

@@ -211,4 +211,6 @@ def test_a_change_of_state_writes_little_for_the_search() -> None:
             [of.pk],
         )
         ((plan,),) = cursor.fetchall()[0]
-    assert plan["Plan"]["WAL Bytes"] < 200 * 6000  # bytes of the log of changes; 10,000 of each if every term went to its place at once
+    assert (
+        plan["Plan"]["WAL Bytes"] < 200 * 6000
+    )  # bytes of the log of changes; 10,000 of each if every term went to its place at once
