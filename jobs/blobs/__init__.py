@@ -25,6 +25,6 @@ from jobs.blobs.store import BLOCK, key_of
 __all__ = [
     "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",
     "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check",
-    "discard", "hold", "is_sound", "is_there", "key_of", "known", "open", "own_mark", "places", "put", "read", "release",
-    "sweep",
+    "discard", "hold", "is_sound", "is_there", "key_of", "known", "open", "own_mark", "places", "put", "read",
+    "release", "sweep",
 ]  # fmt: skip

@@ -80,7 +80,8 @@ def _sha256(content: bytes | bytearray) -> str:
 def hold(blob: Blob) -> Blob | None:
     """The blob, its row locked against removal until the end of the transaction; None if it was removed.
 
-    Outside of a transaction it is not locked: that would end at once, yet be a commit that waits for the disk. A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other. The store
+    Outside of a transaction it is not locked: that would end at once, yet be a commit that waits for the disk. A
+    shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other. The store
     is not asked: a transaction must not wait for it, and the bytes go after their row.
     """
     with connection.cursor() as cursor:

@@ -136,7 +136,7 @@ def job_prepare(*, user: User, tenant: Tenant, source: Source, content_type: str
 
 
 def _stored(spec: Spec, tenant: Tenant) -> Blob | None:
-    """The archive of inline files, if nothing of the job is left to be stored, read or counted before it is accepted."""
+    """The archive of inline files, if nothing of the job is left to be stored, read or counted before that."""
     if spec.code is None or spec.code.upload or spec.requirements_file or tenant.storage_limit is not None:
         return None
     try:
