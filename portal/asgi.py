@@ -1,9 +1,7 @@
 """The ASGI application: HTTP by Django, websockets by Channels."""
 
-import gc
 import logging
 import os
-import sys
 from typing import Any
 
 import django
@@ -24,6 +22,7 @@ for warning in warnings(settings.ENV, os.environ):
 from portal.asgi_handler import ThreadedHandler  # noqa: E402
 from portal.database import connection_pool  # noqa: E402
 from portal.forwarded import ForwardedProto  # noqa: E402
+from portal.interpreter import settle  # noqa: E402
 from portal.live.routing import websocket_application  # noqa: E402
 
 POOLED_CONNECTIONS = 16
@@ -36,14 +35,6 @@ known_clients = ProxyHeadersMiddleware(
 # Outermost: it looks at who is connected, which the one above replaces.
 application = ForwardedProto(known_clients, settings.LUTHIER_TRUSTED_PROXIES)
 
-# High-volume logs create hundreds of thousands of short-lived objects per second. Objects that exist now live as long
-# as the process and need no further collection; measured: a third less CPU per line.
-gc.collect()
-gc.freeze()
-gc.set_threshold(50_000, 20, 50)
-
-# Database threads share the interpreter with the event loop. With Python's default of 5 ms, a commit of seven
-# statements could wait 35 ms while the loop is busy.
-sys.setswitchinterval(0.001)
+settle()
 
 wait_until_prepared()

@@ -10,10 +10,13 @@ import contextlib
 import ipaddress
 import logging
 import time
+from functools import cache as once
 
 from django.core.cache import BaseCache, cache, caches
 from django.http import HttpRequest
 from redis import RedisError
+
+from portal.counting_cache import CountingCache
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ def give_back(key: str) -> None:
     _decreased(cache, key)
     if time.monotonic() >= _away_until:
         with contextlib.suppress(RedisError, OSError):
-            _decreased(caches["shared"], key)
+            _decreased(_shared(), key)
 
 
 def budget_address(request: HttpRequest) -> str | None:
@@ -53,12 +56,18 @@ def budget_address(request: HttpRequest) -> str | None:
     return text
 
 
+@once
+def _shared() -> BaseCache:
+    """That of the whole process: `caches` would open another one, with a connection of its own, for each request."""
+    return caches.create_connection("shared")
+
+
 def _increased_in_valkey(key: str, window_s: int) -> int | None:
     global _away_until
     if time.monotonic() < _away_until:
         return None
     try:
-        return _increased(caches["shared"], key, window_s)
+        return _increased(_shared(), key, window_s)
     except (RedisError, OSError) as error:
         _away_until = time.monotonic() + PAUSE_S
         logger.warning("budgets are counted per process: no Valkey", extra={"error": str(error)[:200]})
@@ -72,6 +81,8 @@ def _decreased(store: BaseCache, key: str) -> None:
 
 def _increased(store: BaseCache, key: str, window_s: int) -> int:
     name = f"budget:{key}"
+    if isinstance(store, CountingCache):
+        return store.count(name, window_s)
     store.add(name, 0, timeout=window_s)
     try:
         return int(store.incr(name))

@@ -3,8 +3,9 @@
 import os
 
 from celery import Celery
-from celery.signals import worker_init
+from celery.signals import worker_init, worker_ready
 
+from portal.interpreter import settle
 from portal.migrations_gate import wait_until_prepared
 from portal.settings.env import refuse
 
@@ -48,3 +49,9 @@ def wait_for_tables(**_: object) -> None:
 
     wait_until_prepared()
     wait_for_migrations()
+
+
+@worker_ready.connect
+def settle_interpreter(**_: object) -> None:
+    """The cycle shares it with the threads that bring jobs on, and waits for a turn after each statement."""
+    settle()

@@ -3,7 +3,7 @@
 Code, checkpoints and results are here, in a folder or an S3 bucket (LUTHIER_BLOBS). Nothing here interprets the bytes.
 """
 
-from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, hold, put
+from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, hold, known, put
 from jobs.blobs.calls import places
 from jobs.blobs.errors import (
     BeingFinished,
@@ -25,6 +25,6 @@ from jobs.blobs.store import BLOCK, key_of
 __all__ = [
     "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",
     "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check",
-    "discard", "hold", "is_sound", "is_there", "key_of", "open", "own_mark", "places", "put", "read", "release",
-    "sweep",
+    "discard", "hold", "is_sound", "is_there", "key_of", "known", "open", "own_mark", "places", "put", "read",
+    "release", "sweep",
 ]  # fmt: skip

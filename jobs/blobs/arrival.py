@@ -28,9 +28,7 @@ HASHERS = 256
 HASHED_AT_ONCE = 1024 * BLOCK
 """What one request hashes again at most, of pieces that another process received: a second or two."""
 ROW = Rows(Blob, "b")
-KNOWN = (
-    f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified FOR KEY SHARE"
-)
+KNOWN = f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified"
 
 MAKE = """
 INSERT INTO jobs_blob (tenant_id, sha256, size, kind, received, verified)
@@ -47,8 +45,8 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
     The row is locked against removal until the end of the transaction. Raises OSError, StoreUnavailable or NoRoom.
     """
     place = store()
-    if isinstance(content, bytes | bytearray) and (known := _known(place, tenant_id, _sha256(content))):
-        return known
+    if isinstance(content, bytes | bytearray) and (there := known(tenant_id, content)):
+        return there
     source: IO[bytes] = BytesIO(content) if isinstance(content, bytes | bytearray) else content
     digest, size = hashlib.sha256(), 0
     with place.scratch() as file:
@@ -70,6 +68,11 @@ def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
                 return held
 
 
+def known(tenant_id: int, content: bytes | bytearray) -> Blob | None:
+    """The row of these bytes if the tenant has stored them, locked as by `hold`. Raises OSError or StoreUnavailable."""
+    return _known(store(), tenant_id, _sha256(content))
+
+
 def _sha256(content: bytes | bytearray) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -77,11 +80,13 @@ def _sha256(content: bytes | bytearray) -> str:
 def hold(blob: Blob) -> Blob | None:
     """The blob, its row locked against removal until the end of the transaction; None if it was removed.
 
-    A shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other. The store
+    Outside of a transaction it is not locked: that would end at once, yet be a commit that waits for the disk. A
+    shared lock of the key is enough, so that a hundred jobs with the same code do not wait for each other. The store
     is not asked: a transaction must not wait for it, and the bytes go after their row.
     """
     with connection.cursor() as cursor:
-        cursor.execute(KNOWN, [blob.tenant_id, blob.sha256])
+        lock = " FOR KEY SHARE" if connection.in_atomic_block else ""
+        cursor.execute(KNOWN + lock, [blob.tenant_id, blob.sha256])
         found = cursor.fetchone()
     return ROW.made(found) if found else None
 

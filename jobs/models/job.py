@@ -175,8 +175,15 @@ class Job(models.Model):
             models.Index(fields=["id"], condition=Q(settled=False), name="job_unsettled"),
             models.Index(fields=["queued_at"], condition=Q(state=State.QUEUED), name="job_waiting"),
             GinIndex(fields=["tags"], name="job_tags"),
-            # Without a list of pending entries, which a search would have to read, and a write now and then to empty.
-            GinIndex(JOB_TERMS, fastupdate=False, condition=Q(deleted_at=None), name="job_search"),
+            # New rows are pending first: each change of a job's state writes its twenty terms again. A search reads the
+            # list of them, so it is short.
+            GinIndex(
+                JOB_TERMS,
+                fastupdate=True,
+                gin_pending_list_limit=128,  # KiB
+                condition=Q(deleted_at=None),
+                name="job_search",
+            ),
         ]
         permissions = [("operate_job", "Can halt, resume and cancel one job")]
 

@@ -75,7 +75,7 @@ def clone_accept(prepared: PreparedClone) -> Job:
     source, submission, checked = prepared.source, prepared.submission, prepared.submission.checked
     user, spec = submission.user, checked.spec
     with transaction.atomic():
-        project = check_again(user, source.tenant, spec)
+        project, _ = check_again(user, source.tenant, spec)
         # An upload's id is valid only for a day, the source's own archive longer.
         code = source.code if _same_code(source, spec) else hold_code(spec, source.tenant, submission.code)
         chosen = checkpoint_of(source, prepared.checkpoint, keep=True)

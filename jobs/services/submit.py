@@ -1,7 +1,8 @@
 """Accept a job spec: check it and store its code, then write the row of the waiting job in one short transaction.
 
-Hashing and storing take as long as the code is large, so they come before the transaction. What may have changed since
-(the role, the tenant, what the installation offers) is checked again within it.
+Hashing and storing take as long as the code is large, so they come before the transaction, and the check before them.
+What may have changed since (the role, the tenant, what the installation offers) is checked again within it. Of code
+that is stored already, as that of a sweep, this is the only check.
 """
 
 from __future__ import annotations
@@ -84,10 +85,24 @@ def job_check(
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned; kept_code: they.
     """
+    spec = _spec_of(user, tenant, source, content_type)
+    return _checked(spec, user, tenant, kept, kept_code)
+
+
+def _spec_of(user: User, tenant: Tenant, source: Source, content_type: str | None) -> Spec:
     require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
-    spec = parse_spec(source, content_type)
+    return parse_spec(source, content_type)
+
+
+def _checked(
+    spec: Spec,
+    user: User,
+    tenant: Tenant,
+    kept: Mapping[str, Any] | None = None,
+    kept_code: Blob | None = None,
+) -> Checked:
     findings = check(spec, spec_context(tenant, spec, user))
     errors = SpecError(findings.errors).as_list()
     if spec.code and spec.normalized.get("code") != kept:
@@ -112,17 +127,31 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
 
 
 def job_prepare(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Prepared:
-    """Check a job and store its code, outside of a transaction. Raises as job_submit."""
-    checked = job_check(user=user, tenant=tenant, source=source, content_type=content_type)
+    """Check a job and store its code, outside of a transaction. Raises as job_submit, here or where it is accepted."""
+    spec = _spec_of(user, tenant, source, content_type)
+    if (stored := _stored(spec, tenant)) is not None:
+        return Prepared(user, tenant, Checked(spec, Findings((), ()), spec.requirements), source, stored)
+    checked = _checked(spec, user, tenant)
     return Prepared(user, tenant, checked, source, store_code(checked.spec, tenant))
 
 
+def _stored(spec: Spec, tenant: Tenant) -> Blob | None:
+    """The archive of inline files, if nothing of the job is left to be stored, read or counted before that."""
+    if spec.code is None or spec.code.upload or spec.requirements_file or tenant.storage_limit is not None:
+        return None
+    try:
+        return blobs.known(tenant.pk, archives.pack(list(spec.code.files)))
+    except (archives.ArchiveError, blobs.StoreUnavailable, OSError):
+        return None  # said along with everything else that is wrong
+
+
 @retry_on_serialization_failure
-def job_accept(prepared: Prepared) -> Job:
-    """Write the job: durable and QUEUED when this returns. Raises as job_check if something has changed since."""
+def job_accept(prepared: Prepared, *, warnings: list[Problem] | None = None) -> Job:
+    """Write the job: durable and QUEUED when this returns. Raises as job_check, if something has changed since or it
+    was not checked. warnings: gets what its author may want to change."""
     user, tenant, spec = prepared.user, prepared.tenant, prepared.checked.spec
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
-        project = check_again(user, tenant, spec)
+        project, found = check_again(user, tenant, spec)
         code = hold_code(spec, tenant, prepared.code)
         fp("submit.after_code")
         asked = prepared.checked.requirements
@@ -137,13 +166,15 @@ def job_accept(prepared: Prepared) -> Job:
         )
         wake.cycle()
         fp("submit.before_commit")
+    if warnings is not None:
+        warnings[:] = [*spec.warnings, *found]
     return job
 
 
-def check_again(user: User, tenant: Tenant, spec: Spec) -> str:
-    """Raise as job_check where the role, the tenant or the installation no longer allows what was checked before.
+def check_again(user: User, tenant: Tenant, spec: Spec) -> tuple[str, Sequence[Problem]]:
+    """Raise as job_check where the role, the tenant or the installation does not allow the job.
 
-    Returns the project that the job is in; "": none.
+    Returns the project that it is in ("": none), and what its author may want to change.
     """
     try:
         tenant = access.tenant_get(user, tenant.slug, Permission.SUBMIT)
@@ -152,9 +183,10 @@ def check_again(user: User, tenant: Tenant, spec: Spec) -> str:
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
     context = spec_context(tenant, spec, user)
-    if errors := SpecError(check(spec, context).errors).as_list():
+    findings = check(spec, context)
+    if errors := SpecError(findings.errors).as_list():
         raise SpecInvalid(errors=errors)
-    return context.project_of(spec)
+    return context.project_of(spec), findings.warnings
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:

@@ -17,6 +17,7 @@ from jobs.services import job_accept, job_check, job_delete, job_edit, job_prepa
 from jobs.services.submit import Prepared
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
+from jobs.spec.problems import Problem
 from jobs.states import State
 from portal import submissions
 from portal.api import bodies, paging, permissions
@@ -158,7 +159,8 @@ def job_create(call: Call, t: str) -> dict[str, Any]:
     When the response arrives, the job is durable and QUEUED. A refusal lists all errors of the spec; the job of a spec
     with warnings is accepted, and the response lists them.
     """
-    made, warnings = job_accept(call.prepared), call.prepared.checked.findings.warnings
+    warnings: list[Problem] = []
+    made = job_accept(call.prepared, warnings=warnings)
     shown = {"warnings": [warning.as_dict() for warning in warnings]} if warnings else {}
     return JobSerializer.render(made) | shown
 

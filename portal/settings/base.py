@@ -164,7 +164,7 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 CACHES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     "shared": {  # by all web processes, for portal.budgets
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "BACKEND": "portal.counting_cache.CountingCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "luthier",
         "OPTIONS": {"socket_timeout": 0.5, "socket_connect_timeout": 0.5},  # seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 from django.db.models.functions import Now
 
 from jobs import blobs
@@ -389,3 +389,19 @@ def test_moved_files_and_new_folders_are_on_disk_before_anything_refers_to_them(
     for blob in (whole, pieces):
         assert str(factories.bytes_of(blob).parent) in synced
         assert str(factories.bytes_of(blob).parent.parent) in synced
+
+
+@pytest.mark.django_db(transaction=True)
+def test_to_look_for_known_bytes_is_no_commit() -> None:
+    """A lock outside of a transaction would protect nothing, and its commit waits for the disk."""
+    tenant = factories.tenant()
+    known = blobs.put(tenant.pk, b"code")
+
+    with connection.cursor() as cursor:
+        assert blobs.put(tenant.pk, b"code").pk == known.pk
+        cursor.execute("SELECT xmax FROM jobs_blob WHERE id = %s", [known.pk])
+        assert cursor.fetchone() == ("0",)
+        with transaction.atomic():
+            assert blobs.put(tenant.pk, b"code").pk == known.pk
+            cursor.execute("SELECT xmax = pg_current_xact_id()::xid FROM jobs_blob WHERE id = %s", [known.pk])
+            assert cursor.fetchone() == (True,)

@@ -5,24 +5,28 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
 from django.conf import settings as configured
-from django.core.cache import cache, caches
+from django.core.cache import cache
 from django.test import RequestFactory
+from redis.connection import AbstractConnection
 
 from portal import budgets
 from portal.budgets import budget_address, within
+from portal.counting_cache import CountingCache
 
-REDIS = "django.core.cache.backends.redis.RedisCache"
+REDIS = "portal.counting_cache.CountingCache"
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
     monkeypatch.setattr(budgets, "_away_until", 0.0)
+    budgets._shared.cache_clear()
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def valkey(settings: LazySettings) -> Iterator[None]:
     shared = {"BACKEND": REDIS, "LOCATION": configured.REDIS_URL, "KEY_PREFIX": uuid.uuid4().hex}
     settings.CACHES = {"default": local, "shared": shared}
     yield
-    caches["shared"].close()
+    budgets._shared.cache_clear()
 
 
 def test_web_processes_spend_one_budget(valkey: None) -> None:
@@ -47,6 +51,33 @@ def test_what_comes_at_once_is_counted_once_each(valkey: None) -> None:
     with ThreadPoolExecutor(8) as threads:
         spent = list(threads.map(lambda _: within("guesses", 10), range(40)))
     assert spent.count(True) == 10
+
+
+def test_requests_share_connections_and_count_with_one_trip(
+    valkey: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: list[AbstractConnection] = []
+    send = AbstractConnection.send_packed_command
+
+    def sent(one: AbstractConnection, *what: Any, **more: Any) -> None:
+        trips.append(one)
+        send(one, *what, **more)
+
+    assert within("guesses", 10)  # opens the connection
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", sent)
+    for _ in range(5):
+        assert Context().run(within, "guesses", 10)  # as the web server runs requests
+    assert len(trips) == 5
+    assert len({id(one) for one in trips}) == 1
+
+
+def test_a_count_ends_with_its_window(valkey: None) -> None:
+    for _ in range(3):
+        within("guesses", 10, window_s=40)
+    store = budgets._shared()
+    assert isinstance(store, CountingCache)
+    name = store.make_key("budget:guesses")
+    assert 30 < store._cache.get_client(name).ttl(name) <= 40
 
 
 def test_without_valkey_each_process_keeps_the_budget(settings: LazySettings, caplog: Any) -> None:

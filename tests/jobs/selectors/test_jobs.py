@@ -6,6 +6,7 @@ import json
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
+from django.db import connection
 from guardian.shortcuts import assign_perm
 from pytest_django import DjangoAssertNumQueries
 
@@ -195,3 +196,21 @@ def test_the_phase_says_what_a_job_is_on_its_way_to(
     state: State, intent: Intent, stop_reason: str, attempt: int, word: str
 ) -> None:
     assert display_phase(state, intent, stop_reason, attempt) == word
+
+
+def test_a_change_of_state_writes_little_for_the_search() -> None:
+    """Each writes all terms of the job again; jobs of a sweep have nearly all terms in common."""
+    of = factories.tenant("vision-lab")
+    owner = factories.member(of)
+    for n in range(200):
+        factories.job(owner=owner, of=of, name=f"sweep-{n}", tags=["baseline"])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "EXPLAIN (ANALYZE, WAL, FORMAT JSON)"
+            " UPDATE jobs_job SET state = 'HALTED' WHERE tenant_id = %s RETURNING id",
+            [of.pk],
+        )
+        ((plan,),) = cursor.fetchall()[0]
+    assert (
+        plan["Plan"]["WAL Bytes"] < 200 * 6000
+    )  # bytes of the log of changes; 10,000 of each if every term went to its place at once
