@@ -27,11 +27,15 @@ def delete_rows() -> None:
 
     Neither the order of tables nor the guards of append-only ones matter: no trigger fires.
     """
-    tables = [name for name in connection.introspection.django_table_names(only_existing=True) if name not in KEPT]
+    tables = [
+        name for name in connection.introspection.django_table_names(only_existing=True) if name not in KEPT
+    ]
     quoted = [connection.ops.quote_name(name) for name in tables]
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(" UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in quoted))
+        cursor.execute(
+            " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in quoted)
+        )
         for (name,) in cursor.fetchall():
             cursor.execute(f"DELETE FROM {name}")
 
