@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.db.backends.postgresql.operations import DatabaseOperations
 from hypothesis import HealthCheck, settings
 
+from tests import shortcuts
 from tests.servers import Servers
 
 # A busy machine is no failure: what a property may cost is bounded by its examples, not by a clock. The examples are
@@ -55,11 +54,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _flush_reaches_swapped_tables() -> None:
-    """knox's own token table points at our users although our token model takes its place: truncate it along."""
-    flush = DatabaseOperations.sql_flush
-
-    def cascading(self: DatabaseOperations, *args: Any, **options: Any) -> Any:
-        return flush(self, *args, **options | {"allow_cascade": True})
-
-    DatabaseOperations.sql_flush = cascading  # type: ignore[method-assign]
+def _shortcuts() -> None:
+    shortcuts.install()

@@ -16,6 +16,7 @@ from tenants.models import Tenant
 from tests import factories
 
 HISTORY = """
+SET LOCAL statement_timeout = 0;
 SET LOCAL session_replication_role = replica;  -- copies of a sound row need no check each
 INSERT INTO jobs_job SELECT copy.* FROM jobs_job job, generate_series(1, %(count)s) n,
   LATERAL jsonb_populate_record(job, jsonb_build_object('id', lpad(to_hex(n), 12, '0'),
@@ -49,6 +50,12 @@ def history(of: Tenant, count: int, *, apart: str = "1 hour") -> Job:
             cursor.execute(f"REINDEX TABLE {table}")
         cursor.execute(f"ANALYZE {', '.join(WRITTEN)}")
     return like
+
+
+def vacuum() -> None:
+    """Outside of a transaction: remove what is left of a history that was rolled back, or each later scan reads it."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"VACUUM {', '.join(WRITTEN)}")
 
 
 NOTE_USAGE = """

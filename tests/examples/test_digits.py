@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 from tests.examples.programs import Program
 
 STEPS = 300
+HALTS = 10 if os.environ.get("LUTHIER_LONG") else 3
+"""Each starts an interpreter that loads a framework; from the second on, what a resumed run does not save shows."""
 
 
 def digits(folder: Path, step_s: float = 0) -> Program:
@@ -32,12 +35,12 @@ def test_digits_learns_and_reports_every_step(tmp_path: Path) -> None:
     assert program.finished
 
 
-def test_ten_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
+def test_halts_and_resumes_end_in_the_same_bits(tmp_path: Path) -> None:
     """Its steps are slow while halts are requested, so that a delayed halt still finds it running."""
     straight, halted = digits(tmp_path / "straight"), digits(tmp_path / "halted", step_s=0.1)
     straight.run()
     steps = [0]
-    for halt in range(1, 11):
+    for halt in range(1, HALTS + 1):
         until = steps[-1] + 4
         printed = halted.run_until(lambda until=until: any(p["step"] >= until for p in halted.reports()))
         newest = halted.newest_checkpoint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import struct
 import zlib
 from collections import Counter
@@ -40,6 +41,8 @@ from tests.learner_agent.harness import TIMEOUT_S, AgentServer, make_job
 from tests.learner_agent.test_wire import mutations
 
 pytestmark = pytest.mark.usefixtures("server")
+FRAMES = 100_000 if os.environ.get("LUTHIER_LONG") else 10_000
+"""By the same seed: the shorter form is the longer one's beginning."""
 
 
 def url(server: AgentServer) -> str:
@@ -378,9 +381,9 @@ def test_points_without_number_arrive_and_the_intent_comes_with_the_response(
     assert ack.intent.intent == "RUN"
 
 
-def test_a_hundred_thousand_damaged_frames_end_in_nothing_but_a_refusal(job: Job) -> None:
+def test_damaged_frames_end_in_nothing_but_a_refusal(job: Job) -> None:
     """Each frame goes through a real consumer's reading, and the sound ones through the writer to the database."""
-    messages = mutations(100_000, seed=7)
+    messages = mutations(FRAMES, seed=7)
 
     async def scenario() -> Counter[str]:
         found: Counter[str] = Counter()
@@ -411,8 +414,8 @@ def test_a_hundred_thousand_damaged_frames_end_in_nothing_but_a_refusal(job: Job
         return found
 
     found = run(scenario())
-    assert found["taken"] + found["refused"] + found["bye"] == 100_000
-    assert found["taken"] > 1_000
+    assert found["taken"] + found["refused"] + found["bye"] == FRAMES
+    assert found["taken"] > FRAMES / 100
     assert found["answers"] > 0
 
 

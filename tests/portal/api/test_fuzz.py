@@ -21,7 +21,6 @@ import pytest
 import requests
 import schemathesis
 from django.core.cache import cache
-from django.core.management import call_command
 from django.db import connection, connections, transaction
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -39,6 +38,7 @@ from portal.streaming import FILES, PLAIN, STREAMS
 from tenants.audit import REASON_HEADER
 from tenants.models import Token
 from tests.architecture.world import Who, World, build
+from tests.shortcuts import delete_rows
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
 
@@ -182,7 +182,7 @@ def application(django_db_setup: None, django_db_blocker: Any) -> Iterator[Appli
         yield made
         made.close()
         print("\n", made.answers.total(), "cases:", sorted(made.answers.items()))
-        call_command("flush", interactive=False, verbosity=0)
+        delete_rows()
         connections.close_all()
 
 
