@@ -227,7 +227,7 @@ def test_work_that_a_checkpoint_kept_is_not_lost(alice: Api, people: People) -> 
 def test_what_a_program_saved_when_it_was_asked_to_is_not_lost(
     alice: Api, people: People, offered_after_s: int, lost: int
 ) -> None:
-    """Ten minutes before its end it was told to stop for another job. A save that was under way by then is older."""
+    """Ten minutes before its end it was asked to stop for another job. A save that was under way by then is older."""
     job = ran(people, people.alice, start_h=10, hours=2, outcome="preempted")
     attempt = Attempt.objects.get(job=job)
     assert attempt.closed_at is not None

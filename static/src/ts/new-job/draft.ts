@@ -18,7 +18,7 @@ export class DraftStore {
     this.key = `luthier.draft.${tenant}`;
   }
 
-  /** The newest one: another tab may have gone on with it. */
+  /** The newest one: another tab may have changed it since. */
   read(): Draft | null {
     const [here, kept] = [this.readFrom(sessionStorage), this.readFrom(localStorage)];
     return here && here.at >= (kept?.at ?? 0) ? here : kept;
