@@ -12,6 +12,6 @@ class CountingCache(RedisCache):
         """Count one more; how many there are since the first, which is forgotten after window_s."""
         name = self.make_and_validate_key(key)
         with self._cache.get_client(name, write=True).pipeline() as both:
-            both.set(name, 0, ex=window_s, nx=True)
             both.incr(name)
-            return int(both.execute()[1])
+            both.expire(name, window_s, nx=True)  # also where a count that was given back has made it
+            return int(both.execute()[0])

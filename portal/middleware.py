@@ -64,11 +64,18 @@ class SessionUseMiddleware(MiddlewareMixin):
 
 
 class EndedSessionMiddleware(MiddlewareMixin):
-    """With its session goes what pages kept in the browser, such as a draft: the next user would find it."""
+    """With its session goes what pages kept in the browser, such as a draft: the next user would find it.
+
+    A browser drops the key of a session that has reached its age by itself: then the sign-in page clears.
+    """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         name = settings.SESSION_COOKIE_NAME
-        if name in request.COOKIES and (_removes(response, name) or _is_shut_out(request)):
+        if name in request.COOKIES:
+            ended = _removes(response, name) or _is_shut_out(request)
+        else:
+            ended = request.method == "GET" and request.path == settings.LOGIN_URL
+        if ended:
             response.headers["Clear-Site-Data"] = '"storage"'
         return response
 
@@ -80,8 +87,11 @@ def _removes(response: HttpResponseBase, cookie: str) -> bool:
 
 def _is_shut_out(request: HttpRequest) -> bool:
     """Whether the session is one of a user who has been disabled. Asks for nothing that the view has not asked for."""
-    user = getattr(request, "_cached_user", None)
-    return user is not None and not user.is_authenticated and SESSION_KEY in request.session
+    return (
+        hasattr(request, "_cached_user")
+        and not request.user.is_authenticated
+        and SESSION_KEY in request.session
+    )
 
 
 class ContentSecurityPolicyMiddleware(MiddlewareMixin):

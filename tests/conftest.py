@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 
+from portal import budgets
 from tests import shortcuts
 from tests.servers import Servers
 
@@ -56,3 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _shortcuts() -> None:
     shortcuts.install()
+
+
+@pytest.fixture
+def fresh_budgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests with another shared cache: the process keeps the one that it counted in first."""
+    monkeypatch.setattr(budgets, "_away_until", 0.0)
+    budgets._shared.cache_clear()
+    yield
+    budgets._shared.cache_clear()

@@ -32,6 +32,8 @@ def delete_rows() -> None:
     ]
     quoted = [connection.ops.quote_name(name) for name in tables]
     with transaction.atomic(), connection.cursor() as cursor:
+        # A thread that a test has left in a transaction is found here: it would write into the next test.
+        cursor.execute("LOCK TABLE tenants_tenant, tenants_user, jobs_job IN ACCESS EXCLUSIVE MODE")
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(
             " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in quoted)

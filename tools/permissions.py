@@ -61,22 +61,24 @@ def rest() -> str:
 
 def pages() -> str:
     """For each address, the page and the forms that are sent there; of forms that differ, with their fields."""
-    kept = [
-        (f"{'POST' if page.post else 'GET'} /{_address(path)}", page)
-        for path, found in rows.PAGES.items()
-        for page in found
-        if not (page.for_learners or page.own_token or page.open_to_all)
-    ]
-    rules: dict[str, list[rows.Page]] = {}
-    for name, page in kept:
-        if all(page.let_in != other.let_in for other in rules.setdefault(name, [])):
-            rules[name].append(page)
+    found: dict[str, list[tuple[rows.Rule, list[str]]]] = {}
+    for path, pages_there in rows.PAGES.items():
+        for page in pages_there:
+            if page.for_learners or page.own_token or page.open_to_all:
+                continue
+            name, fields = f"{'POST' if page.post else 'GET'} /{_address(path)}", ", ".join(page.data)
+            rules = found.setdefault(name, [])
+            alike = next((forms for rule, forms in rules if rule == page.let_in), None)
+            if alike is None:
+                rules.append((page.let_in, [fields]))
+            elif fields not in alike:
+                alike.append(fields)
     return _table(
         "page or form",
         (
-            (f"{name} ({', '.join(page.data)})" if len(found) > 1 else name, page.let_in)
-            for name, found in rules.items()
-            for page in found
+            (f"{name} ({'; '.join(forms)})" if len(rules) > 1 else name, rule)
+            for name, rules in found.items()
+            for rule, forms in rules
         ),
     )
 

@@ -14,7 +14,8 @@ class Migration(migrations.Migration):
                 migrations.RunSQL(
                     "ALTER INDEX job_search SET (fastupdate = on, gin_pending_list_limit = 128)",
                     "ALTER INDEX job_search SET (fastupdate = off);"
-                    "ALTER INDEX job_search RESET (gin_pending_list_limit)",
+                    "ALTER INDEX job_search RESET (gin_pending_list_limit);"
+                    "SELECT gin_clean_pending_list('job_search')",
                 )
             ],
             [  # the index is the same, so it is not made again

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from jobs.errors import RemovedByRetention
 from jobs.models import POINT_BYTES, UNIT, Removal, counted
-from jobs.states import FINAL, EventCode
+from jobs.states import BY_ORDER, FINAL, EventCode, State
 from tenants.models import AuditEntry, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 
@@ -37,10 +37,13 @@ EXEMPT = {
 """Why data that a rule could remove stays, by code."""
 
 _REMOVED, _ENDS = f"'{EventCode.DATA_REMOVED}'", ", ".join(f"'{state}'" for state in sorted(FINAL))
-_STAYS = f"(e.code = {_REMOVED} OR e.to_state IN ({_ENDS}))"
+_ORDERED = ", ".join(f"'{reason}'" for reason in sorted(BY_ORDER))
+_STAYS = f"""(e.code = {_REMOVED} OR e.to_state IN ({_ENDS})
+  OR e.to_state = '{State.STOPPING}' AND e.reason IN ({_ORDERED}))"""
 KEPT_EVENT = f"""({_STAYS} OR e.n =
   (SELECT max(n) FROM jobs_jobevent WHERE job_id = j.id AND code <> {_REMOVED}))"""
-"""SQL: events e of a job j that stay: its end, its last one, and what says what was removed."""
+"""SQL: events e of a job j that stay: its end, its last one, what says what was removed, and when the
+scheduler stopped it, by which usage says what was lost."""
 _OF_FILES = """(SELECT {job} AS job_id, count(DISTINCT {counted}) AS rows, sum(b.size) AS bytes FROM {files}
   JOIN jobs_blob b ON b.id = f.blob_id WHERE f.tenant_id = %(tenant)s GROUP BY 1) d ON d.job_id = j.id"""
 _PROGRESS = "jobs_progress d ON d.job_id = j.id"

@@ -11,13 +11,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models.job import LIFE_SQL
 from jobs.selectors.platform_stops import waited_s_sql
-from jobs.states import AFTER_STOPPING, BY_ORDER, State, StopReason
+from jobs.states import AFTER_STOPPING, BY_ORDER, State
 
-ASKED = BY_ORDER | {StopReason.PLATFORM_STOPPED}
-"""Outcomes of attempts whose program was asked to save: with a save that was offered after that, nothing is lost."""
 LOSSES = {State.FAILED, *(reason for reason, then in AFTER_STOPPING.items() if then is State.QUEUED)}
 """Outcomes of attempts whose work after the newest checkpoint is lost, or repeated by the next one: failures, and stops
-by the scheduler or the platform. What an owner halts or cancels is theirs to lose."""
+by the scheduler or the platform. By order of the scheduler nothing is lost with a save that was offered after it. What
+an owner halts or cancels is theirs to lose."""
 
 
 def _listed(outcomes: Iterable[str]) -> str:
@@ -33,7 +32,7 @@ held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          {COUNTS_UNTIL} AS b, attempt.lo, attempt.hi,
          CASE WHEN attempt.closed_at IS NULL OR attempt.outcome NOT IN ({_listed(LOSSES)}) THEN NULL
-              WHEN attempt.outcome IN ({_listed(ASKED)}) AND EXISTS (
+              WHEN attempt.outcome IN ({_listed(BY_ORDER)}) AND EXISTS (
                 SELECT FROM jobs_checkpoint AS saved
                 WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
                   AND saved.committed_at IS NOT NULL AND saved.created_at >= (

@@ -129,20 +129,30 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
 def job_prepare(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Prepared:
     """Check a job and store its code, outside of a transaction. Raises as job_submit, here or where it is accepted."""
     spec = _spec_of(user, tenant, source, content_type)
-    if (stored := _stored(spec, tenant)) is not None:
+    try:
+        stored = _stored(spec, tenant)
+    except CodeNotStored:
+        _checked(spec, user, tenant)  # what is wrong with the spec is said first
+        raise
+    if stored is not None:
         return Prepared(user, tenant, Checked(spec, Findings((), ()), spec.requirements), source, stored)
     checked = _checked(spec, user, tenant)
     return Prepared(user, tenant, checked, source, store_code(checked.spec, tenant))
 
 
 def _stored(spec: Spec, tenant: Tenant) -> Blob | None:
-    """The archive of inline files, if nothing of the job is left to be stored, read or counted before that."""
+    """The archive of inline files, if nothing of the job is left to be stored, read or counted before that.
+
+    Raises CodeNotStored: a store that does not respond is not asked again.
+    """
     if spec.code is None or spec.code.upload or spec.requirements_file or tenant.storage_limit is not None:
         return None
     try:
         return blobs.known(tenant.pk, archives.pack(list(spec.code.files)))
-    except (archives.ArchiveError, blobs.StoreUnavailable, OSError):
+    except archives.ArchiveError:
         return None  # said along with everything else that is wrong
+    except (blobs.StoreUnavailable, OSError) as error:
+        raise CodeNotStored from error
 
 
 @retry_on_serialization_failure

@@ -352,7 +352,8 @@ class UsageSerializer(ReadSerializer):
         help_text="slot-seconds requested while queued, without the time of a stopped platform"
     )
     lost = serializers.FloatField(
-        help_text="the part of used that was lost because an attempt failed without a later checkpoint"
+        help_text="the part of used after the newest checkpoint of attempts that failed, or that the scheduler or the"
+        " platform stopped before they had saved; not of what its owner halted or canceled"
     )
 
 

@@ -284,6 +284,19 @@ def test_usage_stays_when_retention_removes_the_events_of_its_waits() -> None:
     assert answer(tenant, **span, by=By.DAY) == before
 
 
+@pytest.mark.parametrize(("reason", "stays"), [("preempted", True), ("halt_requested", False)])
+def test_retention_leaves_when_a_job_was_asked_to_save(reason: str, stays: bool) -> None:
+    """Parts of days are counted from rows again, and a save after that moment lost nothing."""
+    job = over_midnight(factories.tenant())
+    stop = JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=50, code=EventCode.MOVED, from_state="PROCESSING", to_state="STOPPING",
+        reason=reason, attempt=1, source="lifecycle",
+    )  # fmt: skip
+    JobEvent.objects.create(job=job, tenant=job.tenant, n=51, code=EventCode.MOVED, source="lifecycle")
+    retention.REMOVERS[retention.Kind.EVENTS](job.pk)
+    assert JobEvent.objects.filter(pk=stop.pk).exists() == stays
+
+
 def test_what_ended_just_now_is_not_rolled_up_but_counts() -> None:
     """A checkpoint that is being committed would change what was lost."""
     tenant = factories.tenant()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import struct
 import zlib
@@ -151,7 +150,7 @@ def mutations(count: int, seed: int) -> list[bytes]:
     made = []
     for _ in range(count):
         message = bytearray(
-            chance.choice(sound) if chance.random() < 0.8 else os.urandom(chance.randrange(200))
+            chance.choice(sound) if chance.random() < 0.8 else chance.randbytes(chance.randrange(200))
         )
         for _ in range(chance.randrange(4)):
             if message:

@@ -156,7 +156,13 @@ def test_a_session_that_ended_in_another_way_leaves_nothing_in_the_browser_eithe
     answer = browser.get(path)
     assert answer.status_code in (302, 401)
     assert answer["Clear-Site-Data"] == '"storage"'
-    assert "Clear-Site-Data" not in Client().get("/login"), "who was not here has nothing to clear"
+
+
+@pytest.mark.django_db
+def test_the_sign_in_page_clears_what_a_session_left_whose_key_the_browser_has_dropped() -> None:
+    """As browsers do when a session reaches its age. Who has a session is not there, in whichever tab."""
+    assert Client().get("/login")["Clear-Site-Data"] == '"storage"'
+    assert "Clear-Site-Data" not in Client().get("/healthz")
 
 
 @pytest.mark.django_db

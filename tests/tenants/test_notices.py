@@ -146,6 +146,17 @@ def test_failed_sign_ins_are_noted_once_a_day_however_many(alice: User) -> None:
     assert SecurityNotice.objects.count() == 1
 
 
+def test_failures_before_midnight_are_not_noted_again_after_it(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(alice, notices.FAILURES)
+    assert notices.watch() == 1
+    monkeypatch.setattr(notices, "_today", lambda kind: f"{kind}:2100-01-01")
+    assert notices.watch() == 0
+    fail(alice, notices.FAILURES)
+    assert notices.watch() == 1
+
+
 def test_a_flood_over_many_names_hides_none(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "GUESSED_READ", 2)
     people = [alice, *(factories.user(f"user{n}") for n in range(4))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from django.conf import LazySettings
 from django.utils import timezone
 
@@ -197,10 +198,13 @@ def test_valid_tokens_are_served_while_invalid_ones_come_from_the_same_address(a
     assert guessed == [401] * WRONG_TOKENS_A_MINUTE + [429] * (100 - WRONG_TOKENS_A_MINUTE)
 
 
-def test_valid_tokens_are_served_without_valkey(alice: Api, settings: LazySettings) -> None:
-    shared = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:9"}
+def test_valid_tokens_are_served_without_valkey(
+    alice: Api, settings: LazySettings, fresh_budgets: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = {"BACKEND": "portal.counting_cache.CountingCache", "LOCATION": "redis://127.0.0.1:9"}
     settings.CACHES = {"default": settings.CACHES["default"], "shared": shared}
     guesser = Api(secret="lut_" + "0" * 60)
     guessed = [guesser.get("/me").status_code for _ in range(WRONG_TOKENS_A_MINUTE + 5)]
     assert guessed == [401] * WRONG_TOKENS_A_MINUTE + [429] * 5
     assert alice.get("/me").status_code == 200
+    assert "no Valkey" in caplog.text

@@ -31,3 +31,8 @@ test("what cannot be read as YAML is not kept: its values cannot be found", () =
   assert.equal(withoutValues("name: a: b\nenv:\n  KEY: sk-123\n"), null);
   assert.equal(withoutValues("name: x\nenv: {A: sk-1}\nenv: {A: sk-2}\n"), null);
 });
+
+test("a value of env that is used elsewhere, or comes from there, is not kept", () => {
+  assert.equal(withoutValues('name: x\nenv: {SEED: &s "7"}\ncommand: *s\n'), null);
+  assert.equal(withoutValues("command: &s sk-123\nenv: {SEED: *s}\n"), null);
+});

@@ -18,17 +18,16 @@ export class DraftStore {
     this.key = `luthier.draft.${tenant}`;
   }
 
-  /** The newest one: another tab may have changed it since. */
+  /** That of this tab, if it has one. */
   read(): Draft | null {
-    const [here, kept] = [this.readFrom(sessionStorage), this.readFrom(localStorage)];
-    return here && here.at >= (kept?.at ?? 0) ? here : kept;
+    return this.readFrom(sessionStorage) ?? this.readFrom(localStorage);
   }
 
   /** What cannot be read as YAML the tab alone keeps: its values cannot be found. */
   write(written: string): void {
     const at = Date.now();
-    const text = withoutValues(written, this.given);
     this.writeTo(sessionStorage, { text: written, at });
+    const text = withoutValues(written, this.given);
     if (text !== null) this.writeTo(localStorage, { text, at });
   }
 
@@ -53,7 +52,7 @@ export class DraftStore {
     given: what the page came with, whose values stay. */
 export function withoutValues(text: string, given = ""): string | null {
   const spec = new Spec(text);
-  if (!spec.readable) return null;
+  if (!spec.readable || spec.hasAliases) return null; // a value of env may be written in another place
   const env = spec.get(["env"]);
   if (env === undefined || env === null) return text;
   const known = entries(new Spec(given).get(["env"]));

@@ -1,5 +1,5 @@
 // The job spec as one YAML document: the form writes single values into it, so that comments and order stay. Pure.
-import { type Document, isCollection, isMap, isNode, isScalar, isSeq, parseDocument, Scalar } from "yaml";
+import { type Document, isCollection, isMap, isNode, isScalar, isSeq, parseDocument, Scalar, visit } from "yaml";
 import { texts } from "./texts";
 
 export type Path = (string | number)[];
@@ -18,6 +18,18 @@ export class Spec {
   /** Whether the text is a YAML map; the server checks the rest. */
   get readable(): boolean {
     return this.document.errors.length === 0 && isMap(this.document.contents);
+  }
+
+  /** Whether a value is written once and used elsewhere, which the server refuses. */
+  get hasAliases(): boolean {
+    let found = false;
+    visit(this.document, {
+      Alias() {
+        found = true;
+        return visit.BREAK;
+      },
+    });
+    return found;
   }
 
   /** Why the text cannot be read, and where; null if it can. */
