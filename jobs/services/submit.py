@@ -19,7 +19,15 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority, WaitReason
 from jobs import archives, blobs, events, storage, wake
-from jobs.errors import CodeInvalid, CodeNotStored, JobForbidden, SpecInvalid, TenantSuspended, UploadNotFound
+from jobs.errors import (
+    CodeInvalid,
+    CodeNotStored,
+    JobError,
+    JobForbidden,
+    SpecInvalid,
+    TenantSuspended,
+    UploadNotFound,
+)
 from jobs.failpoints import fp
 from jobs.models import Blob, Job, JobEvent, Progress, Upload
 from jobs.retries import retry_on_serialization_failure
@@ -160,24 +168,39 @@ def job_accept(prepared: Prepared, *, warnings: list[Problem] | None = None) -> 
     """Write the job: durable and QUEUED when this returns. Raises as job_check, if something has changed since or it
     was not checked. warnings: gets what its author may want to change."""
     user, tenant, spec = prepared.user, prepared.tenant, prepared.checked.spec
+    job, refused = None, None
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
-        project, found = check_again(user, tenant, spec)
-        code = hold_code(spec, tenant, prepared.code)
-        fp("submit.after_code")
-        asked = prepared.checked.requirements
-        job = create_job(
-            user=user,
-            tenant=tenant,
-            spec=spec,
-            project=project,
-            code=code,
-            requirements=asked,
-            source=prepared.source,
-        )
-        wake.cycle()
-        fp("submit.before_commit")
+        try:
+            project, found = check_again(user, tenant, spec)
+        except JobError as error:
+            refused = (
+                error  # raised outside: nothing was written, so a transaction around this one stays usable
+            )
+        else:
+            job = _write(prepared, project)
+    if job is None:
+        assert refused is not None
+        raise refused
     if warnings is not None:
         warnings[:] = [*spec.warnings, *found]
+    return job
+
+
+def _write(prepared: Prepared, project: str) -> Job:
+    spec = prepared.checked.spec
+    code = hold_code(spec, prepared.tenant, prepared.code)
+    fp("submit.after_code")
+    job = create_job(
+        user=prepared.user,
+        tenant=prepared.tenant,
+        spec=spec,
+        project=project,
+        code=code,
+        requirements=prepared.checked.requirements,
+        source=prepared.source,
+    )
+    wake.cycle()
+    fp("submit.before_commit")
     return job
 
 

@@ -119,7 +119,9 @@ def test_a_search_by_the_begin_of_an_id_reads_no_other_jobs(
     assert found == []
     monkeypatch.setattr(search, "NEWEST", 20)  # the newest jobs, which say whether the index is needed
     read = {q: pages_read(partial(look_for, q)) for q in (sought.pk[:8], "needle")}
-    assert max(read.values()) < 60, read
+    assert max(read.values()) < 120, (
+        read
+    )  # among them the index's pending entries, about 16 pages for each look at it
 
 
 def test_counting_what_a_search_finds_does_not_grow_with_the_history(
