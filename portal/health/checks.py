@@ -23,8 +23,8 @@ from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
 """Timeout of each check; load balancers and people do not wait for one that hangs."""
-FRESH_S = 1.0
-"""Results are shared by requests for this long."""
+FRESH_S, FAILING_FRESH_S = 1.0, 0.2
+"""Results are shared by requests for this long, and while something fails, less: the end of a start shows at once."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 PASS_OVERDUE_S = 30
 """A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
@@ -57,10 +57,14 @@ def shared_checks() -> tuple[datetime, list[HealthCheck]]:
     same result."""
     global _shared
     with _sharing:
-        if _shared is None or time.monotonic() - _shared[0] >= FRESH_S:
+        if _shared is None or time.monotonic() - _shared[0] >= _shared_for_s(_shared[2]):
             began, found = timezone.now(), run_checks()
             _shared = (time.monotonic(), began, found)
         return _shared[1:]
+
+
+def _shared_for_s(found: list[HealthCheck]) -> float:
+    return FRESH_S if all(check.ready for check in found) else FAILING_FRESH_S
 
 
 def run_checks() -> list[HealthCheck]:

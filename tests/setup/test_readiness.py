@@ -37,6 +37,7 @@ def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Healthy parts answer in time on a busy machine, too."""
     monkeypatch.setattr(checks, "ANSWER_S", 60.0)
     monkeypatch.setattr(checks, "FRESH_S", 0.0)
+    monkeypatch.setattr(checks, "FAILING_FRESH_S", 0.0)
 
 
 @contextmanager
@@ -364,3 +365,17 @@ def test_requests_that_come_together_share_one_run_of_the_checks(monkeypatch: py
         answers = list(threads.map(request, range(12)))
     assert runs == [1]
     assert all(answer == answers[0] for answer in answers)
+
+
+def test_what_fails_is_looked_at_again_before_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "FRESH_S", 600.0)
+    monkeypatch.setattr(checks, "FAILING_FRESH_S", 0.0)
+    monkeypatch.setattr(checks, "_shared", None)
+    reasons = iter(["no worker", "no worker", "", "never asked for"])
+
+    def run_checks() -> list[checks.HealthCheck]:
+        return [checks.HealthCheck("database", "well"), checks.HealthCheck("workers", "0", next(reasons))]
+
+    monkeypatch.setattr(checks, "run_checks", run_checks)
+    found = [checks.shared_checks()[1][1].ready for _ in range(5)]
+    assert found == [False, False, True, True, True]
