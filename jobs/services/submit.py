@@ -173,9 +173,8 @@ def job_accept(prepared: Prepared, *, warnings: list[Problem] | None = None) -> 
         try:
             project, found = check_again(user, tenant, spec)
         except JobError as error:
-            refused = (
-                error  # raised outside: nothing was written, so a transaction around this one stays usable
-            )
+            # Raised outside: nothing was written, so a transaction around this one stays usable.
+            refused = error
         else:
             job = _write(prepared, project)
     if job is None:

@@ -230,26 +230,6 @@ def over_midnight(tenant: Tenant) -> Job:
     return job
 
 
-@pytest.mark.parametrize(
-    ("outcome", "lost_s"),
-    [
-        ("preempted", 1800), ("reclaimed", 1800), ("moved", 1800), ("rescaled", 1800), ("budget_exhausted", 1800),
-        ("platform_stopped", 1800), ("learner_lost", 1800), ("FAILED", 1800),
-        ("HALTED", 0), ("CANCELED", 0), ("COMPLETED", 0),
-    ],
-)  # fmt: skip
-def test_work_since_the_last_checkpoint_is_lost_by_every_end_that_is_not_its_owners_will(
-    outcome: str, lost_s: float
-) -> None:
-    """Two slots for an hour; saved when three quarters of it were over."""
-    tenant, now = factories.tenant(), timezone.now()
-    owner = factories.member(tenant, "alice")
-    turn = Turn(waits=0, runs=60, saved=45, outcome=outcome, starts=True)
-    live(Life(120, [turn], slots=2, gpus=True, owner=0), tenant, owner, now, Expected())
-    rows = answer(tenant, now - timedelta(hours=3), now, By.GPU_TYPE)
-    assert rows["a100", "a100"][2] == pytest.approx(lost_s)
-
-
 def test_an_attempt_over_midnight_belongs_to_two_days() -> None:
     tenant = factories.tenant()
     over_midnight(tenant)

@@ -177,3 +177,11 @@ def test_code_that_was_removed_since_it_was_stored_is_stored_again(
     job = job_accept(prepared)
     assert job.code is not None
     assert blobs.is_there(job.code)
+
+
+def test_a_refusal_of_known_code_leaves_the_transaction_around_it_usable(people: People) -> None:
+    job_submit(user=people.alice, tenant=people.vision, source=factories.spec())
+    with transaction.atomic():
+        with pytest.raises(SpecInvalid):
+            job_submit(user=people.alice, tenant=people.vision, source=factories.spec(secrets={"A": "none"}))
+        assert Job.objects.count() == 1

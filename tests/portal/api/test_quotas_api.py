@@ -247,7 +247,8 @@ def test_what_a_program_saved_when_it_was_asked_to_is_not_lost(
     [
         ("CANCELED", False), ("HALTED", False), ("COMPLETED", False), ("halt_requested", False),
         ("FAILED", True), ("learner_failed", True), ("learner_lost", True), ("node_lost", True),
-        ("preempted", True), ("platform_stopped", True),
+        ("preempted", True), ("reclaimed", True), ("moved", True), ("rescaled", True), ("budget_exhausted", True),
+        ("platform_stopped", True),
     ],
 )  # fmt: skip
 def test_what_its_owner_ends_is_not_lost_and_everything_else_is(
