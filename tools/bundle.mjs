@@ -25,7 +25,7 @@ const options = {
   format: "esm",
   target: ["es2022", "chrome109", "firefox115", "safari16"],
   minify: !watching,
-  sourcemap: true,
+  sourcemap: watching,
   metafile: true,
   entryNames: watching ? "[name]" : "[name]-[hash]",
   chunkNames: "chunks/[name]-[hash]",
@@ -35,7 +35,8 @@ const options = {
   logLevel: "warning",
 };
 
-/** Plain name → { file, imports, later }: its file; what it loads with it; what it may load later. */
+/** Plain name → { file, imports, later }: its file; what it loads with it; what it may load later, each with what that
+ * loads with it. */
 function manifestOf(outputs, icons) {
   const plain = (path) => relative(target, path);
   const chunks = (path, kind) => outputs[path].imports.filter((one) => one.kind === kind && !one.external).map((one) => one.path);
@@ -51,8 +52,9 @@ function manifestOf(outputs, icons) {
     if (!isEntry && !path.endsWith(".woff2")) continue;
     const name = isEntry ? basename(entryPoint).replace(/\.ts$/, ".js") : basename(source);
     const imports = isEntry ? [...closure(path)] : [];
-    const later = [path, ...imports].filter((one) => outputs[one]).flatMap((one) => chunks(one, "dynamic-import"));
-    found[name] = { file: plain(path), imports: imports.map(plain), later: [...new Set(later)].map(plain) };
+    const later = new Set([path, ...imports].filter((one) => outputs[one]).flatMap((one) => chunks(one, "dynamic-import")));
+    const withImports = [...later].map((one) => [plain(one), [...closure(one)].map(plain)]);
+    found[name] = { file: plain(path), imports: imports.map(plain), later: Object.fromEntries(withImports) };
   }
   return found;
 }

@@ -6,6 +6,7 @@ from portal.pages import (
     audit_log,
     auth,
     cluster,
+    compare,
     help,
     job,
     job_manage,
@@ -59,6 +60,8 @@ urlpatterns = [
     path("t/<slug:slug>/", overview.overview, name="overview"),
     path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
     path("t/<slug:slug>/jobs/new", new_job.new_job, name="job-new"),
+    path("t/<slug:slug>/jobs/compare", compare.selected, name="jobs-compare"),
+    path("t/<slug:slug>/compare", compare.page, name="compare"),
     *(
         path(f"t/<slug:slug>/jobs/{verb}", jobs.act_on_many, {"verb": verb}, name=f"jobs-{verb}")
         for verb in jobs.BULK

@@ -359,6 +359,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/queue": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
+    f"{TENANT_SLUG}/jobs/compare": (form(TENANT_READ, changes=False, job="running"),),
+    f"{TENANT_SLUG}/compare": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),
     f"{TENANT_SLUG}/jobs/resume": (form(TENANT_OPERATE, job="halted"),),
     f"{TENANT_SLUG}/jobs/cancel": (form(TENANT_OPERATE, job="running"),),

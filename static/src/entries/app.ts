@@ -1,7 +1,6 @@
 // What every page has: the connection, the clock, the theme button, menus, keys, the focus, forms that lose nothing.
 import { startBars } from "../ts/bars";
 import { startConnection } from "../ts/connection";
-import { startFind } from "../ts/find";
 import { startFocus } from "../ts/focus";
 import { startForms } from "../ts/forms";
 import { startMenus } from "../ts/menus";
@@ -19,6 +18,5 @@ startFocus();
 startForms();
 startPasskeys();
 startSubmit();
-startFind();
 startMenus();
 startShortcuts();

@@ -1,9 +1,13 @@
 // The job page: live header and cards, actions without a reload; log viewer and charts where the page has them.
 import { loadElements } from "../ts/elements";
+import { around } from "../ts/log/around";
 import "../ts/job-page";
 
 loadElements({
-  "x-log": () => import("../ts/log/x-log"),
+  "x-log": async () => {
+    if (document.querySelector("x-log[data-full]")) around.bar = await import("../ts/log/bar");
+    return import("../ts/log/x-log");
+  },
   "x-chart": () => import("../ts/chart/x-chart"),
   "x-chart-tools": () => import("../ts/chart/x-chart-tools"),
 });

@@ -47,6 +47,7 @@ export const SCOPES: Scope[] = [
     bindings: [
       { keys: ["j", "k"], text: words.move, press: (key) => move(key === "j" ? 1 : -1) },
       { keys: ["x"], text: words.select, press: select },
+      { keys: ["c"], text: words.compare, press: () => click("#compare-many") },
       { keys: ["."], text: words.showNew, press: () => click("#new-jobs") },
     ],
   },

@@ -55,6 +55,7 @@ export const texts = {
     sheet: "Show or hide this list",
     move: "Next or previous job; Enter opens it",
     select: "Select the job",
+    compare: "Compare the selected jobs",
     showNew: "Show new jobs",
     sections: "Sections of the job",
     actions: "Halt, resume, clone",
@@ -90,6 +91,8 @@ export const texts = {
     summary: (name: string, value: string, at: string, low: string, points: number) =>
       `${name}: ${value} at ${at}, lowest ${low}, ${counted(points, "point")}`,
     empty: (name: string) => `${name}: no points`,
+    compared: (name: string, values: string) => `${name}: ${values}`,
+    notLoaded: (label: string) => `${label}: not loaded`,
     place,
     newest: "the newest point",
     secondsIn: (seconds: string) => `${seconds} s`,

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Bucket, Series } from "../../../static/src/ts/chart/series";
+import type { Bucket, Compared, Series } from "../../../static/src/ts/chart/series";
 import { settingsOf, type Settings } from "../../../static/src/ts/chart/settings";
-import { columns, isBare, isThinned, LINES, short, tabulate, tickLabels } from "../../../static/src/ts/chart/table";
+import { columns, isBare, isThinned, LEARNERS, short, styleOf, tabulate, tickLabels, type Line } from "../../../static/src/ts/chart/table";
 
 const series = (values: [number, number | string][], more: Partial<Series> = {}): Series => ({
   name: "loss",
@@ -37,8 +37,30 @@ test("learners that report other steps share one axis, with gaps", () => {
 });
 
 test("only so many learners are drawn", () => {
-  const all = Array.from({ length: LINES + 3 }, (_, rank) => series([[1, rank]], { rank }));
-  assert.equal(tabulate(all, settings()).lines.length, LINES);
+  const all = Array.from({ length: LEARNERS + 3 }, (_, rank) => series([[1, rank]], { rank }));
+  assert.equal(tabulate(all, settings()).lines.length, LEARNERS);
+});
+
+const job = (id: string, color: number, dashed = false): Compared => ({ id, label: `job-${id}`, color, dashed });
+
+test("all compared jobs are drawn, each as it is in every chart", () => {
+  const all = Array.from({ length: LEARNERS + 3 }, (_, at) => series([[1, at]], { job: job(String(at), (at % 6) + 1, at > 5) }));
+  const { lines } = tabulate(all.slice(1), settings());
+  assert.equal(lines.length, LEARNERS + 2);
+  assert.deepEqual([lines[0], lines[6]].map((line, at) => styleOf(line as Line, at)).map(({ color, dashed }) => [color, dashed]), [[2, false], [2, true]]);
+});
+
+test("learners are drawn by their place, every second one dashed", () => {
+  const { lines } = tabulate([series([[1, 1]]), series([[1, 2]], { rank: 3 })], settings());
+  assert.deepEqual(lines.map(styleOf), [{ color: 1, dashed: false }, { color: 2, dashed: true }]);
+});
+
+test("the relative axis counts from each job's own first point, and from one for all learners of a job", () => {
+  const relative = settings({ x: "relative" });
+  const jobs = [series([[10_000, 1], [12_000, 2]], { job: job("a", 1) }), series([[50_000, 3], [51_000, 4]], { job: job("b", 2) })];
+  assert.deepEqual(tabulate(jobs, relative).x, [0, 1, 2]);
+  const learners = [series([[10_000, 1]]), series([[50_000, 3]], { rank: 1 })];
+  assert.deepEqual(tabulate(learners, relative).x, [0, 40]);
 });
 
 test("NaN is a gap in the line and a mark at its step", () => {

@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { addPoint, type Series } from "../../../static/src/ts/chart/series";
 import { settingsOf, type Settings } from "../../../static/src/ts/chart/settings";
 import { tabulate } from "../../../static/src/ts/chart/table";
-import { legend, nothing, summary, tip, values, type Mark } from "../../../static/src/ts/chart/words";
+import { comparison, legend, nothing, summary, tip, type Mark } from "../../../static/src/ts/chart/words";
+import { values } from "../../../static/src/ts/chart/values";
 
 const settings = (changes: Partial<Settings> = {}): Settings => ({ ...settingsOf(""), ...changes });
 
@@ -37,6 +38,18 @@ test("points that only have an order are at no step", () => {
 test("one learner is named by the metric, several by their rank", () => {
   assert.deepEqual(entries(series([0, 1, 1])), ["loss"]);
   assert.deepEqual(entries(series([0, 1, 1], [1, 1, 1])), ["learner 0", "learner 1"]);
+});
+
+test("compared jobs are named in the legend, the tip, the table and the summary", () => {
+  const job = (label: string): Partial<Series> => ({ job: { id: label, label, color: 1, dashed: false } });
+  const all = ["sgd", "adam"].flatMap((label, at) => series([0, 1, at + 0.5]).map((one) => ({ ...one, ...job(label) })));
+  const table = tabulate(all, settings());
+  assert.deepEqual(entries(all), ["sgd", "adam"]);
+  assert.equal(tip(table, 0, settings()), "step 1 · adam 1.5 · sgd 0.5");
+  assert.equal(tip(tabulate(all.slice(1), settings()), 0, settings()), "step 1 · adam 1.5");
+  assert.deepEqual(values("loss", all, table, settings(), 9).head, ["step", "sgd", "adam"]);
+  assert.equal(comparison("loss", table), "loss: sgd 0.5, adam 1.5");
+  assert.equal(comparison("loss", tabulate([], settings())), "loss: no points");
 });
 
 test("learners that are not drawn are counted", () => {

@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import { duration } from "../format";
 import type { Clipping } from "./clip";
 import type { Settings } from "./settings";
-import { isThinned, LINES, short, tickLabels, type Table } from "./table";
+import { isThinned, short, styleOf, tickLabels, type Table } from "./table";
 import type { Mark } from "./words";
 
 export const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -29,8 +29,9 @@ export function options(table: Table, settings: Settings, size: { width: number;
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   table.lines.forEach((line, at) => {
-    const color = token(`--c${(at % LINES) + 1}`);
-    const dash = at % 2 ? [5, 4] : undefined;
+    const style = styleOf(line, at);
+    const color = token(`--c${style.color}`);
+    const dash = style.dashed ? [5, 4] : undefined;
     const first = series.length;
     const quiet = { points: { show: false }, spanGaps: true };
     // Of thinned points the least and the greatest are lines of their own: a spike of one point would be a faint sliver.

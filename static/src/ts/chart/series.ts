@@ -13,6 +13,16 @@ export interface Series {
   not_finite: [number, string][];
   complete: boolean;
   points: number;
+  /** Where jobs are compared: the one that it is of. */
+  job?: Compared;
+}
+
+/** A job among those of a comparison: its name there, and its line in every chart. color: from 1. */
+export interface Compared {
+  id: string;
+  label: string;
+  color: number;
+  dashed: boolean;
 }
 
 export interface Point {

@@ -1,15 +1,16 @@
 // From series to columns of numbers and the labels of an axis. Pure: no DOM, no chart library.
-import { smooth, type Series } from "./series";
+import { smooth, type Compared, type Series } from "./series";
 import type { Settings } from "./settings";
 
-export const LINES = 6;
+export const LEARNERS = 6;
 
-/** x, then for each learner the rows in the order in which plot.ts styles them; null is a gap. */
+/** x, then for each line the rows in the order in which plot.ts styles them; null is a gap. */
 export type Columns = [x: number[], ...rows: (number | null)[][]];
 
-/** One learner: a value for each x, or null. */
+/** One learner, or one of the jobs that are compared: a value for each x, or null. */
 export interface Line {
   rank: number;
+  job?: Compared;
   /** Smoothed, as it is drawn. */
   drawn: (number | null)[];
   raw: (number | null)[];
@@ -29,14 +30,16 @@ export interface Table {
 const finite = (value: number | string): number | null => (typeof value === "number" ? value : null);
 
 export function tabulate(series: Series[], settings: Settings): Table {
-  const shown = series.slice(0, LINES);
-  const start = Math.min(...shown.flatMap((one) => (one.buckets[0] ? [one.buckets[0][0]] : [])));
-  const scale = (x: number): number => (settings.x === "step" ? x : settings.x === "time" ? x / 1000 : (x - start) / 1000);
+  const shown = series.some((one) => one.job) ? series : series.slice(0, LEARNERS);
+  const starts = startsOf(shown);
+  const scaled = ({ job }: Series, x: number): number =>
+    settings.x === "step" ? x : settings.x === "time" ? x / 1000 : (x - (starts.get(job?.id) ?? x)) / 1000;
   // Only what is in the zoom: the newest points come after a gap that was not fetched, and a line to them would be false.
   const [from, to] = settings.zoom ?? [-Infinity, Infinity];
-  const inside = <Item extends [number, ...unknown[]]>(list: Item[]): Item[] => list.filter(([at]) => from <= scale(at) && scale(at) <= to);
+  const inside = <Rest extends unknown[]>(one: Series, list: [number, ...Rest][]): [number, ...Rest][] =>
+    list.map(([x, ...rest]): [number, ...Rest] => [scaled(one, x), ...rest]).filter(([at]) => from <= at && at <= to);
   const places = new Set<number>();
-  for (const one of shown) for (const list of [one.buckets, one.superseded]) for (const bucket of inside(list)) places.add(scale(bucket[0]));
+  for (const one of shown) for (const list of [one.buckets, one.superseded]) for (const [at] of inside(one, list)) places.add(at);
   const x = [...places].sort((a, b) => a - b);
   const index = new Map(x.map((value, at) => [value, at]));
   const column = (): (number | null)[] => new Array<number | null>(x.length).fill(null);
@@ -47,19 +50,32 @@ export function tabulate(series: Series[], settings: Settings): Table {
     const low = column();
     const high = column();
     const superseded = column();
-    for (const [at, min, max, last] of inside(one.buckets)) {
-      const place = index.get(scale(at)) ?? 0;
+    for (const [at, min, max, last] of inside(one, one.buckets)) {
+      const place = index.get(at) ?? 0;
       raw[place] = positive(finite(last));
       low[place] = positive(min);
       high[place] = positive(max);
     }
-    for (const [at, , , last] of inside(one.superseded)) superseded[index.get(scale(at)) ?? 0] = positive(finite(last));
-    return { rank: one.rank, drawn: smooth(raw, settings.smooth), raw, low, high, superseded };
+    for (const [at, , , last] of inside(one, one.superseded)) superseded[index.get(at) ?? 0] = positive(finite(last));
+    return { rank: one.rank, ...(one.job && { job: one.job }), drawn: smooth(raw, settings.smooth), raw, low, high, superseded };
   });
-  const notFinite = shown.flatMap((one) => inside(one.not_finite).map(([at, word]): [number, string] => [scale(at), word]));
-  const below = shown.reduce((sum, one) => sum + inside(one.buckets).filter(([, , , last]) => isBelow(finite(last))).length, 0);
+  const notFinite = shown.flatMap((one) => inside(one, one.not_finite));
+  const below = shown.reduce((sum, one) => sum + inside(one, one.buckets).filter(([, , , last]) => isBelow(finite(last))).length, 0);
   return { x, lines, notFinite, below };
 }
+
+/** When each job's first point was, by its id: "relative" counts from there. */
+function startsOf(series: Series[]): Map<string | undefined, number> {
+  const starts = new Map<string | undefined, number>();
+  for (const { job, buckets } of series) {
+    const first = buckets[0]?.[0];
+    if (first !== undefined) starts.set(job?.id, Math.min(first, starts.get(job?.id) ?? Infinity));
+  }
+  return starts;
+}
+
+/** How a line is drawn: as its job is everywhere, or as the learner at this place of the table. */
+export const styleOf = ({ job }: Line, at: number): Pick<Compared, "color" | "dashed"> => job ?? { color: at + 1, dashed: at % 2 === 1 };
 
 /** Some of its rows stand for several points. */
 export const isThinned = (line: Line): boolean => line.low.some((low, at) => low !== line.high[at]);

@@ -1,11 +1,11 @@
 // What a chart says in words: its summary for screen readers, its legend, the tip under the pointer. Pure.
-import { metric, thousands, timeOfDay } from "../format";
+import { metric, timeOfDay } from "../format";
 import type { Newest } from "../newest";
 import { texts } from "../texts";
 import { clipping } from "./clip";
 import { lowest, type Series } from "./series";
 import type { Settings } from "./settings";
-import { isThinned, short, type Line, type Table } from "./table";
+import { short, styleOf, type Line, type Table } from "./table";
 
 /** A vertical line: the step, and the name of the attempt that begins there, "" for a checkpoint. */
 export type Mark = [x: number, words: string];
@@ -29,9 +29,18 @@ export function summary(name: string, series: Series[], newest: Newest | undefin
   return texts.chart.summary(name, metric(newest.value), at, metric(lowest(series)), pointsOf(series));
 }
 
+/** The same where jobs are compared: the newest value of each that is drawn. */
+export function comparison(name: string, { lines }: Table): string {
+  const newest = lines.map(({ job, raw }) => `${job?.label} ${metric(raw.filter((value) => value !== null).at(-1))}`);
+  return newest.length ? texts.chart.compared(name, newest.join(", ")) : texts.chart.empty(name);
+}
+
 export function legend(name: string, series: Series[], table: Table, settings: Settings, marks: Mark[]): Entry[] {
-  const label = ({ rank }: Line): string => (series.length > 1 ? texts.chart.learner(rank) : name);
-  const entries: Entry[] = table.lines.map((line, at) => ({ text: label(line), swatch: `series-${at + 1}${at % 2 ? " dashed" : ""}` }));
+  const label = ({ rank, job }: Line): string => job?.label ?? (series.length > 1 ? texts.chart.learner(rank) : name);
+  const entries: Entry[] = table.lines.map((line, at) => {
+    const { color, dashed } = styleOf(line, at);
+    return { text: label(line), swatch: `series-${color}${dashed ? " dashed" : ""}` };
+  });
   if (series.length > table.lines.length) entries.push({ text: texts.chart.moreLearners(series.length - table.lines.length), swatch: "" });
   if (marks.some(([, words]) => words)) entries.push({ text: texts.chart.attempt });
   if (marks.some(([, words]) => !words)) entries.push({ text: texts.chart.checkpoint });
@@ -48,7 +57,10 @@ export function legend(name: string, series: Series[], table: Table, settings: S
 const spread = ({ low, high }: Line, at: number): string =>
   low[at] === high[at] ? "" : ` (${texts.chart.between(metric(low[at]), metric(high[at]))})`;
 
-/** x and the value of each learner there, the highest first. */
+/** What a line is called where there is little room; "" for the only one of a chart. */
+export const shortly = ({ lines }: Table, { rank, job }: Line): string => job?.label ?? (lines.length > 1 ? texts.chart.rank(rank) : "");
+
+/** x and the value of each line there, the highest first. */
 export function tip(table: Table, at: number, settings: Settings, axis?: Series["axis"]): string {
   const x = table.x[at] ?? 0;
   const place = settings.x === "step" ? texts.chart.place(x, axis) : settings.x === "time" ? timeOfDay(x * 1000) : texts.chart.secondsIn(short(x));
@@ -58,7 +70,7 @@ export function tip(table: Table, at: number, settings: Settings, axis?: Series[
       return value === null || value === undefined ? [] : [{ line, value }];
     })
     .sort((a, b) => b.value - a.value)
-    .map(({ line, value }) => `${table.lines.length > 1 ? `${texts.chart.rank(line.rank)} ` : ""}${metric(value)}${spread(line, at)}`);
+    .map(({ line, value }) => `${shortly(table, line)} ${metric(value)}${spread(line, at)}`.trimStart());
   return [place, ...values].join(" · ");
 }
 
@@ -67,30 +79,4 @@ export function nothing(table: Table, settings: Settings): string {
   if (table.below) return texts.chart.noneAboveZero;
   if (settings.zoom) return texts.chart.noneInRange;
   return table.notFinite.length ? texts.chart.noneFinite : texts.chart.noneYet;
-}
-
-export interface Values {
-  caption: string;
-  head: string[];
-  rows: string[][];
-}
-
-/** The newest rows of the table as text, at most this number. Rows of a thinned series stand for several points each. */
-export function values(name: string, series: Series[], table: Table, settings: Settings, most: number): Values {
-  const first = Math.max(0, table.x.length - most);
-  const shown = table.lines.reduce((sum, line) => sum + line.raw.slice(first).filter((value) => value !== null).length, 0);
-  const all = Math.max(shown, pointsOf(series));
-  const column = ({ rank }: Line): string => (table.lines.length > 1 ? texts.chart.rank(rank) : name);
-  const heads = (line: Line): string[] => (isThinned(line) ? [column(line), texts.chart.least(column(line)), texts.chart.greatest(column(line))] : [column(line)]);
-  const cells = (line: Line, at: number): string[] =>
-    (isThinned(line) ? [line.raw[at], line.low[at], line.high[at]] : [line.raw[at]]).map((value) => metric(value));
-  const place = (x: number): string => (settings.x === "time" ? new Date(x * 1000).toISOString().slice(0, 19) : thousands(x));
-  return {
-    caption: shown === all ? texts.chart.allPoints(all) : texts.chart.somePoints(shown, all),
-    head: [settings.x !== "step" ? texts.chart.timeColumn : inOrder(series) ? texts.chart.orderColumn : texts.chart.stepColumn, ...table.lines.flatMap(heads)],
-    rows: table.x
-      .slice(first)
-      .map((x, at) => [place(x), ...table.lines.flatMap((line) => cells(line, first + at))])
-      .reverse(),
-  };
 }

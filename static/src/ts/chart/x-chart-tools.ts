@@ -13,7 +13,7 @@ class ChartTools extends HTMLElement {
     document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
     if (this.childElementCount) return;
     this.append(this.axis(), this.smoothing(), this.logarithmic(), this.clipped());
-    this.append(downloadLink(csvAddress(this.dataset.job ?? ""), texts.chart.downloadAll, texts.chart.csv));
+    if (this.dataset.job) this.append(downloadLink(csvAddress(this.dataset.job), texts.chart.downloadAll, texts.chart.csv));
     if (!("serverSearch" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
 

@@ -1,16 +1,17 @@
-// <x-chart>: one metric over steps or time. Drawn only while visible, at most twice a second; new data keeps the zoom.
+// <x-chart>: one metric over steps or time, of a job (data-job) or of several that are compared (data-jobs, as
+// Compared[]). Drawn only while visible, at most twice a second; new data keeps the zoom.
 import uPlot from "uplot";
 import { button, downloadLink, named } from "../button";
 import { KEYS, actionIn } from "../keys";
 import { texts } from "../texts";
-import { Metrics } from "./metrics";
 import { clipping } from "./clip";
+import { Feed } from "./feed";
 import { drawMarks, drawOutside, options } from "./plot";
-import { addPoint, bucketsFor, csvAddress, type Axis, type Point, type Series } from "./series";
+import { bucketsFor, csvAddress, type Axis, type Compared, type Series } from "./series";
 import { columns, isBare, short, tabulate, type Table } from "./table";
-import { valuesTable } from "./values";
+import { values, valuesTable } from "./values";
 import { change, settings } from "./page-settings";
-import { inOrder, legend, nothing, summary, tip, values, type Entry, type Mark } from "./words";
+import { comparison, inOrder, legend, nothing, summary, tip, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
@@ -25,10 +26,11 @@ interface Way {
 }
 
 class Chart extends HTMLElement {
-  private series: Series[] = [];
+  private feeds: Feed[] = [];
+  private failed: Feed[] = []; // compared jobs whose values could not be loaded
+  private ends: (() => void)[] = []; // of what it receives from its feeds
   private table: Table = { x: [], lines: [], notFinite: [], below: 0 };
   private plot: uPlot | undefined;
-  private metrics!: Metrics;
   private holder!: HTMLElement;
   private readonly tip = document.createElement("div");
   private readonly reset = document.createElement("button");
@@ -36,8 +38,6 @@ class Chart extends HTMLElement {
   private visible = false;
   private loaded = false;
   private outdated = false; // the plot was made for another axis or range
-  private upto = 0; // number of the newest point in the answer
-  private early: Point[] | null = null; // points that came while an answer was on its way
   private turn = 0;
   private timer = 0;
   private lastDraw = 0;
@@ -45,9 +45,8 @@ class Chart extends HTMLElement {
 
   connectedCallback(): void {
     this.holder = this.querySelector<HTMLElement>("[data-plot]") as HTMLElement;
-    this.metrics = Metrics.of(this.dataset.job ?? "");
-    this.metrics.addEventListener("points", this.onPoints);
-    this.metrics.addEventListener("gap", this.reload);
+    this.feeds = this.feedsOfPage();
+    this.ends = this.feeds.map((feed) => feed.listen(this.onPoints, this.reload));
     document.addEventListener("chartsettings", this.onSettings);
     document.addEventListener("themechange", this.rebuild);
     this.buildTools();
@@ -64,8 +63,7 @@ class Chart extends HTMLElement {
 
   disconnectedCallback(): void {
     this.observer?.disconnect();
-    this.metrics.removeEventListener("points", this.onPoints);
-    this.metrics.removeEventListener("gap", this.reload);
+    for (const end of this.ends) end();
     document.removeEventListener("chartsettings", this.onSettings);
     document.removeEventListener("themechange", this.rebuild);
     this.unmount();
@@ -83,6 +81,16 @@ class Chart extends HTMLElement {
     return bucketsFor(this.size().width);
   }
 
+  private get series(): Series[] {
+    return this.feeds.flatMap((feed) => feed.series);
+  }
+
+  private feedsOfPage(): Feed[] {
+    const { job, jobs } = this.dataset;
+    if (jobs === undefined) return [new Feed(job ?? "", this.name)];
+    return (JSON.parse(jobs) as Compared[]).map((one) => new Feed(one.id, this.name, one));
+  }
+
   // --- data ---
 
   private readonly onSight = (visible: boolean): void => {
@@ -94,48 +102,33 @@ class Chart extends HTMLElement {
 
   private readonly reload = (): void => {
     this.loaded = false;
+    for (const feed of this.feeds) feed.forget();
     if (this.visible) void this.load();
   };
 
   private async load(): Promise<void> {
     this.loaded = true;
     const turn = ++this.turn;
-    this.early ??= [];
-    try {
-      const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
-      const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
-      const { series, seq } = await this.metrics.fetch(this.name, this.axis, this.buckets, range);
-      if (turn !== this.turn) return;
-      this.series = series;
-      this.upto = seq;
-      const early = this.early ?? [];
-      this.early = null;
-      this.take(early);
-      this.holder.querySelector(".skeleton")?.remove();
-      this.holder.querySelector(".empty")?.remove();
-      this.draw();
-    } catch (error) {
-      if (turn !== this.turn) return;
+    const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
+    const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
+    const loads = await Promise.allSettled(this.feeds.map((feed) => feed.load(this.axis, this.buckets, range)));
+    if (turn !== this.turn) return;
+    this.failed = this.feeds.filter((_, at) => loads[at]?.status === "rejected");
+    if (this.failed.length === this.feeds.length) {
       this.loaded = false;
-      this.early = null;
-      this.showNote(error instanceof Error ? error.message : texts.chart.failed, this.again);
+      const reason: unknown = loads[0]?.status === "rejected" && loads[0].reason;
+      return this.showNote(reason instanceof Error ? reason.message : texts.chart.failed, this.again);
     }
+    this.holder.querySelector(".skeleton")?.remove();
+    this.holder.querySelector(".empty")?.remove();
+    this.draw();
   }
 
-  private readonly onPoints = (event: Event): void => {
-    const points = (event as CustomEvent<Point[]>).detail.filter((point) => point.name === this.name);
-    if (!points.length || !this.loaded) return;
-    if (this.early) return void this.early.push(...points);
-    this.take(points);
-    if (this.series.some((one) => one.buckets.length > 3 * this.buckets)) this.loaded = false;
-    if (!this.visible) return;
-    if (!this.loaded) void this.load();
-    else this.drawSoon();
+  private readonly onPoints = (): void => {
+    if (!this.loaded) return;
+    if (this.series.some((one) => one.buckets.length > 3 * this.buckets)) return this.reload();
+    if (this.visible) this.drawSoon();
   };
-
-  private take(points: Point[]): void {
-    for (const point of points) if (point.n > this.upto) addPoint(this.series, point, this.axis);
-  }
 
   private readonly onSettings = (event: Event): void => {
     const changed = (event as CustomEvent<string[]>).detail;
@@ -242,8 +235,10 @@ class Chart extends HTMLElement {
   private showWords(): void {
     this.reset.hidden = !settings.zoom;
     if (settings.zoom) this.reset.textContent = texts.chart.resetZoom(short(settings.zoom[0]), short(settings.zoom[1]));
-    this.holder.setAttribute("aria-label", summary(this.name, this.series, this.metrics.newest.of(this.name)));
+    const [{ compared, newest } = {}] = this.feeds;
+    this.holder.setAttribute("aria-label", compared ? comparison(this.name, this.table) : summary(this.name, this.series, newest));
     const entries = legend(this.name, this.series, this.table, settings, this.marks());
+    for (const { compared } of this.failed) if (compared) entries.push({ text: texts.chart.notLoaded(compared.label), isNote: true });
     this.querySelector("[data-legend]")?.replaceChildren(...entries.map(entryOf));
   }
 
@@ -317,8 +312,9 @@ class Chart extends HTMLElement {
     this.reset.hidden = true;
     this.reset.addEventListener("click", () => change({ zoom: null }));
     tools.before(this.reset);
-    const csv = named(downloadLink(csvAddress(this.dataset.job ?? "", this.name), texts.chart.of(texts.chart.downloadCsv, this.name)), texts.chart.csv);
-    tools.append(table, csv, big);
+    tools.append(table);
+    if (this.dataset.job) tools.append(named(downloadLink(csvAddress(this.dataset.job, this.name), texts.chart.of(texts.chart.downloadCsv, this.name)), texts.chart.csv));
+    tools.append(big);
   }
 
   private onKey(event: KeyboardEvent): void {

@@ -3,6 +3,7 @@ import { KEYS, actionIn } from "../keys";
 import { live } from "../live";
 import { texts } from "../texts";
 import { toast } from "../toast";
+import { around } from "./around";
 import { firstError } from "./errors";
 import { actionOf } from "./keys";
 import type { Lines } from "./lines";
@@ -10,14 +11,13 @@ import { emptyNote, problemNote } from "./note";
 import { ROW_PX } from "./pane";
 import { anchorOf, linkedLines } from "./picked";
 import { type Place, placeOf } from "./rows";
-import { statusNodes } from "./status";
 import { attemptsShown, Streams, type Level } from "./streams";
 import { Survey } from "./survey";
-import { Ticks } from "./ticks";
 import { nextMode } from "./times";
-import { connect, controls, linkRaw, showCounts, showFollow, showSearch, showTimes, showWhole, type Controls } from "./toolbar";
+import type { Controls } from "./toolbar";
 import { LogView } from "./view";
 
+const { bar } = around;
 const COUNTED = 8; // logs of which warnings and errors are counted
 
 class LogViewer extends HTMLElement {
@@ -25,7 +25,7 @@ class LogViewer extends HTMLElement {
   private view: LogView | undefined; // from the first line on
   private tools: Controls | undefined;
   private surveys: Survey[] = [];
-  private readonly ticks = new Ticks();
+  private readonly ticks = bar && new bar.Ticks();
   private seenTotal = 0;
   private readonly pill = document.createElement("button");
   private readonly note = document.createElement("div");
@@ -111,8 +111,8 @@ class LogViewer extends HTMLElement {
     this.status.className = "log-status";
     holder.append(scroller, this.pill, this.note);
     const parts: HTMLElement[] = [holder];
-    if (this.isFull) {
-      this.tools = controls({
+    if (bar && this.isFull) {
+      this.tools = bar.controls({
         learners: Number(this.dataset.learners),
         attempts: this.newest,
         rank: this.rank,
@@ -123,7 +123,7 @@ class LogViewer extends HTMLElement {
       this.tools.wrap.setAttribute("aria-pressed", String(view.pane.wrap));
       parts.unshift(this.tools.bar);
       parts.push(this.status);
-      holder.append(this.ticks.element);
+      if (this.ticks) holder.append(this.ticks.element);
     }
     this.showTimes(view);
     const hadFocus = this.querySelector(".log-scroller") === document.activeElement; // in the lines that the server rendered
@@ -193,7 +193,7 @@ class LogViewer extends HTMLElement {
   }
 
   private nameWhole(): void {
-    if (this.tools) showWhole(this.tools, attemptsShown(this.newest, this.ranks.length).length, this.newest);
+    if (this.tools) bar?.showWhole(this.tools, attemptsShown(this.newest, this.ranks.length).length, this.newest);
   }
 
   private get lastAttempt(): number {
@@ -236,10 +236,10 @@ class LogViewer extends HTMLElement {
     else if (view.rows.length > 0) this.note.replaceChildren();
     else this.note.replaceChildren(emptyNote({ answered: answered && !view.rows.waiting, level: view.level, ended: ended || this.isOver, attempt: this.lastAttempt }));
     view.pane.scroller.setAttribute("aria-label", texts.log.of(this.rank === "all" ? texts.log.allLearners : texts.log.oneLearner(this.rank), this.total));
-    if (!this.tools) return;
-    showFollow(this.tools, following, ended);
+    if (!bar || !this.tools) return;
+    bar.showFollow(this.tools, following, ended);
     this.status.replaceChildren(
-      ...statusNodes({
+      ...bar.statusNodes({
         following,
         ended,
         first: view.firstLine,
@@ -250,7 +250,7 @@ class LogViewer extends HTMLElement {
         stale: live.status !== "live" || sources.some((lines) => lines.unavailable),
       }),
     );
-    showSearch(this.tools, view.finder);
+    bar.showSearch(this.tools, view.finder);
     this.showSurvey(this.tools, view);
   };
 
@@ -259,16 +259,16 @@ class LogViewer extends HTMLElement {
     const { surveys } = this;
     const sum = (of: (survey: Survey) => number): number => surveys.reduce((total, survey) => total + of(survey), 0);
     const isKnown = surveys.length > 0 && surveys.every((survey) => survey.known);
-    showCounts(tools, isKnown ? { warn: sum((survey) => survey.warnings), error: sum((survey) => survey.errors) } : {});
+    bar?.showCounts(tools, isKnown ? { warn: sum((survey) => survey.warnings), error: sum((survey) => survey.errors) } : {});
     const isOne = this.streams.all.length === 1 && view.level === "all"; // else a line's place is not its share of the log
     const found = isOne ? view.finder.matches.map((key) => placeOf(key).n) : [];
-    this.ticks.draw(Math.max(1, this.total), isOne ? (surveys[0]?.places ?? []) : [], found);
+    this.ticks?.draw(Math.max(1, this.total), isOne ? (surveys[0]?.places ?? []) : [], found);
   }
 
   // --- controls ---
 
   private connectTools(tools: Controls, view: LogView): void {
-    connect(tools, {
+    bar?.connect(tools, {
       learner: (rank) => this.switchTo(view, rank, this.dataset.attempt ?? "1"),
       attempt: (attempt) => this.switchTo(view, this.rank, attempt),
       level: (level) => this.filter(view, level),
@@ -289,7 +289,7 @@ class LogViewer extends HTMLElement {
     if (!this.tools) return;
     const rank = this.rank === "all" ? "0" : this.rank;
     const attempt = this.isWhole ? this.newest : Number(this.dataset.attempt);
-    linkRaw(this.tools, this.dataset.job ?? "", rank, attempt, this.isWhole);
+    bar?.linkRaw(this.tools, this.dataset.job ?? "", rank, attempt, this.isWhole);
   }
 
   private switchTo(view: LogView, rank: string, attempt: string, place = ""): void {
@@ -408,7 +408,7 @@ class LogViewer extends HTMLElement {
   private showTimes({ times }: LogView): void {
     this.classList.toggle("hide-times", times === "off");
     this.classList.toggle("timed", times !== "off");
-    if (this.tools) showTimes(this.tools, times);
+    if (this.tools) bar?.showTimes(this.tools, times);
   }
 }
 
