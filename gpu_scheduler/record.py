@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
+from gpu_scheduler import losses
 from gpu_scheduler.model import (
     Gang,
     GradientNoise,
@@ -125,8 +126,9 @@ def _read(found: dict[str, Any]) -> Any:
     return kind(*(tuple(value) if isinstance(value, list) else value for value in values))
 
 
-def decisions(plan: Plan) -> dict[str, Any]:
-    """What a plan decided, as plain JSON: starts, stops and resizes in their order, and for which jobs it reserves."""
+def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
+    """What a plan of this snapshot decided, as plain JSON: starts, stops and resizes in their order, for which jobs it
+    reserves, and by job what its orders cost at most (``losses``)."""
     return {
         "starts": [
             [start.job, start.placement.slot_type, list(start.placement.nodes)] for start in plan.starts
@@ -136,4 +138,5 @@ def decisions(plan: Plan) -> dict[str, Any]:
             [resize.job, resize.learners, resize.for_job, resize.generation] for resize in plan.resizes
         ],
         "reserved": list(plan.reserved),
+        "losses": {job: asdict(loss) for job, loss in losses.expected(plan, snapshot).items()},
     }

@@ -41,7 +41,7 @@ def test_a_snapshot_that_was_written_down_gives_the_same_plan(seen: Snapshot) ->
     again = record.read(text, policy_of(seen))
     assert again == seen
     assert record.written(again) == text
-    assert record.decisions(plan(again)) == record.decisions(plan(seen))
+    assert record.decisions(plan(again), again) == record.decisions(plan(seen), seen)
 
 
 def full() -> Snapshot:
