@@ -116,7 +116,7 @@ def _read(found: dict[str, Any]) -> Any:
         return datetime.fromisoformat(values)
     if name == GANG:
         fewest, most, gpus, cpus, memory, queued_at, *rest = values
-        named = dict(zip(_REST, rest, strict=True))
+        named = dict(zip(_REST, rest, strict=len(rest) > len(_REST)))  # records of before its last fields
         named["strategy"] = PlacementStrategy(named["strategy"])
         of = Range(fewest, most), Resources(gpus, cpus, memory), datetime.fromisoformat(queued_at)
         return Gang(learners=of[0], resources=of[1], queued_at=of[2], **named)
@@ -128,7 +128,7 @@ def _read(found: dict[str, Any]) -> Any:
 
 def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
     """What a plan of this snapshot decided, as plain JSON: starts, stops and resizes in their order, for which jobs it
-    reserves, and by job what its orders cost at most (``losses``)."""
+    reserves, and by job why it starts now (``why``) and what its orders cost at most (``losses``)."""
     return {
         "starts": [
             [start.job, start.placement.slot_type, list(start.placement.nodes)] for start in plan.starts
@@ -138,5 +138,13 @@ def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
             [resize.job, resize.learners, resize.for_job, resize.generation] for resize in plan.resizes
         ],
         "reserved": list(plan.reserved),
+        "why": {
+            start.job: {
+                "reason": start.reason.value,
+                "borrowed": start.borrowed,
+                "generation": start.generation,
+            }
+            for start in plan.starts
+        },
         "losses": {job: asdict(loss) for job, loss in losses.expected(plan, snapshot).items()},
     }

@@ -23,7 +23,7 @@ from psycopg2.errors import CheckViolation
 
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.losses import Loss
-from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Placement, Resize, Start, StartReason, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
 from jobs.failpoints import fp
@@ -58,6 +58,8 @@ def admit_all(starts: Sequence[Start], cluster: str, source: Source | None = Non
     jobs = leave_queue([start.job for start in starts])
     if len(jobs) < len(starts):
         raise NotAdmitted("it no longer waits")
+    if any(start.generation and jobs[start.job].intent_gen != start.generation for start in starts):
+        raise NotAdmitted("its owner asked for something else meanwhile")
     opened = [(jobs[start.job], start.placement) for start in starts]
     for job, placement in opened:
         _set_size(job, len(placement.nodes))
@@ -80,12 +82,13 @@ def admit_all(starts: Sequence[Start], cluster: str, source: Source | None = Non
     )
     Estimate.objects.filter(job__in=jobs, started_at=None).update(started_at=Now())
     fp("admit.after_rows")
-    events.append_numbered([_started(attempt, source) for attempt in attempts])
+    whys = {start.job: start for start in starts}
+    events.append_numbered([_started(attempt, whys[attempt.job_id], source) for attempt in attempts])
     for tenant in {job.tenant_id for job, _ in opened}:
         transaction.on_commit(partial(pubsub.quotas_changed, tenant), robust=True)
 
 
-def _started(attempt: Attempt, source: Source | None) -> JobEvent:
+def _started(attempt: Attempt, start: Start, source: Source | None) -> JobEvent:
     """The event of a start; leave_queue took its number."""
     job = attempt.job
     return JobEvent(
@@ -97,12 +100,14 @@ def _started(attempt: Attempt, source: Source | None) -> JobEvent:
         to_state=State.DEPLOYING.value,
         attempt=attempt.n,
         reason="placed",
-        message=_placed(attempt),
+        message=f"{_placed(attempt)}. {_why(start, attempt.slot_type)}",
         numbers={
             "nodes": attempt.nodes,
             "slots": job.slots,
             "slot_type": attempt.slot_type,
             "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
+            "why": start.reason.value,
+            "borrowed": start.borrowed,
             **({"plan": source.numbers} if source else {}),
         },
         source="scheduler",
@@ -205,6 +210,20 @@ def _batch(job: Job, placement: Placement) -> BatchChoice:
         return OWN_BATCH
     nodes = placement.nodes
     return choose_batch(profile(job.resources, job.measured), len(nodes), len(set(nodes)))
+
+
+_WHY = {
+    StartReason.NOMINATED: "What it starts on was freed for it, and offered to it first",
+    StartReason.BACKFILLED: "It passes a job ahead of it, for which slots are kept, and does not delay it",
+    StartReason.BORROWED: "Beyond its tenant's own limit",
+    StartReason.GUARANTEED: "Within its tenant's own limit",
+}
+
+
+def _why(start: Start, slot_type: str) -> str:
+    """Why it starts now. Names no other tenant and no job."""
+    lent = f": {devices(start.borrowed, slot_type)} {'is' if start.borrowed == 1 else 'are'} lent by other tenants"
+    return f"{_WHY[start.reason]}{lent if start.borrowed else ''}."
 
 
 def _placed(attempt: Attempt) -> str:

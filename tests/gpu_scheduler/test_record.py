@@ -56,6 +56,7 @@ def full() -> Snapshot:
         learners=Range(2, 4),
         target=3,
         project="vision",
+        generation=4,
     )
     node = Node(
         "a1", "a100", Resources(8, 9.5, 10), True, Resources(1, 2.0, 3), "rack", "block", True, NOON,

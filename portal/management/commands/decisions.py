@@ -67,7 +67,9 @@ class Command(BaseCommand):
 
 def _line(each: Checked) -> str:
     counts = ", ".join(
-        f"{len(listed)} {name}" for name, listed in each.decided.items() if listed and name != "losses"
+        f"{len(listed)} {name}{_reasons(each) if name == 'starts' else ''}"
+        for name, listed in each.decided.items()
+        if listed and isinstance(listed, list)
     )
     program = (
         "" if each.same_program or each.verdict is Verdict.UNREADABLE else ", by another program than now"
@@ -78,6 +80,12 @@ def _line(each: Checked) -> str:
     costs = "".join(map(_cost, each.decided.get("losses", {}).items()))
     at = f"{each.at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{at}  {each.digest[:12]}  {each.verdict:10}  {each.policy}: {counts}{program}{costs}{differs}"
+
+
+def _reasons(each: Checked) -> str:
+    """Why jobs start; nothing of a plan of an earlier version."""
+    found = Counter(why["reason"] for why in each.decided.get("why", {}).values())
+    return f" ({', '.join(f'{count} {reason}' for reason, count in sorted(found.items()))})" if found else ""
 
 
 def _cost(order: tuple[str, Mapping[str, Any]]) -> str:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.db.models.functions import Now
 
 from gpu_scheduler import record
+from gpu_scheduler.model import Placement, Start
 from jobs.lifecycle import recording
+from jobs.lifecycle.plan_effects import NotAdmitted, admit_all
 from jobs.models import DecidedPlan, Job, JobEvent
 from jobs.selectors import decisions
 from jobs.selectors.decisions import Checked, Verdict, check_newest
 from jobs.states import EventCode, Phase, State, StopReason
+from tenants.models import Quota, Tenant
+from tests import factories
 from tests.jobs.lifecycle.test_elastic import elastic, measure, reported, start_on
 from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
@@ -44,6 +50,36 @@ def test_a_start_says_what_it_was_decided_from_and_is_decided_again(world: World
     assert (checked.verdict, checked.same_program, checked.digest) == (Verdict.SAME, True, stored.digest)
     assert verdicts(job.pk) == [Verdict.SAME]
     assert not waits.events.filter(numbers__has_key="plan")
+
+
+def test_a_start_says_why_it_comes_now(world: World) -> None:
+    Quota.objects.filter(tenant=world.tenant).update(limit=4)
+    factories.tenant(quotas={"cpu": 4}, cohort="lab")
+    Tenant.objects.filter(pk=world.tenant.pk).update(cohort="lab")
+    own, beyond = world.submit(slots=4), world.submit(slots=3)
+    assert sorted(one_pass()) == sorted([own.pk, beyond.pk])
+    placed = {job: job.events.get(code=EventCode.PLACED) for job in (own, beyond)}
+    assert [placed[own].numbers[name] for name in ("why", "borrowed")] == ["guaranteed", 0]
+    assert [placed[beyond].numbers[name] for name in ("why", "borrowed")] == ["borrowed", 3]
+    assert placed[own].message.endswith(". Within its tenant's own limit.")
+    assert placed[beyond].message.endswith(
+        ". Beyond its tenant's own limit: 3 CPUs are lent by other tenants."
+    )
+    stored = plan_of(beyond, EventCode.PLACED).decided["why"]
+    assert stored[beyond.pk] == {"reason": "borrowed", "borrowed": 3, "generation": job_of(beyond).intent_gen}
+
+
+def test_a_start_that_was_decided_for_an_earlier_request_is_void(world: World) -> None:
+    """Its owner halted and resumed the job after the snapshot: that is another place in the queue."""
+    job = world.submit()
+    start = Start(job.pk, Placement("cpu", ("node-a",)), generation=job_of(job).intent_gen)
+    Job.objects.filter(pk=job.pk).update(intent_gen=start.generation + 1)
+    with pytest.raises(NotAdmitted, match="asked for something else"), transaction.atomic():
+        admit_all([start], "memory")
+    assert state(job) == State.QUEUED
+    with transaction.atomic():
+        admit_all([replace(start, generation=start.generation + 1)], "memory")
+    assert state(job) == State.DEPLOYING
 
 
 def test_what_cannot_be_written_down_is_decided_all_the_same(
@@ -260,6 +296,7 @@ def test_the_command_says_what_came_of_it(world: World) -> None:
     job = world.submit()
     one_pass()
     assert "1 plan: 1 the same" in shown("--job", job.pk)
+    assert "fair_share: 1 starts (1 guaranteed)\n" in shown("--job", job.pk)
     assert '"verdict": "same"' in shown("--json")
     digest = DecidedPlan.objects.get().digest
     assert "1 plan: 1 the same" in shown("--snapshot", digest[:12].upper())
