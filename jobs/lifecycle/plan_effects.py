@@ -23,7 +23,7 @@ from psycopg2.errors import CheckViolation
 
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.losses import Loss
-from gpu_scheduler.model import Explanation, Placement, Resize, Start, StartReason, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
 from jobs.failpoints import fp
@@ -100,7 +100,7 @@ def _started(attempt: Attempt, start: Start, source: Source | None) -> JobEvent:
         to_state=State.DEPLOYING.value,
         attempt=attempt.n,
         reason="placed",
-        message=f"{_placed(attempt)}. {_why(start, attempt.slot_type)}",
+        message=_placed(attempt),
         numbers={
             "nodes": attempt.nodes,
             "slots": job.slots,
@@ -210,20 +210,6 @@ def _batch(job: Job, placement: Placement) -> BatchChoice:
         return OWN_BATCH
     nodes = placement.nodes
     return choose_batch(profile(job.resources, job.measured), len(nodes), len(set(nodes)))
-
-
-_WHY = {
-    StartReason.NOMINATED: "What it starts on was freed for it, and offered to it first",
-    StartReason.BACKFILLED: "It passes a job ahead of it, for which slots are kept, and does not delay it",
-    StartReason.BORROWED: "Beyond its tenant's own limit",
-    StartReason.GUARANTEED: "Within its tenant's own limit",
-}
-
-
-def _why(start: Start, slot_type: str) -> str:
-    """Why it starts now. Names no other tenant and no job."""
-    lent = f": {devices(start.borrowed, slot_type)} {'is' if start.borrowed == 1 else 'are'} lent by other tenants"
-    return f"{_WHY[start.reason]}{lent if start.borrowed else ''}."
 
 
 def _placed(attempt: Attempt) -> str:
