@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
-from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start
+from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start, StartReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
 from gpu_scheduler.rooms import SLOTS
@@ -103,10 +103,30 @@ class Draft:
 
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
-        nodes = self.pools[slot_type].place(gang)
+        pool, account = self.pools[slot_type], self.ledger.account(gang.tenant, slot_type)
+        passes = self._passes(gang, pool, account)
+        nodes = pool.place(gang)
+        borrowed = account.borrowed
         self.ledger.take(gang, slot_type, len(nodes) * gang.slots)
+        borrowed = account.borrowed - borrowed
         self.failed.clear()
-        return Start(gang.job, Placement(slot_type, nodes))
+        reason = StartReason.BORROWED if borrowed else StartReason.GUARANTEED
+        if self._is_promised(gang):
+            reason = StartReason.NOMINATED
+        elif passes:
+            reason = StartReason.BACKFILLED
+        return Start(gang.job, Placement(slot_type, nodes), reason, borrowed, gang.generation)
+
+    def _is_promised(self, gang: Gang) -> bool:
+        promised = self.snapshot.promised
+        until = promised.get(gang.job)
+        return gang.job in promised and (until is None or self.snapshot.now < until)
+
+    @staticmethod
+    def _passes(gang: Gang, pool: Pool, account: Account) -> bool:
+        """Whether a job ahead of it has a reservation, on the nodes or of their tenant's quota."""
+        on_nodes = pool.reserved_for is not None and pool.reserved_for.job != gang.job
+        return on_nodes or (account.reserved > 0 and account.reserved_for != gang.job)
 
     def reserve(
         self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False

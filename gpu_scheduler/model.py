@@ -340,7 +340,7 @@ class Gang:
     only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
     learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None:
     a gang of one size. target: with how many learners it starts, or with as many as fit; None: the fewest. project: the
-    part of its tenant that it is in; "": none.
+    part of its tenant that it is in; "": none. generation: that of the job's intent, 0: not known.
     """
 
     job: str
@@ -357,6 +357,7 @@ class Gang:
     elastic: Profile | None = None
     target: int | None = None
     project: str = ""
+    generation: int = 0
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
@@ -557,12 +558,31 @@ class Placement:
     nodes: tuple[str, ...]
 
 
+class StartReason(StrEnum):
+    """Why a job starts now, the first that holds. NOMINATED: what it starts on is offered to it first, because others
+    were stopped or resized for it, or it was resized itself. BACKFILLED: it passes a job that waited so long that slots
+    are kept for it, and delays it not. BORROWED: on slots that other tenants lend. GUARANTEED: within its tenant's own
+    limit."""
+
+    NOMINATED = "nominated"
+    BACKFILLED = "backfilled"
+    BORROWED = "borrowed"
+    GUARANTEED = "guaranteed"
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job now, there."""
+    """Start this job now, there.
+
+    borrowed: how many of its slots are lent by other tenants now, whatever the reason. generation: that of the job's
+    intent when this was decided, 0 if none is known; a newer intent voids the start.
+    """
 
     job: str
     placement: Placement
+    reason: StartReason = StartReason.GUARANTEED
+    borrowed: int = 0
+    generation: int = 0
 
 
 def _no_checks() -> list[dict[str, Any]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
+from gpu_scheduler import losses
 from gpu_scheduler.model import (
     Gang,
     GradientNoise,
@@ -115,7 +116,7 @@ def _read(found: dict[str, Any]) -> Any:
         return datetime.fromisoformat(values)
     if name == GANG:
         fewest, most, gpus, cpus, memory, queued_at, *rest = values
-        named = dict(zip(_REST, rest, strict=True))
+        named = dict(zip(_REST, rest, strict=len(rest) > len(_REST)))  # records of before its last fields
         named["strategy"] = PlacementStrategy(named["strategy"])
         of = Range(fewest, most), Resources(gpus, cpus, memory), datetime.fromisoformat(queued_at)
         return Gang(learners=of[0], resources=of[1], queued_at=of[2], **named)
@@ -125,8 +126,9 @@ def _read(found: dict[str, Any]) -> Any:
     return kind(*(tuple(value) if isinstance(value, list) else value for value in values))
 
 
-def decisions(plan: Plan) -> dict[str, Any]:
-    """What a plan decided, as plain JSON: starts, stops and resizes in their order, and for which jobs it reserves."""
+def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
+    """What a plan of this snapshot decided, as plain JSON: starts, stops and resizes in their order, for which jobs it
+    reserves, and by job why it starts now (``why``) and what its orders cost at most (``losses``)."""
     return {
         "starts": [
             [start.job, start.placement.slot_type, list(start.placement.nodes)] for start in plan.starts
@@ -136,4 +138,13 @@ def decisions(plan: Plan) -> dict[str, Any]:
             [resize.job, resize.learners, resize.for_job, resize.generation] for resize in plan.resizes
         ],
         "reserved": list(plan.reserved),
+        "why": {
+            start.job: {
+                "reason": start.reason.value,
+                "borrowed": start.borrowed,
+                "generation": start.generation,
+            }
+            for start in plan.starts
+        },
+        "losses": {job: asdict(loss) for job, loss in losses.expected(plan, snapshot).items()},
     }

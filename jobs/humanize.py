@@ -39,6 +39,14 @@ def devices(count: int, kind: str, *, each: int = 0) -> str:
     return f"{total} {unit(kind, total)}"
 
 
+def slot_time(slot_seconds: float, kind: str) -> str:
+    """Devices times the time that they were held: 2.5 a100 GPU hours, 12 GPU minutes, 40 CPU seconds."""
+    for each, word in ((3600, "hours"), (60, "minutes")):
+        if slot_seconds >= each:
+            return f"{slot_seconds / each:,.1f} {unit(kind, 1)} {word}".replace(".0 ", " ", 1)
+    return f"{slot_seconds:.0f} {unit(kind, 1)} seconds"
+
+
 def saved_step(step: int | None, reported: int | None) -> str:
     """At what step a checkpoint is; without it, what is known instead. reported: the last step that was."""
     if step is not None:

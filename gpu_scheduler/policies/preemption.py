@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
+from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import Gang, Priority, Room, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.orders import Order, Orders
@@ -74,14 +75,6 @@ def _covered_first(run: Running) -> tuple[bool, int, datetime, datetime, str]:
     """Starts that share a commit are at one moment: of these, those first that queued first."""
     leaves = run.stopping or isinstance(run.order, Stop)
     return leaves, -run.priority, run.started_at, run.gang.queued_at, run.job
-
-
-def lost_work_s(run: Running, now: datetime) -> float:
-    """What a stop costs in slot-seconds if its program saves nothing when it is asked to: what it did since its last
-    checkpoint, or since it started, and what the restart takes, as far as that was measured."""
-    since = max(run.started_at, run.last_checkpoint_at or run.started_at)
-    seconds = max(0.0, (now - since).total_seconds()) + (run.restart_cost_s or 0.0)
-    return seconds * run.slots * len(run.nodes)
 
 
 class Candidates:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpu_scheduler.elastic.allocation import Candidate
 from gpu_scheduler.elastic.utility import proportional, sizes, speed
+from gpu_scheduler.losses import unsaved_s
 from gpu_scheduler.model import Gang, Running, Snapshot
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
@@ -60,10 +61,7 @@ class Resizes:
 
     def cost_of(self, run: Running, now: datetime) -> float:
         """Seconds without progress if this run is resized, with those whose work may be lost."""
-        lost = 0.0
-        if not run.saves_when_asked:
-            lost = (now - max(run.started_at, run.last_checkpoint_at or run.started_at)).total_seconds()
-        return self._restart_s(run) + lost
+        return self._restart_s(run) + (0.0 if run.saves_when_asked else unsaved_s(run, now))
 
     def _restart_s(self, run: Running) -> float:
         if run.checkpoint_cost_s is None and run.restart_cost_s is None:

@@ -19,6 +19,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from gpu_scheduler import losses
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
@@ -152,9 +153,9 @@ def one_pass(token: uuid.UUID) -> list[str]:
     fp("cycle.after_starts")
     explain_pending(left, seen.now)
     cycle_lease.extend(token)
-    write_orders(orders, source)
+    write_orders(orders, source, losses.expected(decided, seen))
     fp("cycle.after_orders")
-    recording.keep(source, decided)
+    recording.keep(source, seen, decided)
     fp("cycle.after_recorded")
     explain_moved(moved)
     if started or forecasting.lacks_estimates():

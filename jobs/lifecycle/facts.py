@@ -136,7 +136,8 @@ class Order:
 
     for_job: the job that needs the slots; "" if it belongs to another tenant or the order is for no job. generation:
     the job's intent_gen when the order was decided. plan: recording.Source.numbers of the plan that decided it; None
-    if an earlier version did.
+    if an earlier version did. loss: what it costs at most, as gpu_scheduler.losses.Loss; None: not known, as of such a
+    version.
     """
 
     reason: StopReason
@@ -144,11 +145,17 @@ class Order:
     learners: int | None = None
     generation: int = 1
     plan: Mapping[str, str] | None = None
+    loss: Mapping[str, Any] | None = None
 
     @property
     def numbers(self) -> dict[str, object]:
         """What people read of it."""
-        shown: dict[str, object] = {"for_job": self.for_job, "learners": self.learners, "plan": self.plan}
+        shown: dict[str, object] = {
+            "for_job": self.for_job,
+            "learners": self.learners,
+            "plan": self.plan,
+            "expected_loss": self.loss,
+        }
         return {name: value for name, value in shown.items() if value}
 
 

@@ -246,6 +246,7 @@ def _order(job: Job) -> Order | None:
         job.order_learners,
         job.order_gen,
         job.order_plan,
+        job.order_loss,
     )
 
 

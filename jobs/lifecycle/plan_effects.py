@@ -12,6 +12,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from django.db.models.functions import Now
 from psycopg2.errors import CheckViolation
 
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
+from gpu_scheduler.losses import Loss
 from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
@@ -56,6 +58,8 @@ def admit_all(starts: Sequence[Start], cluster: str, source: Source | None = Non
     jobs = leave_queue([start.job for start in starts])
     if len(jobs) < len(starts):
         raise NotAdmitted("it no longer waits")
+    if any(start.generation and jobs[start.job].intent_gen != start.generation for start in starts):
+        raise NotAdmitted("its owner asked for something else meanwhile")
     opened = [(jobs[start.job], start.placement) for start in starts]
     for job, placement in opened:
         _set_size(job, len(placement.nodes))
@@ -78,12 +82,13 @@ def admit_all(starts: Sequence[Start], cluster: str, source: Source | None = Non
     )
     Estimate.objects.filter(job__in=jobs, started_at=None).update(started_at=Now())
     fp("admit.after_rows")
-    events.append_numbered([_started(attempt, source) for attempt in attempts])
+    whys = {start.job: start for start in starts}
+    events.append_numbered([_started(attempt, whys[attempt.job_id], source) for attempt in attempts])
     for tenant in {job.tenant_id for job, _ in opened}:
         transaction.on_commit(partial(pubsub.quotas_changed, tenant), robust=True)
 
 
-def _started(attempt: Attempt, source: Source | None) -> JobEvent:
+def _started(attempt: Attempt, start: Start, source: Source | None) -> JobEvent:
     """The event of a start; leave_queue took its number."""
     job = attempt.job
     return JobEvent(
@@ -101,6 +106,8 @@ def _started(attempt: Attempt, source: Source | None) -> JobEvent:
             "slots": job.slots,
             "slot_type": attempt.slot_type,
             "checkpoint": attempt.resume_from.n if attempt.resume_from else None,
+            "why": start.reason.value,
+            "borrowed": start.borrowed,
             **({"plan": source.numbers} if source else {}),
         },
         source="scheduler",
@@ -217,7 +224,8 @@ def _placed(attempt: Attempt) -> str:
 STATES = ", ".join(f"'{state}'" for state in sorted(TAKES_ORDERS))
 WRITE_ORDER = """
 UPDATE jobs_job SET order_reason = %(reason)s, order_for_job = %(for_job)s, order_learners = %(learners)s,
-  order_gen = %(generation)s, order_plan = %(plan)s, next_reconcile_at = clock_timestamp()
+  order_gen = %(generation)s, order_plan = %(plan)s,
+  order_loss = %(loss)s, next_reconcile_at = clock_timestamp()
 WHERE id = (SELECT id FROM jobs_job WHERE id = %(job)s FOR NO KEY UPDATE SKIP LOCKED)
   AND intent = 'RUN' AND intent_gen = %(generation)s AND order_gen <= %(generation)s
   AND (order_reason, order_for_job, order_learners, order_gen)
@@ -240,22 +248,26 @@ def check_orders(orders: Iterable[Stop | Resize]) -> None:
             raise ValueError(f"not a reason to order a stop: {order.reason}")
 
 
-def write_orders(orders: Iterable[Stop | Resize], source: Source | None = None) -> list[str]:
+def write_orders(
+    orders: Iterable[Stop | Resize], source: Source | None = None, losses: Mapping[str, Loss] | None = None
+) -> list[str]:
     """Write these orders and notify the jobs' reconciliation; returns the jobs whose order is new.
 
-    They passed check_orders. An order is refused where the job no longer runs, or its intent is newer than the one for
-    which the order was decided. A stop order replaces a resize order, a newer order of the same kind replaces the older
-    one. The rule is that of ``gpu_scheduler.world.ordered``.
+    They passed check_orders. losses: by job, what each costs at most. An order is refused where the job no longer runs,
+    or its intent is newer than the one for which the order was decided. A stop order replaces a resize order, a newer
+    order of the same kind replaces the older one. The rule is that of ``gpu_scheduler.world.ordered``.
     """
-    return [order.job for order in orders if _write_order(order, source)]
+    expected = losses or {}
+    return [order.job for order in orders if _write_order(order, source, expected.get(order.job))]
 
 
-def _write_order(order: Stop | Resize, source: Source | None) -> bool:
+def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None) -> bool:
     values: dict[str, Any] = {
         "job": order.job,
         "generation": order.generation,
         "for_job": order.for_job or "",
         "plan": json.dumps(source.numbers) if source else None,
+        "loss": json.dumps(asdict(loss)) if loss else None,
     }
     if isinstance(order, Stop):
         values |= {"reason": order.reason, "learners": None}

@@ -64,7 +64,7 @@ def source_of(seen: Snapshot, decided: Plan) -> Source | None:
     return Source(sha256(text).hexdigest(), program_of(policy_of(seen)), text)
 
 
-def keep(source: Source | None, decided: Plan) -> None:
+def keep(source: Source | None, seen: Snapshot, decided: Plan) -> None:
     """Store a plan that decided something. After its decisions, so that no start waits for this to be written."""
     if source is None:
         return
@@ -73,7 +73,7 @@ def keep(source: Source | None, decided: Plan) -> None:
         digest=source.digest,
         policy=settings.LUTHIER_SCHEDULER_POLICY,
         program=source.program,
-        decided=record.decisions(decided),
+        decided=record.decisions(decided, seen),
         snapshot=zlib.compress(source.text, 1) if fits else None,
     )
     try:

@@ -20,10 +20,11 @@ from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
 from gpu_scheduler.clusters.base import LearnerReport
+from gpu_scheduler.model import CPU_TYPE
 from jobs import events, pubsub
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
-from jobs.humanize import devices, duration
+from jobs.humanize import devices, duration, slot_time
 from jobs.lifecycle import preparation_log
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
@@ -31,6 +32,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
+from jobs.selectors.usage_sql import LOST
 from jobs.states import (
     BY_ORDER,
     EARLY_ENDS,
@@ -54,7 +56,7 @@ RETURNING a.job_id, slot_type, slots * learners, extract(epoch FROM clock_timest
 """
 CHARGE = """
 UPDATE jobs_job j SET slot_seconds = slot_seconds + v.slots, running_s = running_s + v.ran,
-  order_reason = '', order_for_job = '', order_learners = NULL, order_plan = NULL
+  order_reason = '', order_for_job = '', order_learners = NULL, order_plan = NULL, order_loss = NULL
 FROM unnest(%s, %s::float[], %s::float[]) AS v(id, slots, ran) WHERE j.id = v.id
 """
 """With the columns of NO_ORDER."""
@@ -94,6 +96,7 @@ NO_ORDER: dict[str, Any] = {
     "order_for_job": "",
     "order_learners": None,
     "order_plan": None,
+    "order_loss": None,
 }
 """The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
 SHOWN_PACKAGES = 20
@@ -127,6 +130,10 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
         if source in HOLDS_GPUS and move.to not in HOLDS_GPUS:
             events.append(**_return_slots([rows], move)[job.pk])
             fp("move.after_slots_returned")
+            if move.to == State.QUEUED and rows.observation.stop_reason in BY_ORDER:
+                reason = _with_loss(rows, reason)
+        elif move.to == State.PROCESSING:
+            reason = _with_restart(job, reason)
         events.append(**_moved(rows, move, reason))
         if move.to == State.PROCESSING:
             _note_restart(job)
@@ -486,6 +493,28 @@ def _with_receipt(rows: JobRows, move: Move) -> Reason:
     receipt = halt_receipt(rows)
     message = halt_message(move.reason.message, receipt, reported_step(rows.job.pk))
     return Reason(move.reason.code, message, {**move.reason.numbers, **receipt})
+
+
+def _with_loss(rows: JobRows, reason: Reason) -> Reason:
+    """Of a job that stopped by order, once its attempt is closed: what that cost."""
+    with connection.cursor() as cursor:
+        cursor.execute(LOST, [rows.job.pk, rows.job.attempt])
+        (lost,) = cursor.fetchone()
+    slot_type = rows.attempt.slot_type if rows.attempt else CPU_TYPE
+    words = f"It lost {slot_time(lost, slot_type)} of work" if lost else "It lost no work"
+    message = f"{reason.message.rstrip('.')}. {words}."
+    return Reason(reason.code, message, {**reason.numbers, "lost": lost})
+
+
+def _with_restart(job: Job, reason: Reason) -> Reason:
+    """Of a job that was stopped by order before: what it took to start it again."""
+    before = Attempt.objects.filter(job=job, n=job.attempt - 1, outcome__in=BY_ORDER)
+    now = Attempt.objects.filter(job=job, n=job.attempt, held=True).first() if before.exists() else None
+    if now is None or now.processing_at is None:
+        return reason
+    took = round((now.processing_at - now.opened_at).total_seconds() * now.slots * now.learners, 3)
+    message = f"{reason.message.rstrip('.')}. The restart took {slot_time(took, now.slot_type)}."
+    return Reason(reason.code, message, {**reason.numbers, "restart_lost": took})
 
 
 def _return_slots(all_rows: Sequence[JobRows], move: Move) -> dict[str, dict[str, Any]]:

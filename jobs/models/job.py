@@ -101,6 +101,9 @@ class Job(models.Model):
     order_plan: models.JSONField[Any, Any] = models.JSONField(
         null=True
     )  # lifecycle.recording.Source of the order
+    order_loss: models.JSONField[Any, Any] = models.JSONField(
+        null=True
+    )  # gpu_scheduler.losses.Loss of the order
     attempt = models.PositiveIntegerField(default=0)
     restarts_used = models.PositiveIntegerField(default=0)
     slot_seconds = models.FloatField(default=0)  # of closed attempts

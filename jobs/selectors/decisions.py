@@ -110,8 +110,12 @@ def _planned_again(
         return Verdict.DAMAGED, {}
     if sha256(text).hexdigest() != row.digest:
         return Verdict.DAMAGED, {}
-    now = record.decisions(plan(record.read(text, policy), explained=False))
-    differs = {name: (row.decided.get(name), now[name]) for name in now if row.decided.get(name) != now[name]}
+    snapshot = record.read(text, policy)
+    now = record.decisions(plan(snapshot, explained=False), snapshot)
+    # What an earlier version did not store is not compared.
+    differs = {
+        name: (row.decided[name], now[name]) for name in now if row.decided.get(name, now[name]) != now[name]
+    }
     if not differs:
         return Verdict.SAME, {}
     return Verdict.DIFFERENT if same_program else Verdict.CHANGED, differs

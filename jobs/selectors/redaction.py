@@ -13,8 +13,9 @@ from jobs.models import Job, JobEvent
 from jobs.states import EVENT_MESSAGES, EventCode
 from tenants import access
 
-HIDDEN = PRIVATE | {"for_job"}
-"""Names of numbers that a guest does not see: private ones of the checks, and the job that a stop makes room for."""
+HIDDEN = PRIVATE | {"for_job", "why"}
+"""Names of numbers that a guest does not see: private ones of the checks, the job that a stop makes room for, and what
+a start says of its tenant's limit."""
 
 
 def needs_redaction(user: access.Person, tenant_id: int) -> bool:

@@ -47,7 +47,7 @@ def _columns(job: str = "") -> list[Any]:
     """
     names = (
         "pk", "tenant__slug", "learners", "slots", "gpus", "gpu_type", "placement", "priority_rank", "queued_at",
-        "time_limit_s", "running_s", "owner__username", "attempt", "measured", "topology",
+        "time_limit_s", "running_s", "owner__username", "attempt", "intent_gen", "measured", "topology",
         "project",
     )  # fmt: skip
     return [*(f"{job}{name}" for name in names), requested(job)]
@@ -215,6 +215,7 @@ def _gang(
     ran_s: float,
     user: str,
     attempt: int,
+    generation: int,
     measured: str | None,
     topology: str,
     project: str,
@@ -238,6 +239,7 @@ def _gang(
         None if size is None else profile(resources, measured),
         learners if size is not None and attempt else None,
         project,
+        generation,
     )
 
 

@@ -6,18 +6,20 @@ Everybody may see how much was held. Which job it was, and why it waited, is for
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.models import Q
 
-from jobs.models import ClusterNode, DecidedPlan, Job, NodeChange
+from jobs.models import ClusterNode, DecidedPlan, Job, JobEvent, NodeChange
 from jobs.selectors.demand import Use, Wait, events_removed_between, uses_between, waits_between
 from jobs.selectors.jobs import shared_ids
 from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.usage import gpus_first
+from jobs.states import State
 from tenants import access
 from tenants.models import User
 
@@ -65,13 +67,27 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Losses:
+    """What the orders of one plan to stop or resize jobs cost, in slot-seconds. expected: the most, when they were
+    decided, without the restarts of the jobs (unmeasured) for which none was measured yet. lost: the work that was
+    lost, as far as jobs have stopped; the others are pending: they still save, or their order became void."""
+
+    orders: int
+    expected: float
+    unmeasured: int
+    lost: float
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """A plan that decided something: the digest of its snapshot, and whether that is kept, so that it can be made
-    again."""
+    again. losses: of its orders on the node's type; None: there were none, or an earlier version decided."""
 
     digest: str
     at: datetime
     kept: bool
+    losses: Losses | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +200,7 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
     sees = _sees(user)
     shown = {wait.job for wait in waits if sees(wait)}
     names = dict(Job.objects.filter(pk__in=shown, deleted_at=None).values_list("pk", "name"))
-    plans, more_plans = _plans(start, end)
+    plans, more_plans = _plans(start, end, row.slot_type)
     return Gap(
         node,
         row.slot_type,
@@ -201,14 +217,37 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
     )
 
 
-def _plans(start: datetime, end: datetime) -> tuple[tuple[Decided, ...], int]:
-    """What the answer about a gap follows from. A digest says nothing of whose jobs the plan was about."""
+def _plans(start: datetime, end: datetime, slot_type: str) -> tuple[tuple[Decided, ...], int]:
+    """What the answer about a gap follows from. A digest, or a sum, says nothing of whose jobs the plan was about."""
     rows = DecidedPlan.objects.order_by("-at", "-pk")
-    named = rows.annotate(kept=Q(snapshot__isnull=False)).values_list("digest", "at", "kept")
+    named = rows.annotate(kept=Q(snapshot__isnull=False)).values_list(
+        "digest", "at", "kept", "decided__losses"
+    )
     within = rows.filter(at__gte=start, at__lt=end)
     found = [*named.filter(at__gte=start, at__lt=end)[: MOST_PLANS - 1], *named.filter(at__lt=start)[:1]]
     more = max(0, within.count() - (MOST_PLANS - 1))
-    return tuple(Decided(*row) for row in found), more
+    return tuple(
+        Decided(digest, at, kept, _losses(digest, expected or {}, slot_type))
+        for digest, at, kept, expected in found
+    ), more
+
+
+def _losses(digest: str, expected: Mapping[str, Mapping[str, Any]], slot_type: str) -> Losses | None:
+    """Of the orders on one type, by job as gpu_scheduler.losses.Loss."""
+    of_type = {job: loss for job, loss in expected.items() if loss["slot_type"] == slot_type}
+    if not of_type:
+        return None
+    ended = JobEvent.objects.filter(
+        job__in=of_type, to_state=State.QUEUED, numbers__plan__snapshot=digest, numbers__has_key="lost"
+    )
+    lost = dict(ended.values_list("job", "numbers__lost"))
+    return Losses(
+        len(of_type),
+        sum(loss["unsaved"] + (loss["restart"] or 0) for loss in of_type.values()),
+        sum(loss["restart"] is None for loss in of_type.values()),
+        sum(lost.values()),
+        len(of_type.keys() - lost.keys()),
+    )
 
 
 def _sees(user: access.Person) -> Callable[[Use | Wait], bool]:

@@ -27,22 +27,31 @@ SETTLE = timedelta(minutes=10)
 """How long ago an attempt or a wait must have ended to be rolled up: a checkpoint whose commit began before the end of
 its attempt may come after it, and counts."""
 
+LOST_FROM = f"""CASE WHEN attempt.closed_at IS NULL OR attempt.outcome NOT IN ({_listed(LOSSES)}) THEN NULL
+       WHEN attempt.outcome IN ({_listed(BY_ORDER)}) AND EXISTS (
+         SELECT FROM jobs_checkpoint AS saved
+         WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
+           AND saved.committed_at IS NOT NULL AND saved.created_at >= (
+             SELECT max(at) FROM jobs_jobevent AS stop
+             WHERE stop.job_id = attempt.job_id AND stop.attempt = attempt.n AND stop.to_state = 'STOPPING'))
+       THEN NULL
+       ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
+                      WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
+                        AND saved.committed_at <= attempt.closed_at), attempt.opened_at)
+  END"""
+"""When the lost work of an attempt began, of a row of jobs_attempt named attempt; null: none is lost."""
+LOST = f"""
+SELECT round(coalesce(slots * learners * greatest(0, extract(epoch FROM until - lost_from)), 0), 3)::float8
+FROM (SELECT attempt.slots, attempt.learners, {COUNTS_UNTIL} AS until, {LOST_FROM} AS lost_from
+      FROM jobs_attempt AS attempt WHERE attempt.job_id = %s AND attempt.n = %s) AS ended
+"""
+"""The slot-seconds that an attempt lost, as far as known so soon."""
+
 PIECES = f"""
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          {COUNTS_UNTIL} AS b, attempt.lo, attempt.hi,
-         CASE WHEN attempt.closed_at IS NULL OR attempt.outcome NOT IN ({_listed(LOSSES)}) THEN NULL
-              WHEN attempt.outcome IN ({_listed(BY_ORDER)}) AND EXISTS (
-                SELECT FROM jobs_checkpoint AS saved
-                WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
-                  AND saved.committed_at IS NOT NULL AND saved.created_at >= (
-                    SELECT max(at) FROM jobs_jobevent AS stop
-                    WHERE stop.job_id = attempt.job_id AND stop.attempt = attempt.n AND stop.to_state = 'STOPPING'))
-              THEN NULL
-              ELSE coalesce((SELECT max(committed_at) FROM jobs_checkpoint AS saved
-                             WHERE saved.job_id = attempt.job_id AND saved.attempt = attempt.n
-                               AND saved.committed_at <= attempt.closed_at), attempt.opened_at)
-         END AS lost_from
+         {LOST_FROM} AS lost_from
   FROM attempts AS attempt
 ),
 ended_waits AS (

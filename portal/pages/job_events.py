@@ -15,6 +15,7 @@ from django.db.models import Count, Q, QuerySet
 from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors import usage
 from jobs.selectors.redaction import needs_redaction, redacted_events
+from jobs.selectors.start_reasons import why_now
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason, stop_label
 from portal.pages.badges import STOPPED, phase_badge
@@ -190,6 +191,8 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> E
     if plan := event.numbers.get("plan"):
         codes += f"; decided from snapshot {plan['snapshot'][:DIGITS]}"
     words = event.words if oldest is event else _together(run)
+    if event.code == EventCode.PLACED and (why := why_now(event.numbers)):
+        words = f"{words.removesuffix('.')}. {why}."
     return EventLine(
         event, oldest.n, _phase(event), title, _once(event, words, before), by, codes, _icon(event), border
     )

@@ -18,7 +18,7 @@ from jobs import humanize
 from jobs.models import NodeChange
 from jobs.selectors.demand import TooMuch
 from jobs.selectors.snapshot import database_now
-from jobs.selectors.timeline import UNKNOWN, Gap, NodeTime, Phase, gap, nodes, timeline
+from jobs.selectors.timeline import UNKNOWN, Gap, Losses, NodeTime, Phase, gap, nodes, timeline
 from jobs.selectors.wait_reasons import label_of
 from portal.pages import shell
 from portal.pages.guard import signed_in
@@ -262,8 +262,29 @@ def _why(found: Gap | None) -> dict[str, Any] | None:
         "sentences": list(_sentences(found)),
         "jobs": [{"job": each, "reason": label_of(each.reason)} for each in found.jobs[:JOBS_SHOWN]],
         "more": max(0, len(found.jobs) - JOBS_SHOWN),
-        "plans": [{"plan": each, "short": each.digest[:DIGEST_SHOWN]} for each in found.plans],
+        "plans": [
+            {"plan": each, "short": each.digest[:DIGEST_SHOWN], "losses": _cost(each.losses, found.slot_type)}
+            for each in found.plans
+        ],
     }
+
+
+def _cost(losses: Losses | None, slot_type: str) -> str:
+    """What a plan's orders cost; "" where it gave none on this type."""
+    if losses is None:
+        return ""
+    most = humanize.slot_time(losses.expected, slot_type)
+    unknown = f" and {_count(losses.unmeasured, 'restart')} never measured" if losses.unmeasured else ""
+    said = f"stops or resizes {_count(losses.orders, 'job')}, for at most {most}{unknown}"
+    if losses.pending == losses.orders:
+        return f"{said}; what was lost is not known yet"
+    lost = f"{humanize.slot_time(losses.lost, slot_type)} of work" if losses.lost else "no work"
+    pending = f", {_count(losses.pending, 'job')} not known yet" if losses.pending else ""
+    return f"{said}; lost {lost}{pending}"
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _sentences(found: Gap) -> list[str]:

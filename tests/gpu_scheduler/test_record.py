@@ -41,7 +41,7 @@ def test_a_snapshot_that_was_written_down_gives_the_same_plan(seen: Snapshot) ->
     again = record.read(text, policy_of(seen))
     assert again == seen
     assert record.written(again) == text
-    assert record.decisions(plan(again)) == record.decisions(plan(seen))
+    assert record.decisions(plan(again), again) == record.decisions(plan(seen), seen)
 
 
 def full() -> Snapshot:
@@ -56,6 +56,7 @@ def full() -> Snapshot:
         learners=Range(2, 4),
         target=3,
         project="vision",
+        generation=4,
     )
     node = Node(
         "a1", "a100", Resources(8, 9.5, 10), True, Resources(1, 2.0, 3), "rack", "block", True, NOON,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from string import hexdigits
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from jobs.humanize import slot_time
 from jobs.selectors.decisions import Checked, Verdict, check_newest
 
 MOST = 10_000
@@ -64,15 +66,34 @@ class Command(BaseCommand):
 
 
 def _line(each: Checked) -> str:
-    counts = ", ".join(f"{len(listed)} {name}" for name, listed in each.decided.items() if listed)
+    counts = ", ".join(
+        f"{len(listed)} {name}{_reasons(each) if name == 'starts' else ''}"
+        for name, listed in each.decided.items()
+        if listed and isinstance(listed, list)
+    )
     program = (
         "" if each.same_program or each.verdict is Verdict.UNREADABLE else ", by another program than now"
     )
     differs = "".join(
         f"\n    {name}: stored {before}, now {now}" for name, (before, now) in each.differs.items()
     )
+    costs = "".join(map(_cost, each.decided.get("losses", {}).items()))
     at = f"{each.at:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{at}  {each.digest[:12]}  {each.verdict:10}  {each.policy}: {counts}{program}{differs}"
+    return f"{at}  {each.digest[:12]}  {each.verdict:10}  {each.policy}: {counts}{program}{costs}{differs}"
+
+
+def _reasons(each: Checked) -> str:
+    """Why jobs start; nothing of a plan of an earlier version."""
+    found = Counter(why["reason"] for why in each.decided.get("why", {}).values())
+    return f" ({', '.join(f'{count} {reason}' for reason, count in sorted(found.items()))})" if found else ""
+
+
+def _cost(order: tuple[str, Mapping[str, Any]]) -> str:
+    """What an order was expected to cost at most."""
+    job, loss = order
+    slot_type, restart = loss["slot_type"], loss["restart"]
+    started = "an unknown restart" if restart is None else f"{slot_time(restart, slot_type)} for the restart"
+    return f"\n    {job}: at most {slot_time(loss['unsaved'], slot_type)} of work, and {started}"
 
 
 def _sum(found: Counter[Verdict]) -> str:

@@ -249,9 +249,10 @@ class Orders:
 
 
 def without_plan(job: Job) -> dict[str, object]:
-    """The numbers of its reason, which names the plan that decided it, too."""
+    """The numbers of its reason, which names the plan that decided it, too, and what it may cost."""
     numbers: dict[str, Any] = dict(job.reason_numbers)
     assert set(numbers.pop("plan")) == {"snapshot", "program"}
+    assert numbers.pop("expected_loss")["slot_type"] == "cpu"
     return numbers
 
 

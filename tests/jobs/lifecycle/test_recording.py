@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.db.models.functions import Now
 
 from gpu_scheduler import record
+from gpu_scheduler.model import Placement, Start
 from jobs.lifecycle import recording
-from jobs.models import DecidedPlan, Job
+from jobs.lifecycle.plan_effects import NotAdmitted, admit_all
+from jobs.models import DecidedPlan, Job, JobEvent
 from jobs.selectors import decisions
 from jobs.selectors.decisions import Checked, Verdict, check_newest
 from jobs.states import EventCode, Phase, State, StopReason
+from tenants.models import Quota, Tenant
+from tests import factories
 from tests.jobs.lifecycle.test_elastic import elastic, measure, reported, start_on
 from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
@@ -46,6 +52,33 @@ def test_a_start_says_what_it_was_decided_from_and_is_decided_again(world: World
     assert not waits.events.filter(numbers__has_key="plan")
 
 
+def test_a_start_says_why_it_comes_now(world: World) -> None:
+    Quota.objects.filter(tenant=world.tenant).update(limit=4)
+    factories.tenant(quotas={"cpu": 4}, cohort="lab")
+    Tenant.objects.filter(pk=world.tenant.pk).update(cohort="lab")
+    own, beyond = world.submit(slots=4), world.submit(slots=3)
+    assert sorted(one_pass()) == sorted([own.pk, beyond.pk])
+    placed = {job: job.events.get(code=EventCode.PLACED) for job in (own, beyond)}
+    assert [placed[own].numbers[name] for name in ("why", "borrowed")] == ["guaranteed", 0]
+    assert [placed[beyond].numbers[name] for name in ("why", "borrowed")] == ["borrowed", 3]
+    assert all("limit" not in event.message for event in placed.values()), "guests read the message"
+    stored = plan_of(beyond, EventCode.PLACED).decided["why"]
+    assert stored[beyond.pk] == {"reason": "borrowed", "borrowed": 3, "generation": job_of(beyond).intent_gen}
+
+
+def test_a_start_that_was_decided_for_an_earlier_request_is_void(world: World) -> None:
+    """Its owner halted and resumed the job after the snapshot: that is another place in the queue."""
+    job = world.submit()
+    start = Start(job.pk, Placement("cpu", ("node-a",)), generation=job_of(job).intent_gen)
+    Job.objects.filter(pk=job.pk).update(intent_gen=start.generation + 1)
+    with pytest.raises(NotAdmitted, match="asked for something else"), transaction.atomic():
+        admit_all([start], "memory")
+    assert state(job) == State.QUEUED
+    with transaction.atomic():
+        admit_all([replace(start, generation=start.generation + 1)], "memory")
+    assert state(job) == State.DEPLOYING
+
+
 def test_what_cannot_be_written_down_is_decided_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +91,7 @@ def test_what_cannot_be_written_down_is_decided_all_the_same(
         assert one_pass() == [job.pk]
     assert not job.events.filter(numbers__has_key="plan")
     job, waits = world.submit(slots=2), world.submit(slots=4)
-    monkeypatch.setattr(record, "decisions", lambda _: {"starts": "\x00"})  # which the database refuses
+    monkeypatch.setattr(record, "decisions", lambda *_: {"starts": "\x00"})  # which the database refuses
     assert one_pass() == [job.pk]
     assert job.events.filter(numbers__has_key="plan").exists()
     waits.refresh_from_db()
@@ -98,6 +131,72 @@ def test_a_resize_says_what_it_was_decided_from(world: World) -> None:
     world.settle()
     resize = plan_of(run, EventCode.MOVED, to_state=State.STOPPING)
     assert [each[0] for each in resize.decided["resizes"]] == [run.pk]
+    assert set(verdicts()) == {Verdict.SAME}
+
+
+def preempted(world: World) -> tuple[Job, Job]:
+    """A job that ran for a minute and is asked to leave, and the one that it leaves for."""
+    low = world.running(learners=2, slots=4)
+    high = world.submit(learners=2, slots=4)
+    Job.objects.filter(pk=high.pk).update(priority="urgent", priority_rank=3)
+    world.elapse(60)
+    world.report(low)
+    world.settle()
+    return low, high
+
+
+def leave(world: World, job: Job) -> None:
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+
+
+def moved(job: Job, to: State) -> JobEvent:
+    return job.events.filter(code=EventCode.MOVED, to_state=to).latest("n")
+
+
+def test_a_stop_says_what_it_was_expected_to_lose_and_what_it_lost(world: World) -> None:
+    low, high = preempted(world)
+    loss = plan_of(low, EventCode.MOVED, to_state=State.STOPPING).decided["losses"][low.pk]
+    assert loss["slot_type"] == "cpu"
+    assert 480 <= loss["unsaved"] < 500, "a minute of eight slots"
+    assert loss["restart"] is not None
+    assert moved(low, State.STOPPING).numbers["expected_loss"] == loss
+    leave(world, low)
+    queued = moved(low, State.QUEUED)
+    assert queued.numbers["expected_loss"] == loss
+    assert queued.numbers["lost"] == pytest.approx(loss["unsaved"], abs=40)
+    assert "of work" in queued.message
+    assert job_of(low).order_loss is None, "an order that is carried out leaves nothing"
+    world.report(high, phase=Phase.PROCESSING)
+    world.settle()
+    world.exit(high)
+    world.done(high)
+    world.settle()
+    assert state(low) == State.DEPLOYING
+    world.elapse(10)
+    world.report(low, phase=Phase.PROCESSING)
+    world.settle()
+    again = moved(low, State.PROCESSING)
+    assert 80 <= again.numbers["restart_lost"] < 120, "ten seconds of eight slots"
+    assert "The restart took" in again.message
+
+
+def test_a_stop_before_which_the_program_saved_lost_nothing(world: World) -> None:
+    low, _ = preempted(world)
+    world.save(low, 5)
+    leave(world, low)
+    queued = moved(low, State.QUEUED)
+    assert queued.numbers["lost"] == 0
+    assert queued.numbers["expected_loss"]["unsaved"] >= 480
+    assert "It lost no work." in queued.message
+
+
+def test_a_plan_of_before_losses_were_stored_is_decided_the_same(world: World) -> None:
+    preempted(world)
+    for row in DecidedPlan.objects.all():
+        row.decided.pop("losses")
+        row.save()
     assert set(verdicts()) == {Verdict.SAME}
 
 
@@ -170,6 +269,20 @@ def test_old_snapshots_go_first_and_plans_with_the_jobs_of_their_time(
     assert recording.forget({})["removed"] == 1
 
 
+def test_the_command_says_what_the_orders_were_expected_to_lose(world: World) -> None:
+    low, _ = preempted(world)
+    out = StringIO()
+    call_command("decisions", "--job", low.pk, stdout=out)
+    assert f"{low.pk}: at most 8 CPU minutes of work, and " in out.getvalue()
+    row = DecidedPlan.objects.get(decided__losses__has_key=low.pk)
+    row.decided["losses"][low.pk] = {"slot_type": "a100", "unsaved": 7200.0, "restart": None}
+    row.save()
+    out = StringIO()
+    with pytest.raises(CommandError, match="1 plan"):  # it is not what its snapshot gives
+        call_command("decisions", "--job", low.pk, "--newest", "1", stdout=out)
+    assert "at most 2 a100 GPU hours of work, and an unknown restart" in out.getvalue()
+
+
 def test_the_command_says_what_came_of_it(world: World) -> None:
     def shown(*options: str) -> str:
         out = StringIO()
@@ -180,6 +293,7 @@ def test_the_command_says_what_came_of_it(world: World) -> None:
     job = world.submit()
     one_pass()
     assert "1 plan: 1 the same" in shown("--job", job.pk)
+    assert "fair_share: 1 starts (1 guaranteed)\n" in shown("--job", job.pk)
     assert '"verdict": "same"' in shown("--json")
     digest = DecidedPlan.objects.get().digest
     assert "1 plan: 1 the same" in shown("--snapshot", digest[:12].upper())

@@ -106,6 +106,24 @@ async def by_socket(user: User, job: Job, socket_of: Open) -> str:
     return shown + json.dumps(await socket.next(ch=ch, job=...))
 
 
+async def test_a_guest_does_not_read_what_a_start_says_of_the_tenants_limit(alice: User, guest: User) -> None:
+    def read() -> tuple[str, str]:
+        job = shared(factories.job(owner=alice), alice)
+        events.append(
+            source="scheduler", job_id=job.pk, tenant_id=job.tenant_id, code=EventCode.PLACED, message="On node-a",
+            numbers={"why": "borrowed", "borrowed": USED, "slot_type": "cpu"},
+        )  # fmt: skip
+        return by_rest_and_page(guest, job), by_rest_and_page(alice, job)
+
+    to_guest, to_alice = await sync_to_async(read)()
+    assert "On node-a" in to_guest
+    assert not SECRET.search(to_guest)
+    assert "borrowed" not in to_guest
+    assert "lent by other tenants" not in to_guest
+    assert "lent by other tenants" in to_alice
+    assert '"why":"borrowed"' in to_alice
+
+
 @pytest.mark.parametrize("code", ["QUOTA_GPUS", "EXCEEDS_MAX_QUOTA", "QUOTA_JOBS"])
 async def test_a_guest_reads_why_it_waits_without_the_tenants_numbers(
     alice: User, guest: User, socket_of: Open, code: str

@@ -10,8 +10,10 @@ from django.contrib.messages import constants
 from django.test import Client
 from django.utils import timezone
 
+from gpu_scheduler.model import StartReason
 from jobs.humanize import devices, duration, past
 from jobs.models import Attempt, Job, JobEvent, Learner, Progress
+from jobs.selectors.start_reasons import WORDS
 from jobs.states import EventCode, Intent, State
 from portal.pages.badges import STOPPED
 from portal.pages.job_events import TITLES, lines
@@ -381,3 +383,29 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     )
     of_old = {"staff.edit"}  # by the former database admin; its entries stay
     assert named | of_old == set(ACTION_LABELS)
+
+
+def test_a_start_says_why_it_came_then(alice: User) -> None:
+    job = factories.job(owner=alice)
+
+    def said(numbers: dict[str, object]) -> str:
+        event = JobEvent(
+            job=job, n=1, code=EventCode.PLACED, message="Attempt 1: 1 learner on node-a", numbers=numbers
+        )
+        return lines([event])[0].words
+
+    beyond = {"why": "borrowed", "borrowed": 3, "slot_type": "cpu"}
+    assert said(beyond) == (
+        "Attempt 1: 1 learner on node-a. It goes beyond its tenant's own limit;"
+        " 3 CPUs are lent by other tenants."
+    )
+    assert said(beyond | {"why": "backfilled", "borrowed": 1}).endswith("; 1 CPU is lent by other tenants.")
+    assert said(beyond | {"why": "guaranteed", "borrowed": 0}).endswith(
+        ". It is within its tenant's own limit."
+    )
+    for plain in ({}, {"why": "of a later version"}):
+        assert said(dict(plain)) == "Attempt 1: 1 learner on node-a"
+
+
+def test_every_reason_of_a_start_has_words() -> None:
+    assert WORDS.keys() == set(StartReason)
