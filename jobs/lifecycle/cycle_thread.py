@@ -1,8 +1,9 @@
 """Makes this process's scheduling passes in a thread of its own, which never waits for what a pass started.
 
 A worker that brings jobs on leaves passes to one that does nothing else, and makes one only if none does: see
-docs/adr/0107-passes-have-a-process-of-their-own.md. To want a pass is only to set a flag: requests that come together are one, and no thread that works on jobs makes a
-pass. Started jobs are due, so those that this process does not take up are for any other.
+docs/adr/0107-passes-have-a-process-of-their-own.md. To want a pass is only to set a flag: requests that come together
+are one, and no thread that works on jobs makes a pass. Started jobs are due, so those that this process does not take
+up are for any other.
 """
 
 from __future__ import annotations

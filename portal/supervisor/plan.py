@@ -156,7 +156,16 @@ def _workers(count: int, env: dict[str, str]) -> list[Service]:
 
 
 def _worker(name: str, title: str, queue: str, threads: int, env: dict[str, str]) -> Service:
-    options = ["--pool", "threads", "--concurrency", str(threads), "--hostname", f"{name}@%h", "--queues", queue]
+    options = [
+        "--pool",
+        "threads",
+        "--concurrency",
+        str(threads),
+        "--hostname",
+        f"{name}@%h",
+        "--queues",
+        queue,
+    ]
     options += ["--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"]
     return Service(
         name=name,

@@ -43,9 +43,9 @@ class SlowCluster(MemoryCluster):
 
 
 @contextmanager
-def ticking(cluster: SlowCluster, *, tick_s: float, **duties: bool) -> Iterator[Ticker]:
+def ticking(cluster: SlowCluster, *, tick_s: float, **work: bool) -> Iterator[Ticker]:
     clusters.use(cluster)
-    running = Ticker("test", tick_s=tick_s, **duties)
+    running = Ticker("test", tick_s=tick_s, **work)
     running.start()
     try:
         yield running
