@@ -207,13 +207,16 @@ def _admit_all(
     ordered = longest_pending_first(starts, {gang.job: gang.priority for gang in seen.waiting})
     for first in range(0, len(ordered), SHARED):
         if first and time.monotonic() > until:
-            left = ordered[first:]
+            left += ordered[first:]
             break
         shared = [start for start in ordered[first : first + SHARED] if tenants[start.job] not in locked]
         if _admit_together(shared, cluster, token, source):
             admitted |= {start.job for start in shared}
             continue
-        for together in _groups(shared, tenants):
+        for number, together in enumerate(_groups(shared, tenants)):
+            if number and time.monotonic() > until:
+                left += together
+                continue
             tenant = tenants[together[0].job]
             try:
                 admitted |= _admit_group(together, cluster, token, source)

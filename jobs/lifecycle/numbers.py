@@ -14,9 +14,10 @@ from jobs.lifecycle.plan_effects import explain_moved
 
 NEAREST = 50
 """The nearest to their start, whose numbers each pass writes."""
-MOST = 500
+MOST, AT_ONCE, AT_MOST_S = 500, 150, 0.2
+"""Of the others, up to MOST in all: no more are begun after AT_MOST_S, as the next pass waits."""
 RESTS = 9.0
-"""The others, up to MOST in all, rest for so many times as long as writing them took: it takes a tenth of the time."""
+"""Then they rest for so many times as long as writing them took: it takes a tenth of the time."""
 
 _rests_until = 0.0
 
@@ -28,6 +29,10 @@ def explain(moved: Sequence[Explanation]) -> None:
     began = time.monotonic()
     if len(moved) <= NEAREST or began < _rests_until:
         return
-    explain_moved(moved[NEAREST:MOST])
-    ended = time.monotonic()
-    _rests_until = ended + RESTS * (ended - began)
+    now = began
+    for first in range(NEAREST, min(MOST, len(moved)), AT_ONCE):
+        explain_moved(moved[first : min(first + AT_ONCE, MOST)])
+        now = time.monotonic()
+        if now - began > AT_MOST_S:
+            break
+    _rests_until = now + RESTS * (now - began)
