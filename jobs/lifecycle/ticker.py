@@ -21,7 +21,7 @@ from gpu_scheduler.clusters.base import Watch, job_of_gang
 from jobs import clusters, wake
 from jobs.lifecycle import cycle, leases, periodic, reconcile, together
 from jobs.lifecycle.cycle_thread import CycleThread
-from jobs.models import PeriodicTask
+from jobs.models import SCHEDULER, PeriodicTask
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Ticker(threading.Thread):
         self, name: str, *, tick_s: float | None = None, brings_on: bool = True, plans: bool = True
     ) -> None:
         super().__init__(name="ticker", daemon=True)
-        self.worker_name = name
+        self.worker_name = name if brings_on else f"{SCHEDULER}{name}"
         self.tick_s = tick_s or settings.LUTHIER_TICK_S
         self._over = threading.Event()
         self._woken = threading.Event()

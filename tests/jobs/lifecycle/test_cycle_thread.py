@@ -20,6 +20,7 @@ from jobs.lifecycle import ticker as ticker_module
 from jobs.lifecycle.cycle_thread import CycleThread
 from jobs.lifecycle.ticker import THREADS, Ticker
 from jobs.models import Attempt, Job, PeriodicTask, Worker
+from jobs.selectors.installation import workers_alive
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.test_ticker import wait_for
@@ -204,6 +205,7 @@ def test_a_worker_that_only_plans_starts_jobs_and_leaves_them_to_others(
         wait_for(lambda: hints)
         ticks = Worker.objects.get().seen_at
         wait_for(lambda: Worker.objects.get().seen_at > ticks)
+    assert workers_alive(60) == 0
     ((task, job),) = hints
     assert task == "reconcile_job"
     assert job in {job.pk for job in jobs}
