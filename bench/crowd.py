@@ -25,7 +25,7 @@ from bench.submits import cpu_s
 from portal.settings.embedded import layout
 from tests.platform import Client, Platform, running, wait_for
 
-SERVERS = ("web", "worker", "postgres", "valkey")
+SERVERS = ("web", "worker", "scheduler", "postgres", "valkey")
 ADMINS_REASON = "measuring a crowd"
 UNFINISHED = "SELECT count(*) FROM jobs_job WHERE state NOT IN ('COMPLETED', 'FAILED', 'CANCELED')"
 WAITS = """

@@ -33,7 +33,13 @@ class TickerStep(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool",)
 
     def __init__(self, parent: Any, **_: Any) -> None:
-        self.ticker = ticker.Ticker(str(parent.hostname))
+        app = parent.app
+        taken = set(app.amqp.queues.consume_from)
+        self.ticker = ticker.Ticker(
+            str(parent.hostname),
+            brings_on=app.conf.task_default_queue in taken,
+            plans=app.conf.task_routes[run_cycle.name]["queue"] in taken,
+        )
 
     def start(self, parent: Any) -> None:
         self.ticker.start()

@@ -53,5 +53,5 @@ def wait_for_tables(**_: object) -> None:
 
 @worker_ready.connect
 def settle_interpreter(**_: object) -> None:
-    """The cycle shares it with the threads that bring jobs on, and waits for a turn after each statement."""
+    """Threads that bring jobs on share it, and each waits for a turn after each statement."""
     settle()

@@ -28,7 +28,7 @@ from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.disk import low_disk
 from jobs.failpoints import fp
-from jobs.lifecycle import cycle_lease, forecasting, recording
+from jobs.lifecycle import cycle_lease, forecasting, numbers, recording
 from jobs.lifecycle.cycle_lease import CycleTakenOver
 from jobs.lifecycle.plan_effects import (
     JobLocked,
@@ -39,7 +39,6 @@ from jobs.lifecycle.plan_effects import (
     explain_cluster_busy,
     explain_disk_full,
     explain_fresh,
-    explain_moved,
     explain_pending,
     lock_jobs,
     longest_pending_first,
@@ -64,13 +63,15 @@ from jobs.states import Intent, State
 logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
+OVERDUE_S = 2.0  # a pass that has been due for so long is made by any worker
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
-PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times its duration
+PAUSE_FACTOR = 2.0  # after such a pass, pause for this many times the processor time that it took here
 PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
 FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
 STARTING_S = 0.5
-"""A pass begins no more admissions after so many seconds of them, or after twice as many as it took to plan, if that is
-longer: jobs submitted meanwhile wait for the next pass, and so do the other starts."""
+"""A pass begins no more admissions after so many seconds of them, or after twice the processor time that it took to
+plan, if that is longer: jobs submitted meanwhile wait for the next pass, and so do the other starts. What a pass waited
+for a processor does not count: on a busy machine, a pass would be the longer the less it gets done."""
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
 
@@ -117,7 +118,7 @@ def has_new() -> bool:
 
 def one_pass(token: uuid.UUID) -> list[str]:
     """Plan once for everything that waits and runs; the ids of the jobs that were started. Raises CycleTakenOver."""
-    began = time.monotonic()
+    began = time.thread_time()
     try:
         cluster = clusters.current()
         nodes = cluster.nodes()
@@ -148,7 +149,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     unexplained = _explain_first(fresh[:FRESH])
     fp("cycle.after_explained")
     source = recording.source_of(seen, decided)
-    starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, began)
+    starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, time.thread_time() - began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
     explain_pending(left, seen.now)
@@ -157,7 +158,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     fp("cycle.after_orders")
     recording.keep(source, seen, decided)
     fp("cycle.after_recorded")
-    explain_moved(moved)
+    numbers.explain(moved)
     if started or forecasting.lacks_estimates():
         forecasting.request()
     fp("cycle.after_moved_explained")
@@ -169,7 +170,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     if left or len(fresh) > FRESH:
         _plan_again_at(database_now())
     elif len(seen.waiting) >= LARGE_QUEUE:
-        _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.monotonic() - began)))
+        _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
     if unexplained is not None:
         raise unexplained  # what was started is due
     return started
@@ -194,7 +195,7 @@ def _admit_all(
     cluster: str,
     token: uuid.UUID,
     source: Source | None,
-    planning_since: float,
+    planning_s: float,
 ) -> tuple[tuple[Start, ...], list[Start]]:
     """The starts that were admitted, in the plan's order, and those that were not begun, as time was up. One whose
     tenant's rows are locked costs that tenant's others their turn, too: each of them would wait as long, and all other
@@ -203,18 +204,20 @@ def _admit_all(
     locked: set[str] = set()
     admitted: set[str] = set()
     left: list[Start] = []
-    began = time.monotonic()
-    until = began + max(STARTING_S, 2 * (began - planning_since))
+    until = time.monotonic() + max(STARTING_S, 2 * planning_s)
     ordered = longest_pending_first(starts, {gang.job: gang.priority for gang in seen.waiting})
     for first in range(0, len(ordered), SHARED):
         if first and time.monotonic() > until:
-            left = ordered[first:]
+            left += ordered[first:]
             break
         shared = [start for start in ordered[first : first + SHARED] if tenants[start.job] not in locked]
         if _admit_together(shared, cluster, token, source):
             admitted |= {start.job for start in shared}
             continue
-        for together in _groups(shared, tenants):
+        for number, together in enumerate(_groups(shared, tenants)):
+            if number and time.monotonic() > until:
+                left += together
+                continue
             tenant = tenants[together[0].job]
             try:
                 admitted |= _admit_group(together, cluster, token, source)
@@ -377,6 +380,18 @@ def due_in_s() -> float:
         cursor.execute(
             "SELECT extract(epoch FROM next_at - clock_timestamp()) FROM jobs_periodictask WHERE name = %s",
             [PeriodicTask.CYCLE],
+        )
+        row = cursor.fetchone()
+    return float(row[0]) if row else 0.0
+
+
+def overdue_in_s() -> float:
+    """Seconds until a pass is overdue; 0 or less if one is, or if none was ever completed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM next_at - clock_timestamp()) + %s FROM jobs_periodictask"
+            " WHERE name = %s AND done_at IS NOT NULL",
+            [OVERDUE_S, PeriodicTask.CYCLE],
         )
         row = cursor.fetchone()
     return float(row[0]) if row else 0.0

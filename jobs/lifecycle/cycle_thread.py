@@ -1,7 +1,9 @@
 """Makes this process's scheduling passes in a thread of its own, which never waits for what a pass started.
 
-To want a pass is only to set a flag: requests that come together are one, and no thread that works on jobs makes a
-pass. Started jobs are due, so those that this process does not take up are for any other.
+A worker that brings jobs on leaves passes to one that does nothing else, and makes one only if none does: see
+docs/adr/0107-passes-have-a-process-of-their-own.md. To want a pass is only to set a flag: requests that come together
+are one, and no thread that works on jobs makes a pass. Started jobs are due, so those that this process does not take
+up are for any other.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import connection
 
+from jobs import wake
 from jobs.lifecycle import cycle
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_S = 0.1
 """Between two looks at whether a pass is due: if another worker holds the cycle, it makes ours, too."""
+LOOK_S = 1.0
+"""Between two looks at whether one is overdue."""
 ABANDONED = 2
 """So many threads that do not come back: they hold connections, so there are no more of them."""
 
@@ -29,10 +34,12 @@ class CycleThread:
     """Makes a pass whenever one is requested or due, until it is stopped.
 
     started: gets the ids of the jobs that a pass started; it must not wait for them.
+    helps: other workers make the passes. This one passes requests on, and makes a pass that is overdue.
     """
 
-    def __init__(self, started: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, started: Callable[[Sequence[str]], None], *, helps: bool = False) -> None:
         self._started = started
+        self._helps = helps
         self._wanted = threading.Event()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -90,13 +97,20 @@ class CycleThread:
 
     def _make_passes(self, requested: bool) -> float:
         """Seconds until the next pass is due."""
+        if self._helps:
+            if requested:
+                cycle.request_pass()
+                wake.cycle()
+            if (wait_s := cycle.overdue_in_s()) > 0:
+                return max(LOOK_S, wait_s)
+            requested = False
         while self._goes_on():
             self._busy_since = time.monotonic()
             if not (started := cycle.run(request=requested)):
                 break
             self._started(started)
             requested = False
-        return max(SHORTEST_S, cycle.due_in_s())
+        return max(LOOK_S, cycle.overdue_in_s()) if self._helps else max(SHORTEST_S, cycle.due_in_s())
 
 
 def _is_stuck(since: float | None) -> bool:

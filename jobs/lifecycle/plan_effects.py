@@ -281,7 +281,6 @@ def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None)
     return accepted
 
 
-NUMBERS_ONLY = 500  # explanations of which only numbers changed, written per pass
 CHUNK = 500
 POSITION_KEYS = ("position", "nodes_ahead", "scope")
 """The numbers of an explanation from which people see their position in a queue, and which queue that is."""
@@ -313,8 +312,8 @@ def explain_fresh(fresh: Sequence[Explanation]) -> None:
 
 
 def explain_moved(moved: Sequence[Explanation]) -> None:
-    """Write the new numbers of the first NUMBERS_ONLY of these."""
-    for part in _chunks(moved[:NUMBERS_ONLY]):
+    """Write the new numbers of these."""
+    for part in _chunks(moved):
         _write_reasons(part, with_event=False)
 
 

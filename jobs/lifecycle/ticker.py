@@ -18,10 +18,10 @@ from django.db import Error as DatabaseFault
 from django.db import connection
 
 from gpu_scheduler.clusters.base import Watch, job_of_gang
-from jobs import clusters
+from jobs import clusters, wake
 from jobs.lifecycle import cycle, leases, periodic, reconcile, together
 from jobs.lifecycle.cycle_thread import CycleThread
-from jobs.models import PeriodicTask
+from jobs.models import SCHEDULER, PeriodicTask
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +61,17 @@ class ChangedGangs:
 
 
 class Ticker(threading.Thread):
-    """Ticks every tick_s ± 20 % until it is stopped, and at once when its threads run out of work while more is due."""
+    """Ticks every tick_s ± 20 % until it is stopped, and at once when its threads run out of work while more is due.
 
-    def __init__(self, name: str, *, tick_s: float | None = None) -> None:
+    brings_on: takes up jobs and periodic tasks. plans: makes scheduling passes as soon as they are requested; else only
+    those that no other worker makes.
+    """
+
+    def __init__(
+        self, name: str, *, tick_s: float | None = None, brings_on: bool = True, plans: bool = True
+    ) -> None:
         super().__init__(name="ticker", daemon=True)
-        self.worker_name = name
+        self.worker_name = name if brings_on else f"{SCHEDULER}{name}"
         self.tick_s = tick_s or settings.LUTHIER_TICK_S
         self._over = threading.Event()
         self._woken = threading.Event()
@@ -86,7 +92,8 @@ class Ticker(threading.Thread):
         """The last claim took as many jobs as it might: more may be due."""
         self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
-        self._cycle = CycleThread(self._take_up)
+        self._brings_on = brings_on
+        self._cycle = CycleThread(self._take_up if brings_on else _leave_to_others, helps=not plans)
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
@@ -114,6 +121,15 @@ class Ticker(threading.Thread):
         """Renew the registration and hand what is due to the threads, without waiting for them."""
         if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
             self._worker_id = leases.register_worker(self.worker_name)
+        due = periodic.due(PeriodicTask.CYCLE)
+        if PeriodicTask.CYCLE in due or cycle.has_new():
+            self._cycle.request()
+        if self._brings_on:
+            self._hand_out(due - {PeriodicTask.CYCLE})
+        self._follow_cluster()
+
+    def _hand_out(self, due: set[str]) -> None:
+        """Give the threads the jobs that are due, and these periodic tasks."""
         with self._pending_lock:
             self._busy = {work for work in self._busy if not work.done()}
             wanted = min(BATCH, 2 * BATCH - len(self._busy) - self._together)
@@ -124,20 +140,18 @@ class Ticker(threading.Thread):
                 self._count_together(len(claimed))
                 if not self._submit(lambda: self._hold_all(claimed)):
                     together.hand_back(claimed)
-        due = periodic.due(PeriodicTask.CYCLE)
-        if PeriodicTask.CYCLE in due or cycle.has_new():
-            self._cycle.request()
         for name in due & OWN_TURN:
             self._in_turn(self._own_turns[name], partial(periodic.run_due, name))
-        if due - {PeriodicTask.CYCLE, *OWN_TURN}:
+        if due - OWN_TURN:
             self._in_turn(self._periodic_turn, periodic.run_due)
-        self._follow_cluster()
 
     def _follow_cluster(self) -> None:
         """Keep a watch open, which makes observations free of calls, and reconcile the jobs that it reports soon."""
         if self._watch is None:
             self._watch = clusters.current().watch(self._changed_gangs.add)
         changed = self._changed_gangs.take()
+        if not self._brings_on:
+            return
         if changed is None:
             leases.make_due(None)
         elif changed:
@@ -268,6 +282,12 @@ class Ticker(threading.Thread):
             pass  # its row expires, and is deleted later
         finally:
             connection.close()
+
+
+def _leave_to_others(started: Sequence[str]) -> None:
+    """These jobs are due: notify the workers that bring jobs on, each hint for as many as one takes up."""
+    for job in started[:: together.SHARED]:
+        wake.hint("jobs.tasks.reconcile_job", job)
 
 
 def _close_connection(together: threading.Barrier) -> None:

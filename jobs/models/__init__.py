@@ -10,6 +10,7 @@ from jobs.models.choices import event_choices, intent_choices, phase_choices, st
 from jobs.models.decisions import DecidedPlan
 from jobs.models.fairness import FairnessHour, FairnessShare, NodeChange
 from jobs.models.installation import (
+    SCHEDULER,
     WORKER_ALIVE,
     WORKER_SILENT_S,
     ClusterNode,
@@ -32,6 +33,7 @@ from jobs.models.usage import UsageDay, UsageDue
 __all__ = [
     "JOB_TERMS",
     "POINT_BYTES",
+    "SCHEDULER",
     "UNIT",
     "WORKER_ALIVE",
     "WORKER_SILENT_S",

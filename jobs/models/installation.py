@@ -31,6 +31,10 @@ WORKER_ALIVE = f"""SELECT 1 FROM jobs_worker seen
 """SQL, to be followed by a worker's id: a row if that worker process was alive a moment ago."""
 
 
+SCHEDULER = "scheduler: "
+"""The name of a worker begins so if it only makes scheduling passes: where workers are counted, it is none."""
+
+
 class Worker(models.Model):
     """One Celery worker process. Only this row says that it lives: no lock of a session does, so that a connection
     pool between us and PostgreSQL may give each transaction another session."""

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import clusters
-from jobs.models import ClusterNode, PeriodicTask, Runtime, Worker
+from jobs.models import SCHEDULER, ClusterNode, PeriodicTask, Runtime, Worker
 from jobs.selectors.domains import largest_domains
 from jobs.spec import Context, Spec, TypeCapacity
 from tenants.models import Tenant, User
@@ -55,7 +55,12 @@ def pools() -> dict[str, TypeCapacity]:
 
 def workers_alive(silence_s: float) -> int:
     """Worker processes that polled for due jobs within the last silence_s seconds."""
-    return Worker.objects.filter(seen_at__gt=Now() - timedelta(seconds=silence_s)).count()
+    return _workers().filter(seen_at__gt=Now() - timedelta(seconds=silence_s)).count()
+
+
+def _workers() -> QuerySet[Worker]:
+    """Those that bring jobs on."""
+    return Worker.objects.exclude(name__startswith=SCHEDULER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,6 @@ class Working:
 
 
 def working() -> Working:
-    rows = Worker.objects.aggregate(known=Count("pk"), seen=Max("seen_at"))
-    fresh = Worker.objects.filter(seen_at__gt=timezone.now() - FRESH).count()
+    rows = _workers().aggregate(known=Count("pk"), seen=Max("seen_at"))
+    fresh = _workers().filter(seen_at__gt=timezone.now() - FRESH).count()
     return Working(fresh, rows["known"], rows["seen"])

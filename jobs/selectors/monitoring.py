@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from jobs.models import WORKER_SILENT_S, PeriodicTask
+from jobs.models import SCHEDULER, WORKER_SILENT_S, PeriodicTask
 from jobs.selectors.platform_stops import waited_s_sql
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 
@@ -238,9 +238,10 @@ FACTS = (
     ),
     Fact(
         "luthier_workers",
-        "Registered worker processes. silent: without a heartbeat for 5 s, dead or frozen.",
+        "Registered worker processes that bring jobs on. silent: without a heartbeat for 5 s, dead or frozen.",
         ("state",),
-        "SELECT kind, count(w.id) FROM unnest(ARRAY['alive', 'silent']) AS kind LEFT JOIN jobs_worker AS w ON kind ="
+        "SELECT kind, count(w.id) FROM unnest(ARRAY['alive', 'silent']) AS kind LEFT JOIN jobs_worker AS w"
+        f" ON NOT starts_with(w.name, '{SCHEDULER}') AND kind ="
         " CASE WHEN w.seen_at > clock_timestamp() - make_interval(secs => %(silent_s)s) THEN 'alive'"
         " ELSE 'silent' END GROUP BY 1",
     ),

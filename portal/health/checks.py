@@ -185,7 +185,9 @@ def scheduler() -> HealthCheck:
         return HealthCheck(
             "scheduler", "unknown", f"the database is not responding: {first_line(error)}", "See database."
         )
-    remedy = "See the workers' logs (logs/worker-1.log in the data folder)."
+    remedy = (
+        "See the logs of scheduler and workers (logs/scheduler.log, logs/worker-1.log in the data folder)."
+    )
     if last.age_s is None:
         why = "no scheduling pass has completed yet" + (f": {last.problem}" if last.problem else "")
         return HealthCheck("scheduler", "no pass yet", why, remedy)

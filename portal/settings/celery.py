@@ -1,13 +1,18 @@
 """Celery's settings; the reasons are in docs/adr/0006-messages-are-hints.md."""
 
 from django.conf import settings
+from kombu import Queue
+
+from portal.settings.queues import JOBS, PASSES
 
 broker_url = settings.BROKER_URL
 
 task_acks_late = False  # a lost hint costs one tick; a redelivered one costs more
 task_ignore_result = True
 result_backend = None
-task_default_queue = "luthier"
+task_default_queue = JOBS
+task_queues = [Queue(JOBS), Queue(PASSES)]  # a worker without -Q does the work of both
+task_routes = {"jobs.tasks.run_cycle": {"queue": PASSES}}
 task_default_delivery_mode = "transient"
 task_publish_retry = False
 task_serializer = "json"

@@ -6,7 +6,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 
 from portal.migrations_gate import GATE
-from portal.settings import values
+from portal.settings import queues, values
 from portal.settings.embedded import Layout, layout
 from portal.settings.env import BASE_DIR, Environment
 from portal.supervisor import postgres, readiness, valkey
@@ -77,7 +77,7 @@ def start_plan(options: Options, environment: Environment, *, port: int) -> Star
             if values.needs_node_daemon(environment.luthier_cluster)
             else []
         ),
-        workers=[_worker(number, env) for number in range(1, options.workers + 1)],
+        workers=_workers(options.workers, env),
     )
 
 
@@ -145,12 +145,31 @@ def _nodes(where: Layout, nodes: str, env: dict[str, str], environment: Environm
     )
 
 
-def _worker(number: int, env: dict[str, str]) -> Service:
-    options = ["--pool", "threads", "--concurrency", str(WORKER_THREADS), "--hostname", f"worker-{number}@%h"]
+def _workers(count: int, env: dict[str, str]) -> list[Service]:
+    """So many that bring jobs on, and the one that makes scheduling passes. The first one does its work until it runs:
+    a start does not wait for it."""
+    workers = [
+        _worker(f"worker-{number}", f"Worker {number}", queues.JOBS, WORKER_THREADS, env)
+        for number in range(1, count + 1)
+    ]
+    return [*workers[:1], _worker("scheduler", "Scheduler", queues.PASSES, 1, env), *workers[1:]]
+
+
+def _worker(name: str, title: str, queue: str, threads: int, env: dict[str, str]) -> Service:
+    options = [
+        "--pool",
+        "threads",
+        "--concurrency",
+        str(threads),
+        "--hostname",
+        f"{name}@%h",
+        "--queues",
+        queue,
+    ]
     options += ["--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"]
     return Service(
-        name=f"worker-{number}",
-        title=f"Worker {number}",
+        name=name,
+        title=title,
         command=[sys.executable, "-m", "celery", "-A", "portal.celery", "--skip-checks", "worker", *options],
         ready=readiness.always,
         env=env,

@@ -119,7 +119,7 @@ class Supervisor:
         self, supervised: Supervised, loader: Loader | None, prepared: asyncio.Event | None
     ) -> None:
         await supervised.start(prepared, loader if supervised.service.loaded else None)
-        if not supervised.service.name.startswith("worker"):
+        if supervised.service not in self._plan.workers:
             self._report.say(f"{supervised.service.title} is ready")
 
     async def _until_ready(self) -> None:

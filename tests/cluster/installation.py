@@ -86,7 +86,7 @@ class Installation:
         asked: list[list[str]] = [["get", "pods", "-o", "wide"], ["get", "events"]]
         asked += [
             ["logs", "--tail=20", "--prefix", f"--selector=app.kubernetes.io/name={name}"]
-            for name in ("prepare", "web", "worker")
+            for name in ("prepare", "web", "worker", "scheduler")
         ]
         return "\n".join(
             subprocess.run([*kubectl, *each], capture_output=True, text=True, timeout=30).stdout

@@ -74,7 +74,7 @@ def test_every_pod_passes_the_restricted_level_and_states_what_it_needs(
 ) -> None:
     api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "luthier"}})
     templates = pods_of(rendered)
-    assert set(templates) == {"prepare", "web", "worker"}
+    assert set(templates) == {"prepare", "web", "worker", "scheduler"}
     for name, template in templates.items():
         pod = {"metadata": {"name": name}, "spec": template["spec"]}
         api.request("POST", pods, pod, query=DRY_RUN)

@@ -111,7 +111,8 @@ def test_the_administrator_of_the_page_exists_and_every_process_is_ready(install
         '"from tenants.models import User; print([u.username for u in User.objects.filter(is_superuser=True)])"',
     )
     assert "'admin'" in names
-    assert {name: len(installation.pods(name)) for name in ("web", "worker")} == {"web": 2, "worker": 2}
+    expected = {"web": 2, "worker": 2, "scheduler": 1}
+    assert {name: len(installation.pods(name)) for name in expected} == expected
     wait_for(lambda: Browser(installation).open("/readyz")[0] == 200, within_s=60, what="readiness")
 
 
@@ -146,10 +147,10 @@ def test_a_job_trains_halts_resumes_and_does_not_notice_that_every_process_is_re
     alice.post(f"/jobs/{job}/resume")
     wait_for(lambda: trains(alice, job), within_s=180, what="the second attempt")
     before, events = alice.job(job), events_of(alice, job)
-    old = {name: uids(installation, name) for name in ("web", "worker")}
+    old = {name: uids(installation, name) for name in ("web", "worker", "scheduler")}
 
-    installation.kubectl("rollout", "restart", "deployment/web", "deployment/worker")
-    for name in ("web", "worker"):
+    installation.kubectl("rollout", "restart", *(f"deployment/{name}" for name in old))
+    for name in old:
         installation.kubectl("rollout", "status", f"deployment/{name}", "--timeout=5m")
     wait_for(
         lambda: all(not uids(installation, name) & old[name] for name in old),

@@ -41,7 +41,7 @@ def test_every_command_of_compose_exists(name: str) -> None:
 
 
 def test_the_same_services_are_there_as_manage_up_starts() -> None:
-    assert {"db", "broker", "prepare", "web", "nodes", "worker"} == set(SERVICES)
+    assert {"db", "broker", "prepare", "web", "nodes", "worker", "scheduler"} == set(SERVICES)
 
 
 @pytest.mark.parametrize("name", OURS)

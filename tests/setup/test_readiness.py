@@ -23,7 +23,7 @@ from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import clusters
-from jobs.models import PeriodicTask, SchedulingLease, Worker
+from jobs.models import SCHEDULER, PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
 from portal.settings.embedded import layout
 from tenants.models import SecurityNotice
@@ -179,6 +179,11 @@ def test_without_workers_not_ready(client: Client) -> None:
     assert answer["Retry-After"] == "2"
     assert "no worker was seen" in answer.json()["parts"]["workers"]["reason"]
     assert answer.json()["parts"]["database"]["ready"] is True
+
+
+def test_a_scheduler_alone_brings_no_job_on(client: Client) -> None:
+    Worker.objects.create(name=f"{SCHEDULER}scheduler@host")
+    assert client.get("/readyz").json()["parts"]["workers"]["ready"] is False
 
 
 def test_a_worker_that_was_killed_does_not_count(client: Client) -> None:

@@ -61,7 +61,7 @@ def assert_all_gone(found: list[psutil.Process]) -> None:
 
 
 def test_every_part_runs_and_is_named(platform: Platform) -> None:
-    every = {"up", "postgres", "valkey", "web", "nodes", "worker-1", "worker-2"}
+    every = {"up", "postgres", "valkey", "web", "nodes", "scheduler", "worker-1", "worker-2"}
     wait_for(
         lambda: set(platform.pids()) == every, within_s=60, what="the second worker"
     )  # loads when all is ready
@@ -74,7 +74,7 @@ def test_web_server_and_workers_share_the_code_that_one_process_has_loaded(platf
     up = psutil.Process(platform.process.pid)
     wait_for(lambda: not loaders(up), within_s=60, what="the end of the loader")
     pids = platform.pids()
-    for name in ("web", "worker-1", "worker-2"):
+    for name in ("web", "scheduler", "worker-1", "worker-2"):
         assert psutil.Process(pids[name]).ppid() == up.pid
         assert shared_mib(pids[name]) > 20, name
     assert shared_mib(pids["nodes"]) < 5
@@ -114,7 +114,7 @@ def test_the_first_start_prints_one_time_passwords_and_the_first_job(platform: P
     assert re.search(rf"{platform.url}/t/vision-lab/jobs/[0-9a-z]{{12}}", printed), printed
 
 
-@pytest.mark.parametrize("role", ["valkey", "worker-1", "nodes", "web", "postgres"])
+@pytest.mark.parametrize("role", ["valkey", "worker-1", "scheduler", "nodes", "web", "postgres"])
 def test_a_killed_part_comes_back(platform: Platform, role: str) -> None:
     killed = platform.kill(role)
     wait_for(lambda: platform.pids().get(role, killed) != killed, within_s=60, what=f"a new {role}")
@@ -258,7 +258,8 @@ def test_servers_of_ones_own_replace_the_embedded_ones(own: Platform) -> None:
     own.env["DATABASE_URL"] = urlunsplit(parts._replace(path=f"/{name}"))
     own.env["REDIS_URL"] = os.environ["REDIS_URL"]
     own.start()
-    assert set(own.pids()) == {"up", "web", "nodes", "worker-1"}
+    ours = {"up", "web", "nodes", "scheduler", "worker-1"}
+    wait_for(lambda: set(own.pids()) == ours, within_s=60, what="the scheduler")
     assert not (own.data / "postgres").exists()
     with urlopen(f"{own.url}/readyz", timeout=5) as answer:
         assert answer.status == 200

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.model import Explanation, Start, WaitReason
-from jobs.lifecycle import cycle, forecasting
+from jobs.lifecycle import cycle, forecasting, numbers
 from jobs.lifecycle.plan_effects import compare, explain_moved
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
@@ -151,13 +151,21 @@ def test_waits_are_explained_before_the_starts_are_made(
     assert reasons == ["QUOTA_GPUS"]
 
 
+def moving_clocks() -> SimpleNamespace:
+    """Each moves by ten seconds whenever it is read."""
+    return SimpleNamespace(monotonic=count(0, 10).__next__, thread_time=count(0, 10).__next__)
+
+
+@pytest.mark.parametrize("shared", [1, 16])
 def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, shared: int
 ) -> None:
-    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts of five have begun."""
-    monkeypatch.setattr(cycle, "SHARED", 1)
+    """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts of five have begun.
+    Starts that cannot share a commit have no more time than others."""
+    monkeypatch.setattr(cycle, "SHARED", shared)
+    monkeypatch.setattr(cycle, "_admit_together", lambda *_: False)
     jobs = tenants_jobs(5)
-    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    monkeypatch.setattr(cycle, "time", moving_clocks())
     started = cycle.run()
     left = list(Job.objects.filter(state=State.QUEUED).order_by("reason_numbers__starts_ahead"))
     assert len(started) == 3
@@ -175,7 +183,7 @@ def test_a_start_that_was_left_comes_before_those_that_the_next_plan_puts_first(
 ) -> None:
     """The clock moves by ten seconds whenever it is read: planning takes ten, so three starts have begun."""
     monkeypatch.setattr(cycle, "SHARED", 1)
-    monkeypatch.setattr(cycle, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    monkeypatch.setattr(cycle, "time", moving_clocks())
     tenants_jobs(4)
     cycle.run()
     left = Job.objects.get(state=State.QUEUED)
@@ -210,6 +218,34 @@ def test_a_job_that_was_asked_for_something_since_keeps_the_reason_of_that(world
     Job.objects.filter(pk=waiter.pk).update(reason_code="resume_requested")
     explain_moved(moved)
     assert job_of(waiter).reason_code == "resume_requested"
+
+
+def test_each_pass_writes_the_nearest_positions_and_the_others_as_seldom_as_they_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To write four takes a second, so after that they rest for nine; two at once, and none after a second."""
+    clock, written = [100.0], [""]
+
+    def explain_moved(moved: Sequence[Explanation]) -> None:
+        written.append("".join(each.job for each in moved))
+        clock[0] += len(moved) / 4
+
+    monkeypatch.setattr(numbers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(numbers, "_rests_until", 0.0)
+    monkeypatch.setattr(numbers, "NEAREST", 2)
+    monkeypatch.setattr(numbers, "MOST", 9)
+    monkeypatch.setattr(numbers, "AT_ONCE", 2)
+    monkeypatch.setattr(numbers, "AT_MOST_S", 0.9)
+    monkeypatch.setattr(numbers, "explain_moved", explain_moved)
+    moved = [Explanation(job, WaitReason.QUOTA_GPUS, "", {}) for job in "abcdefghi"]
+    for after_s in (0.0, 0.0, 7.5, 0.5):
+        clock[0] += after_s
+        numbers.explain(moved)
+    assert written[1:] == ["ab", "cd", "ef", "ab", "ab", "ab", "cd", "ef"]
+    numbers.explain(moved[:2])
+    clock[0] += 60
+    numbers.explain(moved[:5])
+    assert written[9:] == ["ab", "ab", "cd", "e"]
 
 
 def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(

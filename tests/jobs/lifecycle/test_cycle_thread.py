@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from django.conf import LazySettings
+from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import GangSpec, LaunchRefused, RefusalCode
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
-from jobs import clusters
-from jobs.lifecycle import cycle, leases
+from jobs import clusters, wake
+from jobs.lifecycle import cycle, cycle_thread, leases
 from jobs.lifecycle import ticker as ticker_module
 from jobs.lifecycle.cycle_thread import CycleThread
 from jobs.lifecycle.ticker import THREADS, Ticker
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, PeriodicTask, Worker
+from jobs.selectors.installation import workers_alive
 from jobs.states import State
 from tests import factories
 from tests.jobs.lifecycle.test_ticker import wait_for
@@ -41,9 +44,9 @@ class SlowCluster(MemoryCluster):
 
 
 @contextmanager
-def ticking(cluster: SlowCluster, *, tick_s: float) -> Iterator[Ticker]:
+def ticking(cluster: SlowCluster, *, tick_s: float, **work: bool) -> Iterator[Ticker]:
     clusters.use(cluster)
-    running = Ticker("test", tick_s=tick_s)
+    running = Ticker("test", tick_s=tick_s, **work)
     running.start()
     try:
         yield running
@@ -180,3 +183,62 @@ def test_a_failed_cycle_is_made_again(
     thread.start()
     thread.request()
     assert made == [], "a stopped thread does not begin again"
+
+
+@pytest.fixture
+def hints(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What is sent by the broker."""
+    sent: list[tuple[str, ...]] = []
+    monkeypatch.setattr(wake, "_send", lambda task, args: sent.append((task.rpartition(".")[2], *args)))
+    wake._cycle_notifier.reset()
+    return sent
+
+
+def test_a_worker_that_only_plans_starts_jobs_and_leaves_them_to_others(
+    transactional_db: None, hints: list[tuple[str, ...]]
+) -> None:
+    submit, quick = submitter(), SlowCluster()
+    quick.go_on.set()
+    jobs = [submit() for _ in range(3)]
+    with ticking(quick, tick_s=0.02, brings_on=False):
+        wait_for(lambda: {state(job) for job in jobs} == {State.DEPLOYING})
+        wait_for(lambda: hints)
+        ticks = Worker.objects.get().seen_at
+        wait_for(lambda: Worker.objects.get().seen_at > ticks)
+    assert workers_alive(60) == 0
+    ((task, job),) = hints
+    assert task == "reconcile_job"
+    assert job in {job.pk for job in jobs}
+    assert quick.begun == []
+    assert {lease.job_id for lease in leases.claim_due("another", 99)} == {job.pk for job in jobs}
+
+
+def test_a_worker_that_brings_jobs_on_leaves_passes_to_others(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, hints: list[tuple[str, ...]]
+) -> None:
+    """Once one has been completed at all. What it wants is requested, and sent to who makes passes."""
+    monkeypatch.setattr(cycle, "OVERDUE_S", 3600.0)
+    PeriodicTask.objects.create(name=PeriodicTask.CYCLE, next_at=Now() + timedelta(hours=1), done_at=Now())
+    submit, quick = submitter(), SlowCluster()
+    with ticking(quick, tick_s=0.02, plans=False):
+        job = submit()
+        wait_for(lambda: ("run_cycle",) in hints)
+        wait_for(lambda: cycle.due_in_s() <= 0)
+        ticks = Worker.objects.get().seen_at
+        wait_for(lambda: Worker.objects.get().seen_at > ticks)
+        assert state(job) == State.QUEUED
+
+
+@pytest.mark.parametrize("done_at", [None, Now()])
+def test_a_pass_that_no_worker_makes_is_made_by_any(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, hints: list[tuple[str, ...]], done_at: Now | None
+) -> None:
+    """As if one was never completed, too: a start waits for no second process."""
+    monkeypatch.setattr(cycle, "OVERDUE_S", 0.05 if done_at else 3600.0)
+    monkeypatch.setattr(cycle_thread, "LOOK_S", 0.02)
+    PeriodicTask.objects.create(name=PeriodicTask.CYCLE, next_at=Now(), done_at=done_at)
+    submit, quick = submitter(), SlowCluster()
+    quick.go_on.set()
+    job = submit()
+    with ticking(quick, tick_s=0.02, plans=False):
+        wait_for(lambda: launched(job))

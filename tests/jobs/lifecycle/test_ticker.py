@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,6 +29,8 @@ from jobs.lifecycle import ticker as ticker_module
 from jobs.lifecycle.ticker import BATCH, MAX_CHANGED, ChangedGangs, Ticker
 from jobs.models import Job, Learner, PeriodicTask, Worker
 from jobs.states import Phase, State
+from jobs.tasks import TickerStep, reconcile_job, run_cycle
+from portal.celery import app
 from tests import factories
 from tests.jobs.lifecycle.world import job_of, state
 
@@ -231,6 +234,28 @@ def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     changed.add({"job-x-1"})
     assert changed.take() == {"job-x-1"}
     assert changed.take() == set()
+
+
+@pytest.mark.parametrize(
+    ("queues", "brings_on", "plans"),
+    [(None, True, True), (["luthier"], True, False), (["luthier.passes"], False, True)],
+)
+def test_what_a_worker_does_follows_from_its_queues(
+    monkeypatch: pytest.MonkeyPatch, queues: list[str] | None, brings_on: bool, plans: bool
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(ticker_module, "Ticker", lambda name, **work: made.append(work))
+    of_worker = app.amqp.Queues(app.conf.task_queues)
+    if queues:
+        of_worker.select(queues)
+    TickerStep(
+        SimpleNamespace(
+            hostname="w", app=SimpleNamespace(conf=app.conf, amqp=SimpleNamespace(queues=of_worker))
+        )
+    )
+    assert made == [{"brings_on": brings_on, "plans": plans}]
+    assert app.amqp.router.route({}, run_cycle.name)["queue"].name == "luthier.passes"
+    assert app.amqp.router.route({}, reconcile_job.name)["queue"].name == "luthier"
 
 
 def worker_process(name: str) -> subprocess.Popen[bytes]:
