@@ -29,7 +29,7 @@ from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_outp
 from gpu_scheduler.clusters.local.memory_limits import MIB
 from gpu_scheduler.clusters.local.packages import Ready
 from gpu_scheduler.clusters.local.processes import Process, Stat
-from gpu_scheduler.clusters.local.shipper import ShipperProcess
+from gpu_scheduler.clusters.local.shipper import ShipperProcess, code_version
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
 logger = logging.getLogger(__name__)
@@ -132,16 +132,17 @@ class LocalLearner:
         if self.record.shipper is None:
             self._shipper.start(now)
         if self.record.launcher is None:
-            self._start_launcher(ready, devices)
+            self._start_launcher(ready, devices, now)
         # Last, because a RUNNING learner without a launcher counts as one whose launcher died.
         self.record.phase = LearnerPhase.RUNNING
 
-    def _start_launcher(self, ready: Ready, devices: Sequence[str]) -> None:
-        launch, mark = self._gang.launch, self.record.mark
+    def _start_launcher(self, ready: Ready, devices: Sequence[str], now: float) -> None:
+        launch, mark, context = self._gang.launch, self.record.mark, self._context
         # By the runtime's Python: what is in the job's own packages is the program's business.
-        command = [str(ready.base / "bin" / "python"), "-E", "-s", str(self._context.agent), "launcher"]
+        python = ready.base / "bin" / "python"
+        arguments = ["launcher"]
         if not isinstance(launch.command, str):
-            command += ["--", *launch.command]
+            arguments += ["--", *launch.command]
         env = environment.of_launcher(
             launch,
             self.record.rank,
@@ -154,13 +155,21 @@ class LocalLearner:
                 self.folders, (ready.base, ready.top), self._context.shared_by_programs
             ),
         )
-        self._launcher = processes.start(
-            command,
+        cwd, output, boot = self.folders.code, self.folders.launcher_log, context.boot
+        forks = None if context.launchers is None else context.launchers.of(python)
+        forked = forks and forks.start(
+            arguments,
+            version=code_version(context.agent),
             env=env,
-            cwd=self.folders.code,
-            output=self.folders.launcher_log,
-            boot=self._context.boot,
+            cwd=cwd,
+            output=output,
+            boot=boot,
+            now=now,
         )
+        self._launcher = forked or processes.start(
+            [*environment.agent_command(python, context.agent), *arguments],
+            env=env, cwd=cwd, output=output, boot=boot,
+        )  # fmt: skip
         self.record.launcher = self._launcher.identity
         if self._context.cgroups is not None and launch.memory_mib > 0:
             self._confined = self._context.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)

@@ -232,7 +232,7 @@ def test_a_learner_that_cannot_be_pressed_keeps_no_other_from_its_stop(
     assert "not ours to signal" in gangs.observe(["job-x-1"])[0].message
 
 
-def no_room(runtime: Path, devices: list[str]) -> None:
+def no_room(runtime: Path, devices: list[str], now: float) -> None:
     """In place of a learner's start on a full disk."""
     raise OSError(28, "No space left on device")
 
