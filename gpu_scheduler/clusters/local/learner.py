@@ -61,6 +61,7 @@ class LocalLearner:
         self._killed_at: float | None = None
         self._peak_bytes = 0
         self._confined = False
+        self._is_found_again = False
 
     @property
     def ended(self) -> bool:
@@ -112,6 +113,7 @@ class LocalLearner:
         """Reattach to what still runs after a restart of the daemon. ``run`` starts what never started."""
         if not self.record.started or self.ended:
             return
+        self._is_found_again = True
         self._launcher = processes.reattach(self.record.launcher, self.record.mark, self._context.boot)
         if self._launcher is not None:
             self.record.launcher = self._launcher.identity
@@ -207,7 +209,7 @@ class LocalLearner:
         if not self._has_launcher() and self._launcher_dead_at is None:
             self._launcher_dead_at = now
             # The program dies with its launcher; kill what it had started.
-            processes.kill_tree(None, [self.record.mark], root_too=True)
+            self._kill_left_behind([self._launcher], [self.record.mark])
 
     def _write_exit_of_launcher(self) -> Mapping[str, Any]:
         """The launcher ended before it did anything: write so into the spool, and why if it could not start."""
@@ -279,9 +281,20 @@ class LocalLearner:
         self.removing = True
         for process in self._processes():
             process.signal(signal.SIGKILL)
-        left = processes.kill_tree(None, [self.record.mark, self._shipper.mark], root_too=True)
+        both = [self._launcher, self._shipper.process]
+        left = self._kill_left_behind(both, [self.record.mark, self._shipper.mark])
         alive = [process for process in self._processes() if process.is_alive()]
         return left == 0 and not alive
+
+    def _kill_left_behind(self, roots: Sequence[Process | None], marks: Sequence[str]) -> int:
+        """Kill what carries a mark; returns how many there were. roots: of all that carries one, if we started it.
+
+        What roots that have ended left behind is our child. If there is none, the machine's processes need no search.
+        """
+        has_ended = not any(root is not None and root.is_alive() for root in roots)
+        if has_ended and not self._is_found_again and not processes.has_orphans():
+            return 0
+        return processes.kill_tree(None, marks, root_too=True)
 
     def clear(self, trash: Path) -> None:
         """Move the folder to the trash at once; its files are deleted later."""

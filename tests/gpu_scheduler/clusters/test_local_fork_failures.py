@@ -36,6 +36,7 @@ HANGS = """if True:
 def subreaper() -> Iterator[None]:
     processes.become_subreaper()
     yield
+    processes._adopts = False
     ctypes.CDLL(None).prctl(processes._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
