@@ -129,8 +129,8 @@ class Ticker(threading.Thread):
             self._cycle.request()
         for name in due & OWN_TURN:
             self._in_turn(self._own_turns[name], partial(periodic.run_due, name))
-        if due - {PeriodicTask.CYCLE, *OWN_TURN}:
-            self._in_turn(self._periodic_turn, periodic.run_due)
+        if others := [name for name in periodic.TASKS if name in due - OWN_TURN]:
+            self._in_turn(self._periodic_turn, partial(periodic.run_due, *others))
         self._follow_cluster()
 
     def _follow_cluster(self) -> None:
