@@ -18,9 +18,9 @@ class Channel(redis.Channel):
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:  # it has a connection of its own while it waits for messages
-            return super()._create_client(asynchronous)
+            return super()._create_client(asynchronous)  # type: ignore[misc]  # its stubs are not complete
         if self._kept is None or self._kept.connection_pool is not self.pool:
-            self._kept = super()._create_client()
+            self._kept = super()._create_client()  # type: ignore[misc]
         return self._kept
 
 
