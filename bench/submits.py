@@ -54,7 +54,8 @@ def cpu_s(platform: Platform) -> dict[str, float]:
     used: Counter[str] = Counter()
     for role, pid in platform.pids().items():
         top = psutil.Process(pid)
-        for process in (top, *top.children(recursive=True)):
+        # All others are children of `up`.
+        for process in (top, *(top.children(recursive=True) if role != "up" else ())):
             try:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:

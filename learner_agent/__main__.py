@@ -1,4 +1,4 @@
-"""``python -m learner_agent launcher|[fork] shipper``, or ``python <path>/learner_agent launcher [-- argv …]``."""
+"""``python -m learner_agent [fork] launcher|shipper``, or ``python <path>/learner_agent launcher [-- argv …]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.path.insert(0, os.path.dirname(here))
 
-USAGE = "usage: learner_agent launcher [-- argv …] | learner_agent [fork] shipper | learner_agent sandbox"
+USAGE = "usage: learner_agent launcher [-- argv …] | shipper | fork launcher | fork shipper | sandbox"
 
 
 def main(arguments: list[str]) -> int:
@@ -24,14 +24,6 @@ def main(arguments: list[str]) -> int:
             from learner_agent.launcher import main as launcher_main
 
             return launcher_main(arguments[2:] if arguments[1:2] == ["--"] else arguments[1:])
-        if arguments == ["fork", "shipper"]:
-            from learner_agent import fork_server
-            from learner_agent.shipper import preload
-
-            preload()
-            if not fork_server.serve():
-                return os.EX_OK
-            arguments = ["shipper"]
         if arguments == ["shipper"]:
             from learner_agent.shipper import main as shipper_main
 
@@ -40,6 +32,8 @@ def main(arguments: list[str]) -> int:
             from learner_agent.sandbox.probe import main as probe_main
 
             return probe_main()
+        if arguments in (["fork", "launcher"], ["fork", "shipper"]):
+            return fork(arguments[1])
     except SandboxFailed as error:
         sys.stderr.write("sandbox_failed: nothing runs without it: %s\n" % error)
         return os.EX_CONFIG
@@ -48,6 +42,26 @@ def main(arguments: list[str]) -> int:
         return os.EX_CONFIG
     sys.stderr.write(USAGE + "\n")
     return 64
+
+
+def fork(half: str) -> int:
+    """Load one half, and fork processes of it until the node daemon hangs up."""
+    from learner_agent import fork_server
+
+    if half == "launcher":
+        from learner_agent.launcher import preload
+    else:
+        from learner_agent.shipper import preload
+    preload()
+    arguments = fork_server.serve()
+    if arguments is None:
+        return os.EX_OK
+    try:
+        code = main(arguments)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    return fork_server.end(code)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Processes that start by a fork of one that has imported everything, instead of by a fresh interpreter each.
 
 The node daemon holds the other end of the connection, on standard input, and asks for one process at a time with a
-byte and two open files: where it prints, and its environment and working folder as JSON. The server reads none of
-that: it forks, and its child does, so that nothing of one job is ever in the memory from which another one starts. The
-child forks once more and ends: the new process has lost its parent and becomes the node daemon's child, as one that the
-daemon starts itself. It ends with its connection, and after some time without work.
+byte and two open files: where it prints, and its arguments, environment and working folder as JSON. The server reads
+none of that: it forks, and its child does, so that nothing of one job is ever in the memory from which another one
+starts. The child forks once more and ends: the new process has lost its parent and becomes the node daemon's child, as
+one that the daemon starts itself. It ends with its connection, and after some time without work.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import logging
 import os
 import select
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
+from typing import Dict, List, Mapping, NoReturn, Optional
 
 IDLE_S = 600.0
 SHOWN = ("LUTHIER_PROCESS_MARK", "TRAINING_ID")
@@ -26,8 +27,8 @@ first one, with a value that is long enough for both."""
 READY, DONE = b"ready", b"done"
 
 
-def serve() -> bool:
-    """Fork processes until the node daemon hangs up: False. True in each forked process, with what it was given."""
+def serve() -> Optional[List[str]]:
+    """Fork processes until the node daemon hangs up: None. In each forked process its arguments."""
     connection = socket.socket(fileno=sys.stdin.fileno())
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
@@ -38,18 +39,17 @@ def serve() -> bool:
         events = waiting.poll(IDLE_S * 1000)
         if not events or events[0][1] != select.POLLIN:
             connection.detach()
-            return False
+            return None
         child = os.fork()
         if child == 0:
-            _take_over(connection)
-            return True
+            return _take_over(connection)
         os.waitpid(child, 0)
         with suppress(OSError):  # the next look shows that the daemon has hung up
             connection.send(DONE)
 
 
-def _take_over(connection: socket.socket) -> None:
-    """Fork the process that was asked for, and return in it only."""
+def _take_over(connection: socket.socket) -> List[str]:
+    """Fork the process that was asked for, and return in it only: its arguments."""
     try:
         _, (output, request), _, _ = socket.recv_fds(connection, 1, 2)
         with open(request, "rb") as source:
@@ -73,7 +73,24 @@ def _take_over(connection: socket.socket) -> None:
     os.close(nothing)
     os.close(output)
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(_with_locale(asked["env"]))
+    return list(asked["arguments"])
+
+
+def end(code: int) -> NoReturn:
+    """End a forked process without taking down the interpreter: that would copy all memory that it shares."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _with_locale(env: Mapping[str, str]) -> Dict[str, str]:
+    """The environment as Python leaves it when it starts: where no locale is named, its own processes have UTF-8."""
+    named = env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
+    is_coerced = not env.get("LC_ALL") and named in ("C", "POSIX")
+    return {**env, "LC_CTYPE": "C.UTF-8"} if is_coerced else dict(env)
 
 
 def _is_closed(connection: socket.socket) -> bool:

@@ -36,6 +36,8 @@ READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 POLL_S = 0.2
 """How often the launcher checks for a request to halt."""
+LATE_PART = 50
+"""The program starts later by this part of the time that its inputs took, at most: waiting costs little."""
 LOCK_S = 2.0
 """How long the shipper may hold the lock: it tries it now and then to see whether the launcher is alive."""
 GATHER_S = 0.005
@@ -197,17 +199,17 @@ class Launcher:
         """Wait for the shipper. Return what to run with, or None if the program must not start."""
         began = time.monotonic()
         while True:
-            ready = self.spool.read("ready")
+            ready = self.spool.read("ready") if self.spool.has("ready") else None
             if self.halt_by_signal or self.spool.has("halt"):
                 self._check_halt()
                 return None
             if ready is not None:
                 return ready
-            refused = self.spool.read("refused")
+            refused = self.spool.read("refused") if self.spool.has("refused") else None
             if refused is not None:
                 self.log.write(("luthier: %s\n" % refused.get("message", "")).encode(), now_ms())
                 return None
-            time.sleep(0.01 if time.monotonic() - began < 10 else 0.1)
+            time.sleep(min(0.1, max(0.01, (time.monotonic() - began) / LATE_PART)))
 
     def _start(self, argv: List[str], env: Mapping[str, str], output: int) -> None:
         processes.adopt_orphans()
@@ -467,6 +469,11 @@ class Launcher:
 def _in_shell(command: str) -> List[str]:
     """A command of several lines is a script, which ends at its first line that fails."""
     return ["/bin/sh", *(["-e"] if "\n" in command else []), "-c", command]
+
+
+def preload() -> None:
+    """Do once what is the same for each, in a process from which launchers are forked."""
+    entry.devices()  # for its compiled patterns
 
 
 def main(argv: List[str]) -> int:

@@ -4,6 +4,7 @@ import os
 
 from celery import Celery
 from celery.signals import worker_init, worker_ready
+from kombu.transport import TRANSPORT_ALIASES
 
 from portal.interpreter import settle
 from portal.migrations_gate import wait_until_prepared
@@ -13,6 +14,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
 
 POOLED_CONNECTIONS = 4
 """As many as a worker has threads for tasks."""
+
+TRANSPORT_ALIASES["redis"] = (
+    "portal.broker:Transport"  # a setting for it would not apply to a Unix socket's address
+)
 
 app = Celery("luthier")
 app.config_from_object("portal.settings.celery", namespace="")

@@ -142,8 +142,8 @@ class Ticker(threading.Thread):
                     together.hand_back(claimed)
         for name in due & OWN_TURN:
             self._in_turn(self._own_turns[name], partial(periodic.run_due, name))
-        if due - OWN_TURN:
-            self._in_turn(self._periodic_turn, periodic.run_due)
+        if others := [name for name in periodic.TASKS if name in due - OWN_TURN]:
+            self._in_turn(self._periodic_turn, partial(periodic.run_due, *others))
 
     def _follow_cluster(self) -> None:
         """Keep a watch open, which makes observations free of calls, and reconcile the jobs that it reports soon."""

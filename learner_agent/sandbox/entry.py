@@ -69,9 +69,10 @@ class Sandbox:
             if self.namespaces:
                 namespaces.enter([self.own, *self._existing_writes()], self.tmp)
             privileges.gain_no_more()
-            self._rules = landlock.ruleset(self._rights(), scoped=True)
+            rights = self._rights()
+            self._rules = landlock.ruleset(rights, scoped=True)
             self._filter = seccomp.program(own_ipc=self.namespaces)
-            self._confine([self.own])
+            _confine(rights, [self.own])
         except OSError as error:
             raise SandboxFailed(str(error)) from error
 
@@ -79,7 +80,7 @@ class Sandbox:
         """Confine this process: it needs no more than the learner's folder and its own code. Raises SandboxFailed."""
         try:
             privileges.gain_no_more()
-            self._confine([self.own], code=[sys.prefix, sys.base_prefix, PACKAGE])
+            _confine(self._rights(), [self.own], code=[sys.prefix, sys.base_prefix, PACKAGE])
         except OSError as error:
             raise SandboxFailed(str(error)) from error
 
@@ -89,29 +90,36 @@ class Sandbox:
         landlock.restrict(self._rules)
         seccomp.install(self._filter)
 
-    def _confine(self, own: List[str], code: "List[str] | tuple[()]" = ()) -> None:
-        rights = self._rights()
-        for path, allowed in landlock.merged((own, landlock.WRITE), (code, landlock.READ)).items():
-            rights[path] = rights.get(path, 0) | allowed
-        handle = landlock.ruleset(rights, scoped=False)
-        landlock.restrict(handle)
-        os.close(handle)
-
     def _rights(self) -> "dict[str, int]":
         shared = landlock.WRITE if self.namespaces else landlock.UNLISTED
-        devices = [path for pattern in DEVICES for path in glob.glob(pattern)]
-        # What a link leads to, such as systemd's resolv.conf.
-        system = [*SYSTEM, *map(os.path.realpath, SYSTEM)]
         return landlock.merged(
-            (system, landlock.READ),
+            (SYSTEM, landlock.READ),
             (self.read, landlock.READ),
-            (devices, landlock.DEVICE),
+            (devices(), landlock.DEVICE),
             (self.write, landlock.WRITE),
             ([namespaces.SHARED_MEMORY], shared),
         )
 
     def _existing_writes(self) -> List[str]:
         return [path for path in self.write if os.path.exists(path) and not _is_below(path, self.own)]
+
+
+def _confine(rights: "dict[str, int]", own: List[str], code: "List[str] | tuple[()]" = ()) -> None:
+    handle = landlock.ruleset(
+        landlock.merged(
+            *(([path], allowed) for path, allowed in rights.items()),
+            (own, landlock.WRITE),
+            (code, landlock.READ),
+        ),
+        scoped=False,
+    )
+    landlock.restrict(handle)
+    os.close(handle)
+
+
+def devices() -> List[str]:
+    """Those of DEVICES that this machine has now."""
+    return [path for pattern in DEVICES for path in glob.glob(pattern)]
 
 
 def with_program_env(env: Mapping[str, str]) -> "dict[str, str]":

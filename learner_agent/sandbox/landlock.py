@@ -48,7 +48,8 @@ def abi() -> int:
 
 
 def ruleset(rights: Mapping[str, int], *, scoped: bool) -> int:
-    """A handle of rules, closed at exec. rights by path; one that does not exist gives access to nothing.
+    """A handle of rules, closed at exec. rights by path; a link's are those of what it leads to, such as systemd's
+    resolv.conf, and a path that does not exist gives access to nothing.
 
     scoped: signals and abstract sockets reach only processes that enter these rules, too. Raises OSError.
     """

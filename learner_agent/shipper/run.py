@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -37,6 +38,8 @@ POLL_S = 0.5
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
+LATE = ("uvloop", "websockets.asyncio.client", "encodings.idna", "gzip")
+"""What a shipper imports only when it needs it."""
 
 
 class Shipper:
@@ -323,8 +326,10 @@ def _read_notifications(fifo: int, more: asyncio.Event, state: asyncio.Event) ->
 
 def preload() -> None:
     """Import what `main` still imports, in a process from which shippers are forked."""
-    with contextlib.suppress(ImportError):
-        import uvloop  # noqa: F401 # for its import alone
+    for name in LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    entry.devices()  # for its compiled patterns
 
 
 def main() -> int:

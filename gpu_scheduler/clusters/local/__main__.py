@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu_scheduler.clusters.local import environment, isolation, processes, protocol
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
-from gpu_scheduler.clusters.local.fork_server import ForkServer
+from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.isolation import Mode
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     isolation.make_cuda_device()
     packages = isolation.package_folders(os.environ, data)
     sandboxing = isolation.probe(
-        [sys.executable, "-E", "-s", str(agent)], options.sandbox,
+        environment.agent_command(Path(sys.executable), agent), options.sandbox,
         reads=[*_paths(options.program_reads), *packages], writes=_paths(options.program_writes),
     )  # fmt: skip
     if options.sandbox is Mode.REQUIRED and not sandboxing.landlock:
@@ -53,12 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger(__name__).info(
         "isolation", extra={"found": sandboxing.report().text, "packages": packages}
     )
-    shippers = ForkServer(
-        [sys.executable, "-m", agent.name, "fork", "shipper"],
-        env=environment.of_fork_server(agent.parent), cwd=agent.parent,
-    )  # fmt: skip
+    forks = {"env": environment.of_fork_server(agent.parent), "cwd": agent.parent}
+    shippers = ForkServer([sys.executable, "-m", agent.name, "fork", "shipper"], **forks)
+    launchers = ForkServers(
+        lambda python: ForkServer([*environment.agent_command(python, agent), "fork", "launcher"], **forks)
+    )
     context = DaemonContext(
-        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing, shippers
+        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing, shippers, launchers
     )
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         Daemon(gangs, options.socket, protocol.read_key(options.key), wakeup).run()
     finally:
         shippers.close()
+        launchers.close()
     os.close(folder)
     return 0
 

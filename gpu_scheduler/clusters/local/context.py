@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_scheduler.clusters.local.environment import Folders
-from gpu_scheduler.clusters.local.fork_server import ForkServer
+from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
 from gpu_scheduler.clusters.local.isolation import OFF, Sandboxing
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.store import LearnerRecord
@@ -19,8 +19,8 @@ LAST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class DaemonContext:
-    """agent: the directory of the learner agent's package. python: the platform's, for shippers. shippers: forks them
-    when many start; without it each is a fresh interpreter."""
+    """agent: the directory of the learner agent's package. python: the platform's, for shippers. shippers, launchers:
+    fork them when many start; without it each is a fresh interpreter."""
 
     data: Path
     agent: Path
@@ -29,6 +29,7 @@ class DaemonContext:
     cgroups: Cgroups | None
     sandboxing: Sandboxing = OFF
     shippers: ForkServer | None = None
+    launchers: ForkServers | None = None
 
     @property
     def datasets(self) -> Path:

@@ -171,7 +171,12 @@ def of_shipper(
     }
 
 
+def agent_command(python: Path, agent: Path) -> list[str]:
+    """How a Python that is not the platform's runs the learner agent."""
+    return [str(python), "-E", "-s", str(agent)]
+
+
 def of_fork_server(import_from: Path) -> dict[str, str]:
-    """The environment of the process from which shippers are forked: nothing of a job, and nothing secret."""
+    """The environment of a process from which launchers or shippers are forked: nothing of a job, nothing secret."""
     kept = {name: os.environ[name] for name in (*PASSED_ON, "PATH") if name in os.environ}
     return {**kept, "PYTHONPATH": str(import_from)}

@@ -1,9 +1,10 @@
-"""Where the daemon has shippers from when many start: a process that has imported what they need forks them.
+"""Where the daemon has launchers and shippers from when many start: a process that has imported what they need forks
+them.
 
-A fresh interpreter and its imports are most of what the shipper of a small job costs. The server
-(learner_agent.fork_server) is started when a second shipper follows within a minute, and ends by itself when none is
-needed any more; a lone job costs nothing more. A forked shipper is a child of the daemon with a mark, a session and an
-exit code like any other. Whatever is wrong with the server, a shipper is started the plain way.
+A fresh interpreter and its imports are most of what both cost a small job. A server (learner_agent.fork_server) is
+started when a second start follows within a minute, and ends by itself when none is needed any more; a lone job costs
+nothing more. What is forked is a child of the daemon with a mark, a session and an exit code like any other. Whatever
+is wrong with the server, it is started the plain way. Shippers have one server; launchers have one for each Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,7 +54,15 @@ class ForkServer:
         self._paused_until = float("-inf")
 
     def start(
-        self, *, version: str, env: Mapping[str, str], cwd: Path, output: Path, boot: str, now: float
+        self,
+        arguments: Sequence[str],
+        *,
+        version: str,
+        env: Mapping[str, str],
+        cwd: Path,
+        output: Path,
+        boot: str,
+        now: float,
     ) -> Process | None:
         """A process forked from the server; None if there is none, so that the caller starts it.
 
@@ -77,7 +86,8 @@ class ForkServer:
             open(processes.open_output(output), "ab") as log,
             open(os.memfd_create("request"), "wb") as request,
         ):
-            request.write(json.dumps({"env": dict(env), "cwd": str(cwd)}).encode())
+            asked = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}
+            request.write(json.dumps(asked).encode())
             request.flush()
             request.seek(0)
             try:
@@ -88,6 +98,11 @@ class ForkServer:
                 processes.kill_tree(None, [env[MARK]], root_too=True)  # had it started one before it failed
                 return None
         return None if pid is None else processes.follow(pid, boot)
+
+    def is_idle(self, now: float) -> bool:
+        """True if it has no process and would start none now: then a new one is as good."""
+        is_quiet = now - self._asked_at > BUSY_S and now >= self._paused_until
+        return self._process is None and not self._ending and is_quiet
 
     def reap(self, now: float) -> None:
         """See the end of servers; called regularly, so that none stays a zombie."""
@@ -155,6 +170,29 @@ class ForkServer:
                 return int(answer["pid"])
         logger.warning("not forked", extra={"why": answer["error"]})
         return None
+
+
+class ForkServers:
+    """One server for each Python, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Path], ForkServer]) -> None:
+        self._make = make
+        self._servers: dict[Path, ForkServer] = {}
+
+    def of(self, python: Path) -> ForkServer:
+        if python not in self._servers:
+            self._servers[python] = self._make(python)
+        return self._servers[python]
+
+    def reap(self, now: float) -> None:
+        for python, server in list(self._servers.items()):
+            server.reap(now)
+            if server.is_idle(now):
+                del self._servers[python]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
 
 
 def _await(file: Process | socket.socket, seconds: float) -> bool:

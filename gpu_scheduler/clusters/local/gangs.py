@@ -181,8 +181,9 @@ class Gangs:
         """Advance every gang. Returns after how many seconds to do so again if nothing happens before."""
         now = boot_clock()
         with self._lock:
-            if self._context.shippers is not None:
-                self._context.shippers.reap(now)
+            for forks in (self._context.shippers, self._context.launchers):
+                if forks is not None:
+                    forks.reap(now)
             for gang in self._gangs.values():
                 self._update(gang, now)
                 if gang.has_new_report():

@@ -29,7 +29,7 @@ from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_outp
 from gpu_scheduler.clusters.local.memory_limits import MIB
 from gpu_scheduler.clusters.local.packages import Ready
 from gpu_scheduler.clusters.local.processes import Process, Stat
-from gpu_scheduler.clusters.local.shipper import ShipperProcess
+from gpu_scheduler.clusters.local.shipper import ShipperProcess, code_version
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class LocalLearner:
         self._killed_at: float | None = None
         self._peak_bytes = 0
         self._confined = False
+        self._is_found_again = False
 
     @property
     def ended(self) -> bool:
@@ -112,6 +113,7 @@ class LocalLearner:
         """Reattach to what still runs after a restart of the daemon. ``run`` starts what never started."""
         if not self.record.started or self.ended:
             return
+        self._is_found_again = True
         self._launcher = processes.reattach(self.record.launcher, self.record.mark, self._context.boot)
         if self._launcher is not None:
             self.record.launcher = self._launcher.identity
@@ -132,16 +134,17 @@ class LocalLearner:
         if self.record.shipper is None:
             self._shipper.start(now)
         if self.record.launcher is None:
-            self._start_launcher(ready, devices)
+            self._start_launcher(ready, devices, now)
         # Last, because a RUNNING learner without a launcher counts as one whose launcher died.
         self.record.phase = LearnerPhase.RUNNING
 
-    def _start_launcher(self, ready: Ready, devices: Sequence[str]) -> None:
-        launch, mark = self._gang.launch, self.record.mark
+    def _start_launcher(self, ready: Ready, devices: Sequence[str], now: float) -> None:
+        launch, mark, context = self._gang.launch, self.record.mark, self._context
         # By the runtime's Python: what is in the job's own packages is the program's business.
-        command = [str(ready.base / "bin" / "python"), "-E", "-s", str(self._context.agent), "launcher"]
+        python = ready.base / "bin" / "python"
+        arguments = ["launcher"]
         if not isinstance(launch.command, str):
-            command += ["--", *launch.command]
+            arguments += ["--", *launch.command]
         env = environment.of_launcher(
             launch,
             self.record.rank,
@@ -154,13 +157,21 @@ class LocalLearner:
                 self.folders, (ready.base, ready.top), self._context.shared_by_programs
             ),
         )
-        self._launcher = processes.start(
-            command,
+        cwd, output, boot = self.folders.code, self.folders.launcher_log, context.boot
+        forks = None if context.launchers is None else context.launchers.of(python)
+        forked = forks and forks.start(
+            arguments,
+            version=code_version(context.agent),
             env=env,
-            cwd=self.folders.code,
-            output=self.folders.launcher_log,
-            boot=self._context.boot,
+            cwd=cwd,
+            output=output,
+            boot=boot,
+            now=now,
         )
+        self._launcher = forked or processes.start(
+            [*environment.agent_command(python, context.agent), *arguments],
+            env=env, cwd=cwd, output=output, boot=boot,
+        )  # fmt: skip
         self.record.launcher = self._launcher.identity
         if self._context.cgroups is not None and launch.memory_mib > 0:
             self._confined = self._context.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)
@@ -198,7 +209,7 @@ class LocalLearner:
         if not self._has_launcher() and self._launcher_dead_at is None:
             self._launcher_dead_at = now
             # The program dies with its launcher; kill what it had started.
-            processes.kill_tree(None, [self.record.mark], root_too=True)
+            self._kill_left_behind([self._launcher], [self.record.mark])
 
     def _write_exit_of_launcher(self) -> Mapping[str, Any]:
         """The launcher ended before it did anything: write so into the spool, and why if it could not start."""
@@ -270,9 +281,20 @@ class LocalLearner:
         self.removing = True
         for process in self._processes():
             process.signal(signal.SIGKILL)
-        left = processes.kill_tree(None, [self.record.mark, self._shipper.mark], root_too=True)
+        both = [self._launcher, self._shipper.process]
+        left = self._kill_left_behind(both, [self.record.mark, self._shipper.mark])
         alive = [process for process in self._processes() if process.is_alive()]
         return left == 0 and not alive
+
+    def _kill_left_behind(self, roots: Sequence[Process | None], marks: Sequence[str]) -> int:
+        """Kill what carries a mark; returns how many there were. roots: of all that carries one, if we started it.
+
+        What roots that have ended left behind is our child. If there is none, the machine's processes need no search.
+        """
+        has_ended = not any(root is not None and root.is_alive() for root in roots)
+        if has_ended and not self._is_found_again and not processes.has_orphans():
+            return 0
+        return processes.kill_tree(None, marks, root_too=True)
 
     def clear(self, trash: Path) -> None:
         """Move the folder to the trash at once; its files are deleted later."""

@@ -62,13 +62,18 @@ class Identity:
         return cls(int(value["pid"]), int(value["started"]), str(value["boot"]))
 
 
+_adopts = False
+"""Whether orphaned descendants become children of ours."""
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def become_subreaper() -> None:
     """Become the parent of orphaned descendants instead of process 1."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    global _adopts
+    _adopts = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def stat_of(pid: int) -> Stat | None:
@@ -225,16 +230,28 @@ def note_child(pid: int) -> None:
 def sweep_orphans() -> None:
     """Kill and reap children that we did not start: what the programs of dead launchers left behind."""
     with spawning:
-        for listing in Path("/proc/self/task").glob("*/children"):
+        listed = _listed_children()
+        for pid in listed - _children:
             with suppress(OSError):
-                for pid in map(int, listing.read_text().split()):
-                    if pid not in _children:
-                        with suppress(OSError):
-                            os.kill(pid, signal.SIGKILL)
-                        with suppress(ChildProcessError):
-                            os.waitpid(pid, os.WNOHANG)
-        rows = {pid for pid in _children if stat_of(pid) is not None}
-        _children.intersection_update(rows)
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        # A list that is read while a child ends may lack another one.
+        _children.intersection_update({pid for pid in _children if pid in listed or stat_of(pid) is not None})
+
+
+def has_orphans() -> bool:
+    """Whether a child of ours is one that we did not start: what a dead launcher left behind. True if unknown."""
+    with spawning:
+        return not _adopts or not _listed_children() <= _children
+
+
+def _listed_children() -> set[int]:
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            found.update(map(int, listing.read_text().split()))
+    return found
 
 
 def descendants(pid: int, rows: Mapping[int, Stat]) -> list[int]:

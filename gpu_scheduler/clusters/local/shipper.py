@@ -90,7 +90,9 @@ class ShipperProcess:
         )
         cwd, output, boot = self._folders.root, self._folders.shipper_log, self._context.boot
         forks = self._context.shippers
-        forked = forks and forks.start(version=code, env=env, cwd=cwd, output=output, boot=boot, now=now)
+        forked = forks and forks.start(
+            ["shipper"], version=code, env=env, cwd=cwd, output=output, boot=boot, now=now
+        )
         self.process = forked or processes.start(
             [self._context.python, "-m", agent.name, "shipper"], env=env, cwd=cwd, output=output, boot=boot
         )

@@ -184,8 +184,11 @@ class LogRules:
 
     def _saved(self) -> _State | None:
         """The state before a restart; None if a program has damaged it: points that are sent twice are harmless."""
+        saved = self.spool.read(STATE, most=LARGE_BYTES)
+        if saved is None:
+            return None
         try:
-            found = msgspec.convert(self.spool.read(STATE, most=LARGE_BYTES), _State)
+            found = msgspec.convert(saved, _State)
         except msgspec.ValidationError:
             return None
         return found if len(found.axes) == len(set(self.axis_of)) else None

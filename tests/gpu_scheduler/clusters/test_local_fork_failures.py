@@ -19,6 +19,7 @@ import pytest
 from gpu_scheduler.clusters.local import environment, fork_server, processes
 from gpu_scheduler.clusters.local.fork_server import SHOWN_CHARS, ForkServer
 from gpu_scheduler.clusters.local.processes import MARK, Process
+from learner_agent import fork_server as learner_agent_fork_server
 from tests.gpu_scheduler.clusters.node_daemon import PROJECT, wait_for
 
 AGENT = [sys.executable, "-m", "learner_agent", "fork", "shipper"]
@@ -35,11 +36,13 @@ HANGS = """if True:
 def subreaper() -> Iterator[None]:
     processes.become_subreaper()
     yield
+    processes._adopts = False
     ctypes.CDLL(None).prctl(processes._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def fork(server: ForkServer, folder: Path, *, output: Path | None = None) -> Process | None:
     return server.start(
+        ["shipper"],
         version="1",
         env={MARK: "mark-of-a-test", "TRAINING_ID": "x"},
         cwd=folder,
@@ -101,9 +104,31 @@ def test_a_process_that_is_awaited_no_more_does_not_begin(tmp_path: Path) -> Non
     wait_for(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text)
     ours.close()  # while the server's child reads the request
     with open(asked, "w") as target:
-        json.dump({"env": {MARK: "mark-of-a-test"}, "cwd": str(tmp_path)}, target)
+        json.dump({"arguments": ["shipper"], "env": {MARK: "mark-of-a-test"}, "cwd": str(tmp_path)}, target)
     with open(printed, "rb") as source:
         assert source.read() == b"", (
             "it did not run"
         )  # read until every process that can print there has ended
     assert server.wait() == 0 or True
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{}, {"LANG": "C"}, {"LANG": "C.UTF-8"}, {"LC_CTYPE": "POSIX"}, {"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}],
+)
+def test_a_forked_launcher_hands_on_the_locale_that_a_new_interpreter_would(named: dict[str, str]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-E", "-s", "-c", "import json, os; print(json.dumps(dict(os.environ)))"],
+        env=named,
+        capture_output=True,
+        check=True,
+    )
+    assert learner_agent_fork_server._with_locale(named) == json.loads(shown.stdout)
+
+
+def test_what_shippers_import_late_is_there_before_the_fork() -> None:
+    look = "import sys; from learner_agent.shipper.run import LATE, preload; preload(); print({*LATE} - {*sys.modules})"
+    shown = subprocess.run(
+        [sys.executable, "-c", look], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "set()\n"

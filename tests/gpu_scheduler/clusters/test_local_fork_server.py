@@ -1,4 +1,5 @@
-"""Shippers that are forked: children of the daemon like any other, found again, and with nothing of other jobs.
+"""Shippers and launchers that are forked: children of the daemon like any other, found again, and with nothing of other
+jobs.
 
 The agent is the real one. No server answers, so its shippers keep trying until they are killed.
 """
@@ -11,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,16 @@ def daemon() -> Iterator[NodeDaemon]:
         yield daemon
 
 
-def shipper(daemon: NodeDaemon, gang: str) -> int:
-    """Its process id as the daemon recorded it; 0 while there is none."""
+def recorded(daemon: NodeDaemon, gang: str, half: str) -> int:
+    """The process id of a launcher or shipper as the daemon recorded it; 0 while there is none."""
     with suppress(FileNotFoundError):
         record = json.loads((daemon.data / "nodes" / ".gangs" / f"{gang}.json").read_text())
-        return int((record["learners"][0]["shipper"] or {"pid": 0})["pid"])
+        return int((record["learners"][0][half] or {"pid": 0})["pid"])
     return 0
+
+
+def shipper(daemon: NodeDaemon, gang: str) -> int:
+    return recorded(daemon, gang, "shipper")
 
 
 def lives(pid: int) -> bool:
@@ -44,14 +50,22 @@ def lives(pid: int) -> bool:
 
 def is_forked(pid: int) -> bool:
     with suppress(OSError):
-        return b"\0fork\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid)
+        return b"\0fork\0" in cmdline(pid) and lives(pid)
     return False
 
 
-def servers(daemon: NodeDaemon) -> list[int]:
-    """Fork servers among the daemon's children: they have no job's id."""
+def servers(daemon: NodeDaemon, half: str = "shipper") -> list[int]:
+    """Fork servers of shippers or launchers among the daemon's children: they have no job's id."""
     children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-    return [pid for pid in map(int, children) if is_forked(pid) and b"TRAINING_ID" not in environ(pid)]
+    return [
+        pid
+        for pid in map(int, children)
+        if is_forked(pid) and b"TRAINING_ID" not in environ(pid) and half.encode() in cmdline(pid)
+    ]
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def environ(pid: int) -> bytes:
@@ -148,3 +162,39 @@ def test_a_shipper_of_other_code_is_not_forked_from_an_older_server(tmp_path: Pa
         assert not is_forked(shipper(daemon, "job-x-1"))
         assert not lives(server)
         wait_for(lambda: servers(daemon))
+
+
+def with_forked_launcher(daemon: NodeDaemon, secrets: dict[str, str]) -> str:
+    """Launch gangs until a launcher is forked; its gang's name."""
+    for number in range(1, 100):
+        gang = f"job-x{number}-1"
+        daemon.cluster.launch(replace(launch(gang, "runs"), secrets=secrets))
+        wait_for(lambda gang=gang: lives(recorded(daemon, gang, "launcher")))
+        if is_forked(recorded(daemon, gang, "launcher")):
+            return gang
+        daemon.cluster.remove(gang)
+    raise AssertionError("no launcher was forked")
+
+
+def test_a_forked_launcher_is_like_any_other(daemon: NodeDaemon) -> None:
+    gang = with_forked_launcher(daemon, {"WANDB_API_KEY": "secret-of-the-program"})
+    pid, root = recorded(daemon, gang, "launcher"), str(daemon.learner(gang))
+    log = f"{root}/launcher.log"
+    wait_for(lambda: handles(pid).get("2") == log)  # from then on it is on its own
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert f"\nPPid:\t{daemon.pid}\n" in status, "it is waited for by the daemon"
+    assert os.getsid(pid) == os.getpgid(pid) == pid
+    assert b"secret-of-the-program" not in environ(pid)
+    assert f"TRAINING_ID={gang[4:-2]}".encode() in environ(pid).split(b"\0"), "it is found by its id"
+    assert str(Path(f"/proc/{pid}/cwd").readlink()) == f"{root}/code"
+    assert [handles(pid)[place] for place in "012"] == ["/dev/null", log, log]
+    (server,) = servers(daemon, "launcher")
+    assert not [handle for handle in handles(server).values() if "job-" in handle or "memfd" in handle]
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{server}").exists())  # it stays no zombie
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not lives(pid) and recorded(daemon, gang, "launcher") == pid)
+    wait_for(lambda: (daemon.learner(gang) / "state" / "exit").exists())
+    ending = json.loads((daemon.learner(gang) / "state" / "exit").read_text())
+    assert ending["lost"] or ending["code"] == 128 + signal.SIGKILL

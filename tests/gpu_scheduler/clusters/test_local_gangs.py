@@ -232,7 +232,7 @@ def test_a_learner_that_cannot_be_pressed_keeps_no_other_from_its_stop(
     assert "not ours to signal" in gangs.observe(["job-x-1"])[0].message
 
 
-def no_room(runtime: Path, devices: list[str]) -> None:
+def no_room(runtime: Path, devices: list[str], now: float) -> None:
     """In place of a learner's start on a full disk."""
     raise OSError(28, "No space left on device")
 
@@ -313,3 +313,42 @@ def test_a_launcher_that_cannot_start_gives_its_last_words(gangs: Gangs, tmp_pat
     (learner,) = gangs.observe(None)[0].learners
     assert learner.reason == "deploy_failed"
     assert "libgone.so: cannot open" in learner.message
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_only_what_may_have_left_processes_behind_has_the_machine_searched(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch, adopts: bool
+) -> None:
+    """Who adopts no orphans cannot know."""
+    monkeypatch.setattr(processes, "_adopts", adopts)
+    monkeypatch.setattr(processes, "_listed_children", lambda: set(processes._children))
+    searched = []
+    search = processes.kill_tree
+    monkeypatch.setattr(
+        processes, "kill_tree", lambda *given, **how: searched.append(given[1]) or search(*given, **how)
+    )
+    gangs.launch(launch("job-x-1", "exits:0"))
+    (learner,) = gangs._gangs["job-x-1"].learners
+
+    def has_ended() -> bool:
+        gangs.advance()
+        return learner.ended
+
+    wait_for(has_ended)
+    gangs.remove("job-x-1", None)
+    assert bool(searched) is not adopts
+
+
+def test_what_a_dead_launcher_left_behind_is_searched_for(
+    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_adopts", True)
+    (learner,) = running(gangs, "dies")
+    monkeypatch.setattr(processes, "_listed_children", lambda: {*processes._children, 2**30})
+    mark = learner.record.mark
+
+    def has_none_left() -> bool:
+        gangs.advance()
+        return processes.find_marked(mark, processes.boot_id()) is None
+
+    wait_for(has_none_left)

@@ -95,6 +95,30 @@ def test_a_task_that_takes_long_does_not_look_like_a_stopped_platform(
         clusters.use(None)
 
 
+def test_a_tick_looks_only_at_tasks_that_are_due(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at one is a commit."""
+    claimed: list[str] = []
+    claim = periodic._claim
+    monkeypatch.setattr(
+        periodic, "_claim", lambda name, every_s: claimed.append(name) or claim(name, every_s)
+    )
+    PeriodicTask.objects.bulk_create(
+        PeriodicTask(name=name, next_at=Now() + timedelta(hours=1)) for name in periodic.TASKS
+    )
+    PeriodicTask.objects.filter(name="tidy").update(next_at=Now())
+    clusters.use(MemoryCluster([]))
+    running = Ticker("test", tick_s=0.05)
+    running.start()
+    try:
+        wait_for(lambda: PeriodicTask.objects.get(name="tidy").done_at)
+    finally:
+        running.stop()
+        clusters.use(None)
+    assert claimed == ["tidy"]
+
+
 def test_a_ticker_that_stops_leaves_no_registration(ticker: Ticker) -> None:
     wait_for(Worker.objects.exists)
     ticker.stop()
