@@ -1,7 +1,7 @@
 """Run the checks and the suites in order and end with one summary line. `make test` and .ci/run call this.
 
 everyday  every test without a marker (fault, cluster, browser, bench), on up to four cores
-long      adds the slow forms of all suites (LUTHIER_LONG=1)
+long      adds the slow forms of all suites (LUTHIER_LONG=1), and drives a whole Chromium instead of its headless shell
 checks    the checks and the unit tests of the scripts only
 Without an argument: checks, scripts, everyday, fault, cluster and browser. Other arguments are passed to pytest.
 """
@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 BIN = Path(sys.executable).parent
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SHELL = "chromium-headless-shell"  # the same engine without windows, profiles and services: half the processor time
+WHOLE = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHECKS = (
     ("format", [str(BIN / "ruff"), "format", "--check", "--quiet", "."]),
     ("lint", [str(BIN / "ruff"), "check", "--quiet", "."]),
@@ -55,7 +56,7 @@ def main() -> int:
         if not only_everyday:
             if shutil.which("pgbouncer") is None:
                 install_package("pgbouncer")
-            browser = find_browser() or install_browser()
+            browser = find_browser(long)
             chromium = {"CHROMIUM": browser} if browser else {}
             failed += suite("fault", [*IN_PAIRS, *marked("fault", extra)], reports, env)
             failed += cluster_suite(extra, reports, env | chromium)
@@ -132,17 +133,16 @@ def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[
     return suite("browser", [*IN_PAIRS, *marked("browser", extra)], reports, env)
 
 
-def find_browser() -> str | None:
-    named = os.environ.get("CHROMIUM")
-    if named and not Path(named).exists():
-        sys.exit(f"CHROMIUM names no file: {named}")
-    return named or next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def install_browser() -> str | None:
-    """Debian's Chromium, where we may install it."""
-    install_package("chromium")
-    return find_browser()
+def find_browser(long: bool) -> str | None:
+    """The one that is named, else the first choice; what is not here is installed from Debian, where we may."""
+    if named := os.environ.get("CHROMIUM"):
+        return named if Path(named).exists() else sys.exit(f"CHROMIUM names no file: {named}")
+    choices = (*WHOLE, SHELL) if long else (SHELL, *WHOLE)
+    if shutil.which(choices[0]) is None:
+        install_package(choices[0])
+    if not any(map(shutil.which, choices)):
+        install_package(WHOLE[0])
+    return next(filter(None, map(shutil.which, choices)), None)
 
 
 def install_package(name: str) -> None:
