@@ -53,6 +53,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The file that takes by far the longest goes first: with two at a time, no process ends alone with it."""
     items.sort(key=lambda item: item.path.name != "test_machine.py")
+    for name in ("fault", "cluster", "browser"):
+        for path in {item.path for item in items if item.get_closest_marker(name)}:
+            if f"mark.{name}" not in path.read_text():
+                raise pytest.UsageError(f"{path} has {name} tests, which `make test` finds by `mark.{name}`")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
 """Run the checks and the suites in order and end with one summary line. `make test` and .ci/run call this.
 
 everyday  every test without a marker (fault, cluster, browser, bench), on up to four cores
-long      adds the slow forms of all suites (LUTHIER_LONG=1)
+long      adds the slow forms of all suites (LUTHIER_LONG=1), and drives a whole Chromium instead of its headless shell
 checks    the checks and the unit tests of the scripts only
 Without an argument: checks, scripts, everyday, fault, cluster and browser. Other arguments are passed to pytest.
 """
@@ -16,8 +16,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
 BIN = Path(sys.executable).parent
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SHELL = "chromium-headless-shell"  # the same engine without windows, profiles and services: half the processor time
+WHOLE = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHECKS = (
     ("format", [str(BIN / "ruff"), "format", "--check", "--quiet", "."]),
     ("lint", [str(BIN / "ruff"), "check", "--quiet", "."]),
@@ -54,9 +56,9 @@ def main() -> int:
         if not only_everyday:
             if shutil.which("pgbouncer") is None:
                 install_package("pgbouncer")
-            browser = find_browser() or install_browser()
+            browser = find_browser(long)
             chromium = {"CHROMIUM": browser} if browser else {}
-            failed += suite("fault", [*IN_PAIRS, "-m", "fault", *extra], reports, env)
+            failed += suite("fault", [*IN_PAIRS, *marked("fault", extra)], reports, env)
             failed += cluster_suite(extra, reports, env | chromium)
             failed += browser_suite(extra, reports, env | chromium)
         print(closing_line(reports, time.monotonic() - started), flush=True)
@@ -86,8 +88,20 @@ def suite(name: str, arguments: list[str], reports: Path, env: dict[str, str] | 
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={reports / name}.xml", *SLOWEST, *arguments]
     # pytest-xdist needs every process to collect the same tests in the same order, sets among their parameters or not.
     fixed = {"PYTHONHASHSEED": "0"}
-    code = subprocess.call(command, cwd=ROOT, env={**fixed, **os.environ, **(env or {})})
+    environment = {**fixed, **os.environ, **(env or {})}
+    # Images set it. Here hundreds of processes load the same sources, and each would compile them.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    code = subprocess.call(command, cwd=ROOT, env=environment)
     return [] if code in (0, 5) else [name]
+
+
+def marked(name: str, extra: list[str]) -> list[str]:
+    """Arguments for the tests with this marker, of all files that have some: to read the others costs seconds.
+
+    What was asked for may name files of its own.
+    """
+    files = sorted(path for path in TESTS.rglob("test_*.py") if f"mark.{name}" in path.read_text())
+    return ["-m", name, *(extra or map(str, files))]
 
 
 def script_suite(reports: Path) -> list[str]:
@@ -103,10 +117,10 @@ def cluster_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[
     A selection builds only what it needs, in the one process that runs it. An existing cluster needs nothing.
     """
     if extra or "LUTHIER_TEST_KUBECONFIG" in os.environ:
-        return suite("cluster", ["-n", "0", "-m", "cluster", *extra], reports, env)
+        return suite("cluster", ["-n", "0", *marked("cluster", extra)], reports, env)
     if subprocess.call([sys.executable, "-m", "tools.kube", "build", "--tests"], cwd=ROOT) != 0:
         return ["cluster"]
-    return suite("cluster", [*IN_PAIRS, "-m", "cluster"], reports, env)
+    return suite("cluster", [*IN_PAIRS, *marked("cluster", [])], reports, env)
 
 
 def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[str]:
@@ -116,20 +130,19 @@ def browser_suite(extra: list[str], reports: Path, env: dict[str, str]) -> list[
             flush=True,
         )
         return []
-    return suite("browser", [*IN_PAIRS, "-m", "browser", *extra], reports, env)
+    return suite("browser", [*IN_PAIRS, *marked("browser", extra)], reports, env)
 
 
-def find_browser() -> str | None:
-    named = os.environ.get("CHROMIUM")
-    if named and not Path(named).exists():
-        sys.exit(f"CHROMIUM names no file: {named}")
-    return named or next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def install_browser() -> str | None:
-    """Debian's Chromium, where we may install it."""
-    install_package("chromium")
-    return find_browser()
+def find_browser(long: bool) -> str | None:
+    """The one that is named, else the first choice; what is not here is installed from Debian, where we may."""
+    if named := os.environ.get("CHROMIUM"):
+        return named if Path(named).exists() else sys.exit(f"CHROMIUM names no file: {named}")
+    choices = (*WHOLE, SHELL) if long else (SHELL, *WHOLE)
+    if shutil.which(choices[0]) is None:
+        install_package(choices[0])
+    if not any(map(shutil.which, choices)):
+        install_package(WHOLE[0])
+    return next(filter(None, map(shutil.which, choices)), None)
 
 
 def install_package(name: str) -> None:

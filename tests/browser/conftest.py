@@ -19,7 +19,8 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a
 expect.set_options(
     timeout=60_000
 )  # most of what is expected comes from a server; CI's machine is slow at times
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+CHOICES = ("chromium-headless-shell", "chromium", "chromium-browser")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHOICES)), "")
 PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHIER_PICTURES") else None
 
 
