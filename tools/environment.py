@@ -16,6 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, ".locked")
 GROUPS = ("runtime", "dev", "build")
+SOURCES = ("gpu_scheduler", "jobs", "learner_agent", "portal", "tenants")
 TOO_MUCH = (
     " + ",
     " - ",
@@ -54,9 +55,17 @@ def main():
     options = ["--require-hashes", "--compile-bytecode", "--python", python()]
     run([find_uv(), "pip", "sync", *options, *locks], "install the locked packages")
     shutil.rmtree(os.path.join(VENV, ".bootstrap"), ignore_errors=True)
+    compile_sources()
     with open(STAMP, "w") as file:
         json.dump({group: fingerprint(group) for group in groups}, file)
     say("Python environment ready in %.1f s" % (time.monotonic() - started))
+
+
+def compile_sources():
+    """So that the first start need not; later changes are compiled by the process that loads them."""
+    folders = [path for path in (os.path.join(ROOT, name) for name in SOURCES) if os.path.isdir(path)]
+    if folders:  # an image's build has none yet
+        run([python(), "-m", "compileall", "-q", "-j", "0", *folders], "compile the sources")
 
 
 def find_uv():

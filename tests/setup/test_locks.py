@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = sorted(path.stem for path in (ROOT / "requirements").glob("*.in"))
 
@@ -60,3 +62,16 @@ def test_every_target_of_the_makefile_is_explained() -> None:
     assert phony
     explained = set(re.findall(r"^([a-z-]+):[^=\n]*##", makefile, re.MULTILINE))
     assert set(phony[1].split()) == explained
+
+
+def test_sources_are_compiled_with_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "one.py").write_text("ONE = 1\n")
+    monkeypatch.setattr(environment, "ROOT", str(tmp_path))
+    environment.compile_sources()
+    assert [path.name for path in tmp_path.rglob("*.pyc")] == [f"one.{sys.implementation.cache_tag}.pyc"]
+
+
+def test_what_is_compiled_is_what_an_installation_runs() -> None:
+    copied = re.findall(r"^RUN python -m compileall -q (.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert {*environment.SOURCES, "manage.py"} == set(copied[0].split())
