@@ -104,7 +104,8 @@ class Draft:
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
         pool, account = self.pools[slot_type], self.ledger.account(gang.tenant, slot_type)
-        passes = self._passes(gang, pool, account)
+        kept_for = pool.reserved_for
+        passes = kept_for is not None and kept_for.job != gang.job
         nodes = pool.place(gang)
         borrowed = account.borrowed
         self.ledger.take(gang, slot_type, len(nodes) * gang.slots)
@@ -121,12 +122,6 @@ class Draft:
         promised = self.snapshot.promised
         until = promised.get(gang.job)
         return gang.job in promised and (until is None or self.snapshot.now < until)
-
-    @staticmethod
-    def _passes(gang: Gang, pool: Pool, account: Account) -> bool:
-        """Whether a job ahead of it has a reservation, on the nodes or of their tenant's quota."""
-        on_nodes = pool.reserved_for is not None and pool.reserved_for.job != gang.job
-        return on_nodes or (account.reserved > 0 and account.reserved_for != gang.job)
 
     def reserve(
         self, gang: Gang, slot_type: str, slots: int, *, on_nodes: bool, whole_pool: bool = False

@@ -1,7 +1,8 @@
 """What it costs to stop a run, or to start it again in another size: the work that it has not saved, and the restart.
 
-A program that saves when it is asked to loses no work. Whether it will is not known in advance, so this is the most
-that is lost; by it the runs to stop are chosen, and with each decision it is stored.
+A program that saves when it is asked to loses no work. Whether it will is not known in advance, so this is what is at
+stake when it is decided; by it the runs to stop are chosen, and with each decision it is stored. What a run does until
+it has stopped is not in it, nor is a restart that takes longer than the last one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gpu_scheduler.model import Plan, Running, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """In slot-seconds of this type, at most. restart: None if no start of the run was measured."""
+    """In slot-seconds of this type. restart: None if no start of the run was measured."""
 
     slot_type: str
     unsaved: float

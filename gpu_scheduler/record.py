@@ -116,7 +116,8 @@ def _read(found: dict[str, Any]) -> Any:
         return datetime.fromisoformat(values)
     if name == GANG:
         fewest, most, gpus, cpus, memory, queued_at, *rest = values
-        named = dict(zip(_REST, rest, strict=len(rest) > len(_REST)))  # records of before its last fields
+        is_older = len(rest) == len(_REST) - 1  # of before the last field
+        named = dict(zip(_REST, rest, strict=not is_older))
         named["strategy"] = PlacementStrategy(named["strategy"])
         of = Range(fewest, most), Resources(gpus, cpus, memory), datetime.fromisoformat(queued_at)
         return Gang(learners=of[0], resources=of[1], queued_at=of[2], **named)
@@ -128,7 +129,7 @@ def _read(found: dict[str, Any]) -> Any:
 
 def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
     """What a plan of this snapshot decided, as plain JSON: starts, stops and resizes in their order, for which jobs it
-    reserves, and by job why it starts now (``why``) and what its orders cost at most (``losses``)."""
+    reserves, and by job why it starts now (``why``) and what was at stake for its orders (``losses``)."""
     return {
         "starts": [
             [start.job, start.placement.slot_type, list(start.placement.nodes)] for start in plan.starts

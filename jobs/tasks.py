@@ -35,11 +35,10 @@ class TickerStep(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **_: Any) -> None:
         app = parent.app
         taken = set(app.amqp.queues.consume_from)
-        self.ticker = ticker.Ticker(
-            str(parent.hostname),
-            brings_on=app.conf.task_default_queue in taken,
-            plans=app.conf.task_routes[run_cycle.name]["queue"] in taken,
-        )
+        jobs, passes = app.conf.task_default_queue, app.conf.task_routes[run_cycle.name]["queue"]
+        if not taken & {jobs, passes}:
+            raise SystemExit(f"--queues: names neither {jobs} nor {passes}, so this worker would do nothing.")
+        self.ticker = ticker.Ticker(str(parent.hostname), brings_on=jobs in taken, plans=passes in taken)
 
     def start(self, parent: Any) -> None:
         self.ticker.start()

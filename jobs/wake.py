@@ -91,6 +91,19 @@ def _send(task: str, args: tuple[str, ...]) -> None:
         logger.warning("broker did not take a hint", extra={"task": task, "error": str(error)})
 
 
+def drop_cycle_hints() -> None:
+    """Delete the requests of cycles that no worker has taken from the broker: the database has what is due."""
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return
+    try:
+        with current_app.connection_for_write() as broker:
+            broker.default_channel.queue_purge(current_app.conf.task_routes["jobs.tasks.run_cycle"]["queue"])
+    except Exception as error:
+        _silent_until = time.monotonic() + SILENCE_S
+        logger.warning("broker did not drop hints", extra={"error": str(error)})
+
+
 class _CycleNotifier:
     """Sends the first of many requests at once and one for all that follow within APART_S after that."""
 

@@ -58,7 +58,7 @@ def fork(half: str) -> int:
         return os.EX_OK
     try:
         code = main(arguments)
-    except BaseException:
+    except Exception:
         sys.excepthook(*sys.exc_info())
         code = 1
     return fork_server.end(code)

@@ -96,21 +96,32 @@ class CycleThread:
         return not self._over.is_set() and self._thread is threading.current_thread()
 
     def _make_passes(self, requested: bool) -> float:
-        """Seconds until the next pass is due."""
+        """Seconds until the next look."""
         if self._helps:
-            if requested:
-                cycle.request_pass()
-                wake.cycle()
-            if (wait_s := cycle.overdue_in_s()) > 0:
-                return max(LOOK_S, wait_s)
-            requested = False
+            return self._help(requested)
         while self._goes_on():
             self._busy_since = time.monotonic()
             if not (started := cycle.run(request=requested)):
                 break
             self._started(started)
-            requested = False
-        return max(LOOK_S, cycle.overdue_in_s()) if self._helps else max(SHORTEST_S, cycle.due_in_s())
+            requested = self._wanted.is_set()
+            self._wanted.clear()
+        return max(SHORTEST_S, cycle.due_in_s())
+
+    def _help(self, requested: bool) -> float:
+        """Pass a request on, and make one pass if one is overdue: the next is for who makes passes, should it be back.
+        Hints that nothing takes up would become more and more."""
+        if requested:
+            cycle.request_pass()
+        if cycle.overdue_in_s() > 0:
+            if requested:
+                wake.cycle()
+        else:
+            self._busy_since = time.monotonic()
+            wake.drop_cycle_hints()
+            if started := cycle.run_one():
+                self._started(started)
+        return max(LOOK_S, cycle.overdue_in_s())
 
 
 def _is_stuck(since: float | None) -> bool:

@@ -136,7 +136,7 @@ class Order:
 
     for_job: the job that needs the slots; "" if it belongs to another tenant or the order is for no job. generation:
     the job's intent_gen when the order was decided. plan: recording.Source.numbers of the plan that decided it; None
-    if an earlier version did. loss: what it costs at most, as gpu_scheduler.losses.Loss; None: not known, as of such a
+    if an earlier version did. loss: what was at stake, as gpu_scheduler.losses.Loss; None: not known, as of such a
     version.
     """
 

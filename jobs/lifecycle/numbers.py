@@ -10,29 +10,31 @@ import time
 from collections.abc import Sequence
 
 from gpu_scheduler.model import Explanation
-from jobs.lifecycle.plan_effects import explain_moved
+from jobs.lifecycle.plan_effects import NUMBERS_ONLY, explain_moved
 
 NEAREST = 50
 """The nearest to their start, whose numbers each pass writes."""
-MOST, AT_ONCE, AT_MOST_S = 500, 150, 0.2
-"""Of the others, up to MOST in all: no more are begun after AT_MOST_S, as the next pass waits."""
+MOST, AT_ONCE, AT_MOST_S = NUMBERS_ONLY, 150, 0.2
+"""Of the others, MOST in a turn: no more are begun after AT_MOST_S, as the next pass waits."""
 RESTS = 9.0
 """Then they rest for so many times as long as writing them took: it takes a tenth of the time."""
 
 _rests_until = 0.0
+_next = NEAREST
+"""Where the next turn begins: behind what the last one wrote, so that all have their turn."""
 
 
 def explain(moved: Sequence[Explanation]) -> None:
     """Write the new numbers of these, the nearest to their start first, as far as it is their turn."""
-    global _rests_until
+    global _next, _rests_until
     explain_moved(moved[:NEAREST])
     began = time.monotonic()
     if len(moved) <= NEAREST or began < _rests_until:
         return
-    now = began
-    for first in range(NEAREST, min(MOST, len(moved)), AT_ONCE):
-        explain_moved(moved[first : min(first + AT_ONCE, MOST)])
-        now = time.monotonic()
-        if now - began > AT_MOST_S:
-            break
+    first, now = (_next if NEAREST <= _next < len(moved) else NEAREST), began
+    end = min(first + MOST, len(moved))
+    while first < end and now - began <= AT_MOST_S:
+        explain_moved(moved[first : min(first + AT_ONCE, end)])
+        first, now = min(first + AT_ONCE, end), time.monotonic()
+    _next = first
     _rests_until = now + RESTS * (now - began)

@@ -282,6 +282,8 @@ def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None)
 
 
 CHUNK = 500
+NUMBERS_ONLY = 500
+"""Of so many jobs at most, one pass writes what has changed but the reason: the nearest to their start."""
 POSITION_KEYS = ("position", "nodes_ahead", "scope")
 """The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
@@ -301,7 +303,7 @@ def compare(waits: Sequence[Explanation]) -> tuple[list[Explanation], list[Expla
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
-    numbers_only.sort(key=lambda wait: wait.numbers.get("nodes_ahead") or 0)
+    numbers_only.sort(key=lambda wait: wait.numbers.get("position") or 0)
     return fresh, numbers_only
 
 
@@ -351,7 +353,7 @@ def explain(waits: Sequence[Explanation]) -> None:
     """Write why each job waits, only where that changed."""
     fresh, moved = compare(waits)
     explain_fresh(fresh)
-    explain_moved(moved)
+    explain_moved(moved[:NUMBERS_ONLY])
 
 
 def _shown(wait: Explanation) -> tuple[Any, ...]:

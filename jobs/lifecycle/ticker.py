@@ -92,8 +92,8 @@ class Ticker(threading.Thread):
         """The last claim took as many jobs as it might: more may be due."""
         self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
-        self._brings_on = brings_on
-        self._cycle = CycleThread(self._take_up if brings_on else _leave_to_others, helps=not plans)
+        self._brings_on, self._plans = brings_on, plans
+        self._cycle = CycleThread(self._take_up if brings_on else self._leave_to_others, helps=not plans)
 
     def run(self) -> None:
         """Tick until stopped; an error costs one tick, never the thread."""
@@ -122,7 +122,7 @@ class Ticker(threading.Thread):
         if self._worker_id is None or not leases.keep_worker_alive(self._worker_id):
             self._worker_id = leases.register_worker(self.worker_name)
         due = periodic.due(PeriodicTask.CYCLE)
-        if PeriodicTask.CYCLE in due or cycle.has_new():
+        if (self._plans and PeriodicTask.CYCLE in due) or cycle.has_new():
             self._cycle.request()
         if self._brings_on:
             self._hand_out(due - {PeriodicTask.CYCLE})
@@ -191,6 +191,12 @@ class Ticker(threading.Thread):
         worker that has a free thread may have it."""
         for first in range(0, len(started), together.SHARED):
             self._submit(partial(self._claim, started[first : first + together.SHARED]))
+
+    def _leave_to_others(self, started: Sequence[str]) -> None:
+        """These jobs are due: have a thread notify the workers that bring jobs on, as the broker may take long. Each
+        hint is for as many as one takes up."""
+        for job in started[:: together.SHARED]:
+            self._submit(partial(wake.hint, "jobs.tasks.reconcile_job", job))
 
     def _claim(self, jobs: Sequence[str]) -> None:
         """Unless the threads have enough to do: then these are left to ticks, and to other workers."""
@@ -282,12 +288,6 @@ class Ticker(threading.Thread):
             pass  # its row expires, and is deleted later
         finally:
             connection.close()
-
-
-def _leave_to_others(started: Sequence[str]) -> None:
-    """These jobs are due: notify the workers that bring jobs on, each hint for as many as one takes up."""
-    for job in started[:: together.SHARED]:
-        wake.hint("jobs.tasks.reconcile_job", job)
 
 
 def _close_connection(together: threading.Barrier) -> None:

@@ -84,7 +84,7 @@ def last_pass() -> LastPass:
             {"name": PeriodicTask.CYCLE},
         )
         age_s, problem, holder = cursor.fetchone()
-    return LastPass(age_s, problem or "", holder or "")
+    return LastPass(age_s, problem or "", (holder or "").removeprefix(SCHEDULER))
 
 
 def unknown_gangs() -> list[str]:

@@ -114,6 +114,12 @@ nodes AS (
 ),
 used AS (SELECT gpu_type AS pool, sum(used) AS used FROM tenants_quota GROUP BY 1)"""
 
+REGISTERED = f"""
+SELECT kind, count(w.id) FROM unnest(ARRAY['alive', 'silent']) AS kind
+LEFT JOIN jobs_worker AS w ON {{which}} starts_with(w.name, '{SCHEDULER}') AND kind =
+  CASE WHEN w.seen_at > clock_timestamp() - make_interval(secs => %(silent_s)s) THEN 'alive' ELSE 'silent' END
+GROUP BY 1
+"""
 FACTS = (
     Fact(
         "luthier_jobs",
@@ -240,10 +246,14 @@ FACTS = (
         "luthier_workers",
         "Registered worker processes that bring jobs on. silent: without a heartbeat for 5 s, dead or frozen.",
         ("state",),
-        "SELECT kind, count(w.id) FROM unnest(ARRAY['alive', 'silent']) AS kind LEFT JOIN jobs_worker AS w"
-        f" ON NOT starts_with(w.name, '{SCHEDULER}') AND kind ="
-        " CASE WHEN w.seen_at > clock_timestamp() - make_interval(secs => %(silent_s)s) THEN 'alive'"
-        " ELSE 'silent' END GROUP BY 1",
+        REGISTERED.format(which="NOT"),
+    ),
+    Fact(
+        "luthier_schedulers",
+        "Registered processes that only make scheduling passes. Where none is alive, workers without --queues make"
+        " them, or the others do, 2 to 3 s late.",
+        ("state",),
+        REGISTERED.format(which=""),
     ),
     Fact(
         "luthier_reconcile_failing_jobs",

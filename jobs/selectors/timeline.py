@@ -68,9 +68,10 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What the orders of one plan to stop or resize jobs cost, in slot-seconds. expected: the most, when they were
-    decided, without the restarts of the jobs (unmeasured) for which none was measured yet. lost: the work that was
-    lost, as far as jobs have stopped; the others are pending: they still save, or their order became void."""
+    """What the orders of one plan to stop or resize jobs cost, in slot-seconds, of jobs that the reader may know of.
+    expected: what was at stake when they were decided, without the restarts of the jobs (unmeasured) for which none was
+    measured yet. lost: the work that was lost by those that went back to the queue for it; the others are pending: they
+    still save, ended otherwise, or their order became void."""
 
     orders: int
     expected: float
@@ -200,7 +201,7 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
     sees = _sees(user)
     shown = {wait.job for wait in waits if sees(wait)}
     names = dict(Job.objects.filter(pk__in=shown, deleted_at=None).values_list("pk", "name"))
-    plans, more_plans = _plans(start, end, row.slot_type)
+    plans, more_plans = _plans(start, end, row.slot_type, user)
     return Gap(
         node,
         row.slot_type,
@@ -217,8 +218,10 @@ def gap(user: access.Person, node: str, start: datetime, end: datetime, now: dat
     )
 
 
-def _plans(start: datetime, end: datetime, slot_type: str) -> tuple[tuple[Decided, ...], int]:
-    """What the answer about a gap follows from. A digest, or a sum, says nothing of whose jobs the plan was about."""
+def _plans(
+    start: datetime, end: datetime, slot_type: str, user: access.Person
+) -> tuple[tuple[Decided, ...], int]:
+    """What the answer about a gap follows from. A digest says nothing of whose jobs the plan was about."""
     rows = DecidedPlan.objects.order_by("-at", "-pk")
     named = rows.annotate(kept=Q(snapshot__isnull=False)).values_list(
         "digest", "at", "kept", "decided__losses"
@@ -227,14 +230,20 @@ def _plans(start: datetime, end: datetime, slot_type: str) -> tuple[tuple[Decide
     found = [*named.filter(at__gte=start, at__lt=end)[: MOST_PLANS - 1], *named.filter(at__lt=start)[:1]]
     more = max(0, within.count() - (MOST_PLANS - 1))
     return tuple(
-        Decided(digest, at, kept, _losses(digest, expected or {}, slot_type))
+        Decided(digest, at, kept, _losses(digest, expected or {}, slot_type, user))
         for digest, at, kept, expected in found
     ), more
 
 
-def _losses(digest: str, expected: Mapping[str, Mapping[str, Any]], slot_type: str) -> Losses | None:
-    """Of the orders on one type, by job as gpu_scheduler.losses.Loss."""
+def _losses(
+    digest: str, expected: Mapping[str, Mapping[str, Any]], slot_type: str, user: access.Person
+) -> Losses | None:
+    """Of the orders on one type, by job as gpu_scheduler.losses.Loss; of jobs that this person may know: a sum of one
+    would say how long another tenant's job has not saved."""
     of_type = {job: loss for job, loss in expected.items() if loss["slot_type"] == slot_type}
+    knows = _knows(user)
+    tenants = Job.objects.filter(pk__in=of_type).values_list("pk", "tenant__slug")
+    of_type = {job: of_type[job] for job, tenant in tenants if knows(tenant, job)}
     if not of_type:
         return None
     ended = JobEvent.objects.filter(
@@ -251,14 +260,20 @@ def _losses(digest: str, expected: Mapping[str, Mapping[str, Any]], slot_type: s
 
 
 def _sees(user: access.Person) -> Callable[[Use | Wait], bool]:
-    """Whether this person may know whose job it is. What a tenant deleted is still its own."""
+    knows = _knows(user)
+    return lambda each: knows(each.tenant, each.job)
+
+
+def _knows(user: access.Person) -> Callable[[str, str], bool]:
+    """Whether this person may know that the job of a tenant, by its slug, is this one. What a tenant deleted is still
+    its own."""
     if access.is_platform_admin(user):
-        return lambda _: True
+        return lambda _tenant, _job: True
     if not isinstance(user, User):
-        return lambda _: False
+        return lambda _tenant, _job: False
     own = set(access.memberships(user).values_list("tenant__slug", flat=True))
     shared = set(shared_ids(user))
-    return lambda each: each.tenant in own or each.job in shared
+    return lambda tenant, job: tenant in own or job in shared
 
 
 def _longest(waits: Sequence[Wait], shown: set[str]) -> list[Wait]:

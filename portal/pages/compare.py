@@ -17,9 +17,10 @@ from jobs.selectors.jobs import detailed, job_listing
 from jobs.selectors.serializers import JobSerializer
 from portal.pages import comparison
 from portal.pages.cells import row
-from portal.pages.guard import in_tenant
+from portal.pages.guard import access_reason, in_tenant
 from portal.pages.meters import SERIES
 from portal.pages.shell import frame
+from tenants import audit
 from tenants.models import Tenant
 
 MOST = 2 * len(SERIES)
@@ -96,6 +97,14 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         }
         return render(request, "jobs/compare_choose.html", context)
     chosen = chosen[:MOST]
+    for job in chosen:
+        audit.admin_read(
+            user=request.user,
+            tenant_id=tenant.pk,
+            action="job.read",
+            target=job.pk,
+            reason=access_reason(request),
+        )
     jobs = [JobSerializer.render(job) for job in chosen]
     base = next((n for n, job in enumerate(jobs) if job["id"] == asked.base), 0)
     heads_of = _heads(asked, jobs, base)

@@ -270,16 +270,18 @@ def _why(found: Gap | None) -> dict[str, Any] | None:
 
 
 def _cost(losses: Losses | None, slot_type: str) -> str:
-    """What a plan's orders cost; "" where it gave none on this type."""
+    """What a plan's orders cost; "" where it gave none that the reader may know of."""
     if losses is None:
         return ""
-    most = humanize.slot_time(losses.expected, slot_type)
+    expected = humanize.slot_time(losses.expected, slot_type)
     unknown = f" and {_count(losses.unmeasured, 'restart')} never measured" if losses.unmeasured else ""
-    said = f"stops or resizes {_count(losses.orders, 'job')}, for at most {most}{unknown}"
+    said = (
+        f"stops or resizes {_count(losses.orders, 'job')} that you can see: {expected}{unknown} at stake then"
+    )
     if losses.pending == losses.orders:
-        return f"{said}; what was lost is not known yet"
+        return f"{said}; none has stopped for it"
     lost = f"{humanize.slot_time(losses.lost, slot_type)} of work" if losses.lost else "no work"
-    pending = f", {_count(losses.pending, 'job')} not known yet" if losses.pending else ""
+    pending = f", {_count(losses.pending, 'job')} did not stop for it, or not yet" if losses.pending else ""
     return f"{said}; lost {lost}{pending}"
 
 

@@ -11,7 +11,9 @@ task_acks_late = False  # a lost hint costs one tick; a redelivered one costs mo
 task_ignore_result = True
 result_backend = None
 task_default_queue = JOBS
-task_queues = [Queue(JOBS), Queue(PASSES)]  # a worker without -Q does the work of both
+task_queues = [
+    Queue(name, routing_key=name) for name in (JOBS, PASSES)
+]  # a worker without -Q does the work of both
 task_routes = {"jobs.tasks.run_cycle": {"queue": PASSES}}
 task_default_delivery_mode = "transient"
 task_publish_retry = False

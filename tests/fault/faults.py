@@ -68,7 +68,7 @@ def kill_shipper(platform: Platform, job: str) -> None:
 
 
 def kill_workers(platform: Platform, job: str) -> None:
-    for role in [role for role in platform.pids() if role.startswith("worker")]:
+    for role in [role for role in platform.pids() if role.startswith(("worker", "scheduler"))]:
         platform.kill(role)
 
 

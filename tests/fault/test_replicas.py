@@ -170,7 +170,9 @@ def test_a_killed_web_process_and_a_rolling_restart_cost_no_line(installation: I
             replica.stop()
             await_new_lines(viewers)
             replica.start()
-        for role in [role for role in installation.platform.pids() if role.startswith(("worker", "web"))]:
+        for role in [
+            role for role in installation.platform.pids() if role.startswith(("worker", "scheduler", "web"))
+        ]:
             restart(installation.platform, role)
         await_new_lines(viewers)
 

@@ -52,8 +52,8 @@ def test_a_job_that_passes_one_for_which_slots_are_kept_says_so() -> None:
     assert reasons(replace(made, policy=FifoBackfill(), policy_state={})) == {"j2": ("backfilled", 0)}
 
 
-def test_a_job_that_passes_one_of_its_tenant_whose_borrowing_is_kept_says_so() -> None:
-    """j1 would borrow what green's waiting job claims; j2 is within the limit, beside what is kept for j1."""
+def test_a_job_within_its_limit_passes_none_that_would_borrow() -> None:
+    """j1 would borrow what green's waiting job claims: nothing is kept for it before the jobs that limits cover."""
     waiting = [gang("j1", slots=8), gang("j2", slots=2), gang("j3", slots=8, tenant="green")]
     busy = running("r", "a2", slots=8, tenant="blue")
     quotas = shared({"red": 4, "green": 12, "blue": 8}, {"blue": 8})
@@ -62,9 +62,7 @@ def test_a_job_that_passes_one_of_its_tenant_whose_borrowing_is_kept_says_so() -
     )
     decided = plan(made)
     assert {wait.job for wait in decided.waits} == {"j1", "j3"}
-    assert reasons(made)["j2"] == ("guaranteed", 0), (
-        "nothing is kept for j1 before the jobs that limits cover"
-    )
+    assert reasons(made)["j2"] == ("guaranteed", 0)
 
 
 def test_it_carries_the_generation_that_it_was_decided_for() -> None:

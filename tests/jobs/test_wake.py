@@ -8,6 +8,7 @@ import time
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from kombu import Connection
 
 from jobs import wake
 from jobs.models import Job
@@ -121,3 +122,31 @@ def test_a_job_whose_row_is_locked_keeps_no_other_from_being_due(monkeypatch: py
     assert are_due(jobs) == [True] * 3
     assert len(hints) == 2
     assert hints[1] == (jobs[0],)
+
+
+def test_requests_that_no_worker_takes_are_dropped_and_no_other_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Connection("memory://") as broker:
+        monkeypatch.setattr(wake, "_silent_until", 0.0)
+        monkeypatch.setattr(wake.current_app, "connection_for_write", lambda: Connection("memory://"))
+        passes, jobs = broker.SimpleQueue("luthier.passes"), broker.SimpleQueue("luthier")
+        for queue in (passes, passes, jobs):
+            queue.put({})
+        wake.drop_cycle_hints()
+        assert (passes.qsize(), jobs.qsize()) == (0, 1)
+
+
+def test_a_broker_that_does_not_drop_requests_is_left_in_peace_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def away() -> None:
+        asked.append(True)
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(wake, "_silent_until", 0.0)
+    monkeypatch.setattr(wake, "SILENCE_S", 600.0)
+    monkeypatch.setattr(wake.current_app, "connection_for_write", away)
+    wake.drop_cycle_hints()
+    wake.drop_cycle_hints()
+    assert asked == [True]

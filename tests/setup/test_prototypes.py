@@ -22,7 +22,7 @@ WRITES = {
     ("job-page.ts", "name"): "one of three words of the source",
     ("passkey-json.ts", "name"): "one of four words of the source",
     ("chart/table.ts", "place"): "a number",
-    ("chart/table.ts", "index.get(scale(at)) ?? 0"): "a number",
+    ("chart/table.ts", "index.get(at) ?? 0"): "a number",
     ("log/lines.ts", "(line.n - 1) % BLOCK"): "a number",
     ("log/pane.ts", "block"): "a number",
 }

@@ -161,7 +161,7 @@ class LocalLearner:
         forks = None if context.launchers is None else context.launchers.of(python)
         forked = forks and forks.start(
             arguments,
-            version=code_version(context.agent),
+            version=f"{code_version(context.agent)} {_identity(python)}",
             env=env,
             cwd=cwd,
             output=output,
@@ -360,3 +360,9 @@ class LocalLearner:
         limit = self._gang.launch.memory_mib
         self._note_kill_reason(EndReason.OUT_OF_MEMORY, memory_exceeded(held_mib, limit))
         self.record.numbers |= {"reason": EndReason.OUT_OF_MEMORY.value, **memory_numbers(held_mib, limit)}
+
+
+def _identity(python: Path) -> str:
+    """Of the interpreter's file: a runtime may be built again in the same place. Raises OSError."""
+    found = python.stat()
+    return f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"

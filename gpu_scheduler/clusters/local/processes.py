@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+OWN_THREADS = Path("/proc/self/task")
 MARK = "LUTHIER_PROCESS_MARK"
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -231,6 +232,8 @@ def sweep_orphans() -> None:
     """Kill and reap children that we did not start: what the programs of dead launchers left behind."""
     with spawning:
         listed = _listed_children()
+        if listed is None:
+            return
         for pid in listed - _children:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -243,14 +246,22 @@ def sweep_orphans() -> None:
 def has_orphans() -> bool:
     """Whether a child of ours is one that we did not start: what a dead launcher left behind. True if unknown."""
     with spawning:
-        return not _adopts or not _listed_children() <= _children
+        listed = _listed_children() if _adopts else None
+        return listed is None or not listed <= _children
 
 
-def _listed_children() -> set[int]:
+def _listed_children() -> set[int] | None:
+    """None if they cannot be read: a kernel may be built without the lists."""
     found: set[int] = set()
-    for listing in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            found.update(map(int, listing.read_text().split()))
+    try:
+        for task in OWN_THREADS.iterdir():
+            try:
+                found.update(map(int, (task / "children").read_text().split()))
+            except FileNotFoundError:
+                if task.exists():  # else a thread that has just ended
+                    return None
+    except OSError:
+        return None
     return found
 
 

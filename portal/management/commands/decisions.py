@@ -89,11 +89,11 @@ def _reasons(each: Checked) -> str:
 
 
 def _cost(order: tuple[str, Mapping[str, Any]]) -> str:
-    """What an order was expected to cost at most."""
+    """What was at stake for an order."""
     job, loss = order
     slot_type, restart = loss["slot_type"], loss["restart"]
     started = "an unknown restart" if restart is None else f"{slot_time(restart, slot_type)} for the restart"
-    return f"\n    {job}: at most {slot_time(loss['unsaved'], slot_type)} of work, and {started}"
+    return f"\n    {job}: at stake {slot_time(loss['unsaved'], slot_type)} of work, and {started}"
 
 
 def _sum(found: Counter[Verdict]) -> str:

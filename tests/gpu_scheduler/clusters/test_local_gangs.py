@@ -339,6 +339,21 @@ def test_only_what_may_have_left_processes_behind_has_the_machine_searched(
     assert bool(searched) is not adopts
 
 
+def test_children_that_cannot_be_listed_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may be built without the lists: then what is left behind is searched for."""
+    monkeypatch.setattr(processes, "_adopts", True)
+    monkeypatch.setattr(processes, "OWN_THREADS", tmp_path)
+    thread = tmp_path / "7"
+    thread.mkdir()
+    assert processes.has_orphans()
+    (thread / "children").write_text("")
+    assert not processes.has_orphans()
+    (thread / "children").write_text("1073741824 ")
+    assert processes.has_orphans()
+    monkeypatch.setattr(processes, "OWN_THREADS", tmp_path / "absent")
+    assert processes.has_orphans()
+
+
 def test_what_a_dead_launcher_left_behind_is_searched_for(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,3 +242,55 @@ def test_a_pass_that_no_worker_makes_is_made_by_any(
     job = submit()
     with ticking(quick, tick_s=0.02, plans=False):
         wait_for(lambda: launched(job))
+
+
+@pytest.mark.parametrize("starts_in", [1, 3])
+def test_a_worker_that_helps_makes_one_pass_and_leaves_the_next_to_others(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, hints: list[tuple[str, ...]], starts_in: int
+) -> None:
+    """Whatever is requested meanwhile: else a worker that took over once in a flood would keep the cycle."""
+    dropped: list[bool] = []
+    monkeypatch.setattr(wake, "drop_cycle_hints", lambda: dropped.append(True))
+    made: list[object] = []
+
+    def one_pass(token: object) -> list[str]:
+        made.append(token)
+        cycle.request_pass()
+        return ["a job"] if len(made) == starts_in else []
+
+    monkeypatch.setattr(cycle, "one_pass", one_pass)
+    PeriodicTask.objects.create(name=PeriodicTask.CYCLE, next_at=Now() - timedelta(hours=1), done_at=Now())
+    worker = leases.register_worker("helper")
+    assert worker
+    started: list[Sequence[str]] = []
+    helper = CycleThread(started.append, helps=True)
+    assert cycle_thread.LOOK_S <= helper._make_passes(requested=True) <= cycle.OVERDUE_S
+    assert (len(made), dropped, hints) == (1, [True], [])
+    assert started == ([["a job"]] if starts_in == 1 else [])
+    assert 0 < cycle.overdue_in_s() <= cycle.OVERDUE_S
+    assert helper._make_passes(requested=True) >= cycle_thread.LOOK_S
+    assert (len(made), hints) == (1, [("run_cycle",)])
+
+
+def test_what_is_requested_during_a_pass_is_one_pass_more(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often, and in whichever way."""
+    thread = CycleThread(lambda _: None)
+    made: list[int] = []
+
+    def one_pass(token: object) -> list[str]:
+        made.append(len(made))
+        if len(made) == 1:
+            cycle.request_pass()
+            thread.request()
+            thread.request()
+            return ["a job"]
+        return []
+
+    monkeypatch.setattr(cycle, "one_pass", one_pass)
+    monkeypatch.setattr(thread, "_goes_on", lambda: True)
+    leases.register_worker("scheduler")
+    thread._make_passes(requested=True)
+    assert len(made) == 2
+    assert not thread._wanted.is_set()

@@ -273,14 +273,14 @@ def test_the_command_says_what_the_orders_were_expected_to_lose(world: World) ->
     low, _ = preempted(world)
     out = StringIO()
     call_command("decisions", "--job", low.pk, stdout=out)
-    assert f"{low.pk}: at most 8 CPU minutes of work, and " in out.getvalue()
+    assert f"{low.pk}: at stake 8 CPU minutes of work, and " in out.getvalue()
     row = DecidedPlan.objects.get(decided__losses__has_key=low.pk)
     row.decided["losses"][low.pk] = {"slot_type": "a100", "unsaved": 7200.0, "restart": None}
     row.save()
     out = StringIO()
     with pytest.raises(CommandError, match="1 plan"):  # it is not what its snapshot gives
         call_command("decisions", "--job", low.pk, "--newest", "1", stdout=out)
-    assert "at most 2 a100 GPU hours of work, and an unknown restart" in out.getvalue()
+    assert "at stake 2 a100 GPU hours of work, and an unknown restart" in out.getvalue()
 
 
 def test_the_command_says_what_came_of_it(world: World) -> None:

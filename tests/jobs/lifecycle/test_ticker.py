@@ -278,8 +278,17 @@ def test_what_a_worker_does_follows_from_its_queues(
         )
     )
     assert made == [{"brings_on": brings_on, "plans": plans}]
-    assert app.amqp.router.route({}, run_cycle.name)["queue"].name == "luthier.passes"
-    assert app.amqp.router.route({}, reconcile_job.name)["queue"].name == "luthier"
+    route = app.amqp.router.route
+    assert route({}, run_cycle.name)["queue"].routing_key == "luthier.passes"
+    assert route({}, reconcile_job.name)["queue"].routing_key == "luthier"
+
+
+def test_a_worker_without_one_of_our_queues_is_refused() -> None:
+    of_worker = app.amqp.Queues(app.conf.task_queues)
+    of_worker.select(["celery"])
+    worker = SimpleNamespace(conf=app.conf, amqp=SimpleNamespace(queues=of_worker))
+    with pytest.raises(SystemExit, match=r"--queues: names neither luthier nor luthier\.passes"):
+        TickerStep(SimpleNamespace(hostname="w", app=worker))
 
 
 def worker_process(name: str) -> subprocess.Popen[bytes]:

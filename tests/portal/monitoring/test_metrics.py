@@ -16,7 +16,7 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import counters, events
-from jobs.models import ClusterNode, Job, PeriodicTask, PlatformStop, Worker
+from jobs.models import SCHEDULER, ClusterNode, Job, PeriodicTask, PlatformStop, Worker
 from jobs.selectors import monitoring
 from jobs.states import EventCode, Intent, State
 from portal.monitoring import collector, views
@@ -143,12 +143,15 @@ def add(job: Job, **fields: Any) -> None:
 
 def test_a_pass_that_never_completed_has_no_age_and_a_silent_worker_is_not_alive() -> None:
     Worker.objects.create(name="worker-1")
+    Worker.objects.create(name=f"{SCHEDULER}scheduler")
     silent = Worker.objects.create(name="worker-2")
     Worker.objects.filter(pk=silent.pk).update(seen_at=Now() - timedelta(seconds=60))
     found = scraped()
     assert value(found, "luthier_scheduler_pass_age_seconds") is None
     assert value(found, "luthier_workers", state="alive") == 1
     assert value(found, "luthier_workers", state="silent") == 1
+    assert value(found, "luthier_schedulers", state="alive") == 1
+    assert value(found, "luthier_schedulers", state="silent") == 0
     PeriodicTask.objects.update_or_create(
         name=PeriodicTask.CYCLE, defaults={"done_at": Now() - timedelta(seconds=50)}
     )

@@ -13,7 +13,7 @@ from django.test import Client
 from jobs.models import Job, Progress
 from jobs.states import State
 from portal.pages import compare
-from tenants.models import Tenant, User
+from tenants.models import AuditEntry, Tenant, User
 from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
@@ -146,3 +146,12 @@ def test_links_keep_the_view(browser: Client, lab: Tenant, alice: User) -> None:
         f'href="?ids={a.pk},{c.pk}&amp;base={b.pk}&amp;tab=values&amp;all=1"' in page
     )  # without the baseline
     assert f'href="?ids={a.pk},{b.pk},{c.pk}&amp;base={b.pk}&amp;choose=1"' in page
+
+
+def test_each_job_that_an_admin_compares_is_recorded(
+    signed_in: SignIn, admin: User, lab: Tenant, alice: User
+) -> None:
+    jobs = [made(lab, alice, name) for name in "ab"]
+    signed_in(admin).get(f"{PAGE}?ids={jobs[0].pk},{jobs[1].pk}&tab=spec")
+    read = AuditEntry.objects.filter(action="job.read").values_list("target", "tenant__slug")
+    assert set(read) == {(job.pk, "vision-lab") for job in jobs}

@@ -39,10 +39,11 @@ export class Feed {
     const turn = ++this.turn;
     this.isFetched = true;
     this.early ??= [];
+    if (axis !== this.axis) this.series = []; // no line on another axis while the answer is on its way
+    this.axis = axis;
     try {
       const { series, seq } = await this.metrics.fetch(this.name, axis, buckets, range);
       if (turn !== this.turn) return;
-      this.axis = axis;
       this.series = this.compared ? series.slice(0, 1) : series;
       this.upto = seq;
       this.add(this.early ?? []);
@@ -51,6 +52,7 @@ export class Feed {
       if (turn !== this.turn) return;
       this.isFetched = false;
       this.early = null;
+      this.series = [];
       throw error;
     }
   }

@@ -37,6 +37,7 @@ class Chart extends HTMLElement {
   private observer: IntersectionObserver | undefined;
   private visible = false;
   private loaded = false;
+  private loading = false; // some feeds may be of another axis or range than the others
   private outdated = false; // the plot was made for another axis or range
   private turn = 0;
   private timer = 0;
@@ -96,7 +97,7 @@ class Chart extends HTMLElement {
   private readonly onSight = (visible: boolean): void => {
     this.visible = visible;
     if (!visible) return;
-    if (!this.loaded) void this.load();
+    if (!this.loaded || this.failed.length) void this.load();
     else this.drawSoon();
   };
 
@@ -107,12 +108,13 @@ class Chart extends HTMLElement {
   };
 
   private async load(): Promise<void> {
-    this.loaded = true;
+    this.loaded = this.loading = true;
     const turn = ++this.turn;
     const zoom = settings.zoom && settings.x !== "relative" ? settings.zoom : undefined;
     const range = zoom && this.axis === "time" ? ([zoom[0] * 1000, zoom[1] * 1000] as [number, number]) : zoom;
     const loads = await Promise.allSettled(this.feeds.map((feed) => feed.load(this.axis, this.buckets, range)));
     if (turn !== this.turn) return;
+    this.loading = false;
     this.failed = this.feeds.filter((_, at) => loads[at]?.status === "rejected");
     if (this.failed.length === this.feeds.length) {
       this.loaded = false;
@@ -147,13 +149,13 @@ class Chart extends HTMLElement {
     const wait = Math.max(0, this.lastDraw + REDRAW_MS - Date.now());
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      requestAnimationFrame(() => this.draw());
+      requestAnimationFrame(() => this.loading || this.draw());
     }, wait);
   }
 
   private readonly rebuild = (): void => {
     this.unmount();
-    if (this.visible && this.loaded) this.draw();
+    if (this.visible && this.loaded && !this.loading) this.draw();
   };
 
   private draw(): void {
