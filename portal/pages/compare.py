@@ -15,6 +15,7 @@ from jobs.ids import is_job_id
 from jobs.selectors import heads
 from jobs.selectors.jobs import detailed, job_listing
 from jobs.selectors.serializers import JobSerializer
+from jobs.states import FINAL
 from portal.pages import comparison
 from portal.pages.cells import row
 from portal.pages.guard import access_reason, in_tenant
@@ -162,7 +163,7 @@ def _line(job_id: str, label: str, place: int) -> dict[str, Any]:
 
 
 def _charts(asked: Asked, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A chart for each metric, with the jobs that report it as x-chart.ts takes them."""
+    """A chart for each metric, with the jobs that report it, or may yet, as x-chart.ts takes them."""
     names = comparison.metric_names(jobs)
     matching = [name for name in names if asked.find.lower() in name.lower()]
     known = list(zip(jobs, comparison.labels(jobs), strict=True))
@@ -174,7 +175,7 @@ def _charts(asked: Asked, jobs: list[dict[str, Any]]) -> dict[str, Any]:
                     [
                         _line(job["id"], label, place)
                         for place, (job, label) in enumerate(known)
-                        if name in job["metrics"]
+                        if name in job["metrics"] or job["state"] not in FINAL
                     ]
                 ),
             }

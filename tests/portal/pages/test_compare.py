@@ -52,6 +52,13 @@ def test_a_chart_has_a_line_for_each_job_that_reports_its_metric(
     assert drawn["lr"] == [{"id": first.pk, "label": "sgd", "color": 1, "dashed": False}]
 
 
+def test_a_job_that_has_not_ended_may_report_a_metric_yet(browser: Client, lab: Tenant, alice: User) -> None:
+    ended = made(lab, alice, "ended", loss=0.5)
+    live = factories.job(of=lab, owner=alice, name="live", state=State.PROCESSING)
+    drawn = charts(browser.get(f"{PAGE}?ids={ended.pk},{live.pk}").content.decode())
+    assert [one["label"] for one in drawn["loss"]] == ["ended", "live"]
+
+
 def test_a_job_keeps_its_color_whichever_is_the_baseline(browser: Client, lab: Tenant, alice: User) -> None:
     jobs = [made(lab, alice, name, loss=1) for name in ("a", "b", "c")]
     ids = ",".join(job.pk for job in jobs)
