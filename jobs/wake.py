@@ -15,6 +15,7 @@ from functools import partial
 from celery import current_app
 from django.db import connection, transaction
 from django.db.models.functions import Now
+from kombu import Queue
 
 from jobs.failpoints import fp
 from jobs.models import Job
@@ -97,8 +98,9 @@ def drop_cycle_hints() -> None:
     if time.monotonic() < _silent_until:
         return
     try:
-        with current_app.connection_for_write() as broker:
-            broker.default_channel.queue_purge(current_app.conf.task_routes["jobs.tasks.run_cycle"]["queue"])
+        # Not its default channel: that waits for a broker that is gone, without an end.
+        with current_app.connection_for_write() as broker, broker.channel() as channel:
+            Queue(current_app.conf.task_routes["jobs.tasks.run_cycle"]["queue"]).bind(channel).purge()
     except Exception as error:
         _silent_until = time.monotonic() + SILENCE_S
         logger.warning("broker did not drop hints", extra={"error": str(error)})

@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from gpu_scheduler.model import Range
-from jobs.accounting import counts_until
+from jobs.accounting import counts_until, ran_s
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Progress
 from jobs.selectors.checkpoints import checkpoint_files
 from jobs.selectors.jobs import actions_of, etag
@@ -387,6 +387,14 @@ def _attempt(live: dict[str, Any] | None) -> Attempt | None:
         return None
     times = ((name, live.get(name)) for name in ("opened_at", "processing_at", "known_at"))
     return Attempt(**{name: datetime.fromisoformat(text) if text else None for name, text in times})
+
+
+def ran_so_far_s(job: Job, now: datetime) -> float:
+    """Seconds that its program has run, in the live attempt, too. job: as job_get and job_list load it."""
+    live = _attempt(getattr(job, "live_attempt", None))
+    return job.running_s + (
+        ran_s(live.processing_at, counts_until(live.known_at, None, now)) if live else 0.0
+    )
 
 
 def _live_slot_seconds(job: Job, live: Attempt | None, now: datetime) -> float:

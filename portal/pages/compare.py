@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from jobs.ids import is_job_id
 from jobs.selectors import heads
 from jobs.selectors.jobs import detailed, job_listing
-from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.serializers import JobSerializer, ran_so_far_s
 from jobs.states import FINAL
 from portal.pages import comparison
 from portal.pages.cells import row
@@ -106,7 +107,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             target=job.pk,
             reason=access_reason(request),
         )
-    jobs = [JobSerializer.render(job) for job in chosen]
+    now = timezone.now()
+    jobs = [JobSerializer.render(job, now) for job in chosen]
     base = next((n for n, job in enumerate(jobs) if job["id"] == asked.base), 0)
     heads_of = _heads(asked, jobs, base)
     context |= {
@@ -120,7 +122,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         case "charts":
             context |= _charts(asked, jobs)
         case "values":
-            context |= _values(asked, jobs, [job.running_s for job in chosen], base)
+            context |= _values(asked, jobs, [ran_so_far_s(job, now) for job in chosen], base)
         case _:
             context |= {"diffs": _diffs(jobs, base)}
     return render(request, f"jobs/compare_{asked.tab}.html", context)

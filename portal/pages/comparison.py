@@ -65,7 +65,7 @@ def metric_names(jobs: Sequence[View]) -> list[str]:
 
 
 def outcome(jobs: Sequence[View], ran_s: Sequence[float], base: int) -> list[Row]:
-    """What became of the jobs, and what they took. ran_s: how long the program of each has run, of closed attempts."""
+    """What became of the jobs, and what they took. ran_s: how long the program of each has run."""
     unit = "GPU-hours" if all(job["gpus"] for job in jobs) else "Device-hours"
     found = {
         "State": [job["phase"] for job in jobs],

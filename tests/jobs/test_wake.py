@@ -133,8 +133,9 @@ def test_requests_that_no_worker_takes_are_dropped_and_no_other_message(
         passes, jobs = broker.SimpleQueue("luthier.passes"), broker.SimpleQueue("luthier")
         for queue in (passes, passes, jobs):
             queue.put({})
+        others = jobs.qsize()  # of other tests, too
         wake.drop_cycle_hints()
-        assert (passes.qsize(), jobs.qsize()) == (0, 1)
+        assert (passes.qsize(), jobs.qsize()) == (0, others)
 
 
 def test_a_broker_that_does_not_drop_requests_is_left_in_peace_too(monkeypatch: pytest.MonkeyPatch) -> None:

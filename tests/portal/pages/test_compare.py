@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 
-from jobs.models import Job, Progress
+from jobs.models import Attempt, Job, Progress
 from jobs.states import State
 from portal.pages import compare
 from tenants.models import AuditEntry, Tenant, User
@@ -57,6 +58,16 @@ def test_a_job_that_has_not_ended_may_report_a_metric_yet(browser: Client, lab: 
     live = factories.job(of=lab, owner=alice, name="live", state=State.PROCESSING)
     drawn = charts(browser.get(f"{PAGE}?ids={ended.pk},{live.pk}").content.decode())
     assert [one["label"] for one in drawn["loss"]] == ["ended", "live"]
+
+
+def test_a_job_that_runs_has_run_until_now(browser: Client, lab: Tenant, alice: User) -> None:
+    ended = made(lab, alice, "ended")
+    live = factories.job(of=lab, owner=alice, name="live", state=State.PROCESSING)
+    Job.objects.filter(pk=live.pk).update(running_s=60)
+    Attempt.objects.filter(job=live).update(processing_at=Now() - timedelta(hours=1), known_at=Now())
+    page = markup(browser.get(f"{PAGE}?ids={ended.pk},{live.pk}&tab=values"))
+    row = page.split('<th scope="row">Ran for</th>')[1].split("</tr>")[0]
+    assert re.findall(r'<span class="cell-text">(.*?)</span>', row) == ["—", "1 h 01 min"]
 
 
 def test_a_job_keeps_its_color_whichever_is_the_baseline(browser: Client, lab: Tenant, alice: User) -> None:
