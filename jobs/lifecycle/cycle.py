@@ -383,25 +383,25 @@ def _note_done() -> None:
 
 def due_in_s() -> float:
     """Seconds until a pass is due, whether for a request or not; 0 or less if one is."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT extract(epoch FROM next_at - clock_timestamp()) FROM jobs_periodictask WHERE name = %s",
-            [PeriodicTask.CYCLE],
-        )
-        row = cursor.fetchone()
-    return float(row[0]) if row else 0.0
+    in_s, _ = _next_pass()
+    return in_s
 
 
 def overdue_in_s() -> float:
     """Seconds until a pass is overdue; 0 or less if one is, or if none was ever completed."""
+    in_s, has_completed = _next_pass()
+    return in_s + OVERDUE_S if has_completed else 0.0
+
+
+def _next_pass() -> tuple[float, bool]:
+    """In how many seconds the next pass is due, and whether one was ever completed."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT extract(epoch FROM next_at - clock_timestamp()) + %s FROM jobs_periodictask"
-            " WHERE name = %s AND done_at IS NOT NULL",
-            [OVERDUE_S, PeriodicTask.CYCLE],
+            "SELECT extract(epoch FROM next_at - clock_timestamp())::float8, done_at IS NOT NULL"
+            " FROM jobs_periodictask WHERE name = %s",
+            [PeriodicTask.CYCLE],
         )
-        row = cursor.fetchone()
-    return float(row[0]) if row else 0.0
+        return cursor.fetchone() or (0.0, False)
 
 
 def _take_request() -> bool:

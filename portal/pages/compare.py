@@ -19,10 +19,9 @@ from jobs.selectors.serializers import JobSerializer, ran_so_far_s
 from jobs.states import FINAL
 from portal.pages import comparison
 from portal.pages.cells import row
-from portal.pages.guard import access_reason, in_tenant
+from portal.pages.guard import in_tenant, note_read
 from portal.pages.meters import SERIES
 from portal.pages.shell import frame
-from tenants import audit
 from tenants.models import Tenant
 
 MOST = 2 * len(SERIES)
@@ -100,13 +99,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         return render(request, "jobs/compare_choose.html", context)
     chosen = chosen[:MOST]
     for job in chosen:
-        audit.admin_read(
-            user=request.user,
-            tenant_id=tenant.pk,
-            action="job.read",
-            target=job.pk,
-            reason=access_reason(request),
-        )
+        note_read(request, job)
     now = timezone.now()
     jobs = [JobSerializer.render(job, now) for job in chosen]
     base = next((n for n, job in enumerate(jobs) if job["id"] == asked.base), 0)

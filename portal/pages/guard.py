@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponseBase
 
+from jobs.models import Job
 from tenants import access, audit
 from tenants.models import Tenant, User
 
@@ -41,6 +42,17 @@ def in_tenant(view: Callable[Concatenate[HttpRequest, Tenant, P], HttpResponseBa
         return view(request, tenant, *args, **kwargs)
 
     return guarded
+
+
+def note_read(request: HttpRequest, job: Job) -> None:
+    """Record that a platform admin reads a job of others, where its tenant's managers see it."""
+    audit.admin_read(
+        user=request.user,
+        tenant_id=job.tenant_id,
+        action="job.read",
+        target=job.pk,
+        reason=access_reason(request),
+    )
 
 
 def access_reason(request: HttpRequest) -> str:

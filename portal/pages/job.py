@@ -41,10 +41,10 @@ from portal.pages import (
 )
 from portal.pages.cells import device, primary_metrics
 from portal.pages.form_once import Outcome, once
-from portal.pages.guard import access_reason, person
+from portal.pages.guard import note_read, person
 from portal.pages.me import last_tenant
 from portal.pages.shell import frame
-from tenants import access, audit
+from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
 
@@ -128,13 +128,7 @@ def job_of(request: HttpRequest, slug: str, job_id: str) -> Job:
         raise Http404 from None
     if job.tenant.slug != slug:
         raise Http404
-    audit.admin_read(
-        user=request.user,
-        tenant_id=job.tenant_id,
-        action="job.read",
-        target=job.pk,
-        reason=access_reason(request),
-    )
+    note_read(request, job)
     return job
 
 
