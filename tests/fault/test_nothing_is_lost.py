@@ -102,6 +102,15 @@ def test_no_line_is_lost_or_doubled(platform: Platform, fault: str) -> None:
     wait_for(platform.is_ready, within_s=60, what="ready again")
 
 
+def test_jobs_start_while_the_scheduler_is_frozen(platform: Platform) -> None:
+    """Workers make the passes that are overdue, once its lease has ended if it held the cycle."""
+    client = platform.client()
+    with frozen(platform.pids()["scheduler"]):
+        job = client.submit(spec())["id"]
+        client.wait_state(job, "PROCESSING", within_s=90)
+    check_end(platform, client, job)
+
+
 @pytest.mark.skipif(
     "LUTHIER_LONG" not in os.environ, reason="five minutes of silence: only by make test-long"
 )
