@@ -16,6 +16,8 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import psutil
 
@@ -27,16 +29,28 @@ MIB = 1024 * 1024
 SETTLE_S = 5
 
 
+class Starting(Platform):
+    """One whose start ends with the first answer that all is ready, whoever asked for it: that an answer is shared for
+    a second is no part of a start."""
+
+    def is_ready(self) -> bool:
+        try:
+            with urlopen(f"{self.url}/readyz", timeout=5):
+                return True
+        except (URLError, OSError):  # a 503 is one of them
+            return False
+
+
 def main() -> None:
     cold, cpu, warm, stop, shared, resident = [], [], [], [], [], []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            first = Platform(Path(folder), nodes="auto", demo=True)
+            first = Starting(Path(folder), nodes="auto", demo=True)
             cold.append(seconds_to_ready(first))
             cpu.append(cpu_seconds(first))
             first.stop()
         with tempfile.TemporaryDirectory() as folder:
-            idle = Platform(Path(folder), nodes="auto")
+            idle = Starting(Path(folder), nodes="auto")
             seconds_to_ready(idle)
             idle.stop()
             warm.append(seconds_to_ready(idle))
