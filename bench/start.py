@@ -30,8 +30,8 @@ SETTLE_S = 5
 
 
 class Starting(Platform):
-    """One whose start ends with the first answer that all is ready, even if another asked for it: that an answer is shared for
-    a second is no part of a start."""
+    """One whose start ends with the first answer that all is ready, even if another asked for it: that an answer is
+    shared for a second is no part of a start."""
 
     def is_ready(self) -> bool:
         try:
