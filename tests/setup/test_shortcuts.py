@@ -41,6 +41,7 @@ def rows(*tables: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.django_db
 def test_every_client_finds_the_static_files() -> None:
     for _ in range(2):
         answer = Client().get("/static/favicon.svg")
