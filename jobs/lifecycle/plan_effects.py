@@ -253,7 +253,7 @@ def write_orders(
 ) -> list[str]:
     """Write these orders and notify the jobs' reconciliation; returns the jobs whose order is new.
 
-    They passed check_orders. losses: by job, what each costs at most. An order is refused where the job no longer runs,
+    They passed check_orders. losses: by job, what was at stake. An order is refused where the job no longer runs,
     or its intent is newer than the one for which the order was decided. A stop order replaces a resize order, a newer
     order of the same kind replaces the older one. The rule is that of ``gpu_scheduler.world.ordered``.
     """

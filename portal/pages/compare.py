@@ -113,11 +113,11 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     }
     match asked.tab:
         case "charts":
-            context |= _charts(asked, jobs)
+            context |= _charts(asked, heads_of)
         case "values":
             context |= _values(asked, jobs, [ran_so_far_s(job, now) for job in chosen], base)
         case _:
-            context |= {"diffs": _diffs(jobs, base)}
+            context |= {"diffs": _diffs(heads_of, base)}
     return render(request, f"jobs/compare_{asked.tab}.html", context)
 
 
@@ -158,24 +158,15 @@ def _line(job_id: str, label: str, place: int) -> dict[str, Any]:
 
 
 def _charts(asked: Asked, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A chart for each metric, with the jobs that report it, or may yet, as x-chart.ts takes them."""
+    """A chart for each metric, with the lines of the jobs that report it, or may yet."""
     names = comparison.metric_names(jobs)
     matching = [name for name in names if asked.find.lower() in name.lower()]
-    known = list(zip(jobs, comparison.labels(jobs), strict=True))
+    lines = {
+        name: [job["line"] for job in jobs if name in job["metrics"] or job["state"] not in FINAL]
+        for name in matching[:CHARTS]
+    }
     return {
-        "charts": [
-            {
-                "name": name,
-                "jobs": json.dumps(
-                    [
-                        _line(job["id"], label, place)
-                        for place, (job, label) in enumerate(known)
-                        if name in job["metrics"] or job["state"] not in FINAL
-                    ]
-                ),
-            }
-            for name in matching[:CHARTS]
-        ],
+        "charts": [{"name": name, "jobs": json.dumps(of_jobs)} for name, of_jobs in lines.items()],
         "total": len(names),
         "matching": len(matching),
         "searches": len(names) > CHARTS,
@@ -203,7 +194,7 @@ def _values(asked: Asked, jobs: list[dict[str, Any]], ran_s: list[float], base: 
 def _diffs(jobs: list[dict[str, Any]], base: int) -> list[dict[str, Any]]:
     """Each other job's spec against the baseline's."""
     return [
-        {"label": label, "id": job["id"], "lines": comparison.spec_diff(jobs[base], job)}
-        for n, (job, label) in enumerate(zip(jobs, comparison.labels(jobs), strict=True))
-        if n != base
+        {"label": job["line"]["label"], "id": job["id"], "lines": comparison.spec_diff(jobs[base], job)}
+        for job in jobs
+        if not job["is_base"]
     ]
