@@ -37,8 +37,12 @@ def seen(daemon: NodeDaemon, gang: str = "job-x-1", rank: int = 0, node: str = "
 
 
 def pids(daemon: NodeDaemon, word: str) -> list[int]:
-    """Living processes of this daemon's learners with this word on their command line."""
-    return [pid for pid, words in daemon.commands().items() if word in words]
+    """Living processes of this daemon's learners with this word on their command line.
+
+    The server that the daemon starts beside the second one (`... fork launcher`) belongs to no learner; that of the
+    fake agent ends at once, sooner or later.
+    """
+    return [pid for pid, words in daemon.commands().items() if word in words and "fork" not in words]
 
 
 def marked(pid: int, variable: str) -> bool:
