@@ -129,7 +129,7 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
     assert watch.looks > 20
     assert watch.most_used > 8
     cluster = local_cluster(platform)
-    wait_for(lambda: cluster.observe().gangs == {}, within_s=20)
+    wait_for(lambda: cluster.observe().gangs == {}, within_s=60)
 
 
 def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform) -> None:
@@ -158,7 +158,7 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
         lambda: all(
             learner.phase in ENDED for gang in cluster.observe().gangs.values() for learner in gang.learners
         ),
-        within_s=20,
+        within_s=60,
     )
 
 

@@ -38,7 +38,7 @@ def test_a_stranger_fills_no_disk_holds_no_connection_and_stops_no_probe(tmp_pat
         _a_large_archive_of_a_member_is_stored(platform)
         with frozen(platform.pids()["nodes"]), ThreadPoolExecutor(12) as probes:
             ready = [probes.submit(_status, f"{platform.url}/readyz") for _ in range(12)]
-            wait_for(lambda: any(probe.running() for probe in ready), within_s=20)
+            wait_for(lambda: any(probe.running() for probe in ready), within_s=60)
             alive_s = [_seconds(f"{platform.url}/healthz") for _ in range(20)]
             assert {probe.result() for probe in ready} == {503}
         assert sorted(alive_s)[10] <= 0.05, alive_s
