@@ -23,12 +23,13 @@ LATER = {
     "session": 2_000,
     "idiomorph.esm": 5_000,
     "sheet": 2_000,
+    "palette": 2_500,
     "passkey-answer": 2_000,
     "bar": 4_000,
 }
 """What a page loads afterward, at most this many bytes after gzip: the YAML editor once the page can be used, the
-dialog when a session ends, the comparison of two pages with the first change, the sheet of keys when it is opened, what
-asks a device for a passkey, and what the tab of logs has around them."""
+dialog when a session ends, the comparison of two pages with the first change, the sheet of keys and
+the palette when they are opened, what asks a device for a passkey, and what the tab of logs has around them."""
 SPRITE_BYTES, FONT_BYTES = 5_000, 55_000
 DIST = ROOT / "static" / "dist"
 TEMPLATES = ROOT / "templates"
@@ -59,7 +60,10 @@ def whole(name: str) -> str:
 def loaded(page: str, manifest: dict[str, dict[str, Any]]) -> set[str]:
     """The scripts and styles of a template: those it names, what these import, and the elements that it has."""
     text = whole(page)
-    entries = [manifest[name] for name in re.findall(r"static 'dist/([\w-]+\.(?:js|css))'", text)]
+    entries = [
+        manifest[name]
+        for name in re.findall(r"""(?:src|href)="{% static 'dist/([\w-]+\.(?:js|css))'""", text)
+    ]
     files = {file for entry in entries for file in (entry["file"], *entry["imports"])}
     elements = {
         part

@@ -40,6 +40,7 @@ export const SCOPES: Scope[] = [
       { keys: ["/"], text: words.search, press: () => click("#q,[type=search]") },
       { keys: ["t"], text: words.theme, press: () => click("[data-theme-toggle]") },
       { keys: ["?"], text: words.sheet, press: toggleSheet },
+      { keys: ["Control+k"], text: words.palette }, // no single key: it works in fields, too, and with those turned off
     ],
   },
   {
@@ -116,7 +117,20 @@ function act(keys: string): boolean {
   return SCOPES.filter((scope) => scope.works?.() ?? true).some(({ bindings }) => bindings.some((one) => one.keys.includes(keys) && one.press?.(keys)));
 }
 
+const palette = (): void => void import("./palette").then(({ togglePalette }) => togglePalette());
+
+function startPalette(): void {
+  document.addEventListener("click", (event) => (event.target as Element).closest("[data-palette]") && palette());
+  document.addEventListener("keydown", (event) => {
+    const isOther = event.key !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey;
+    if (isOther || document.querySelector("dialog:modal:not(.palette)") || !document.getElementById("keys")) return;
+    event.preventDefault();
+    palette();
+  });
+}
+
 export function startShortcuts(): void {
+  startPalette();
   document.getElementById("keys")?.addEventListener("beforetoggle", () => void loadSheet());
   if (document.documentElement.dataset.shortcuts === "off") return;
   let prefix = 0;

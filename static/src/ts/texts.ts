@@ -53,6 +53,7 @@ export const texts = {
     search: "Search or filter",
     theme: "Change theme",
     sheet: "Show or hide this list",
+    palette: "Search pages, jobs and actions",
     move: "Next or previous job; Enter opens it",
     select: "Select the job",
     compare: "Compare the selected jobs",
