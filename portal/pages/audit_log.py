@@ -5,14 +5,15 @@ Admins see that of all tenants in their console, the managers of a tenant that o
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET
@@ -62,11 +63,44 @@ class Place:
         return older | Q(at=self.at) if table < self.table else older
 
 
+@dataclass(frozen=True)
+class Days:
+    """The days (UTC) of which entries are asked for: the first and the last one, each if it is given."""
+
+    first: date | None = None
+    last: date | None = None
+    problem: str = ""
+
+    @classmethod
+    def read(cls, query: QueryDict) -> Days:
+        """A wrong day is a problem; then all days are shown."""
+        try:
+            first, last = (
+                date.fromisoformat(text) if (text := query.get(name, "").strip()) else None
+                for name in ("from", "to")
+            )
+        except ValueError:
+            return cls(problem="Give days such as 2026-11-25, or leave them empty.")
+        if first and last and last < first:
+            return cls(problem="The first day must not be after the last one.")
+        return cls(first, last)
+
+    @property
+    def rows(self) -> Q:
+        """What of a table is within them."""
+        found = Q()
+        if self.first:
+            found &= Q(at__gte=datetime.combine(self.first, time(), UTC))
+        if self.last:
+            found &= Q(at__lte=datetime.combine(self.last, time.max, UTC))
+        return found
+
+
 @require_GET
 @admins_only
 def of_all(request: HttpRequest) -> HttpResponse:
     """Everything, for platform admins."""
-    return render(request, "console/audit.html", admin_frame(request, "audit") | _page(request, None))
+    return _rendered(request, "console/audit.html", admin_frame(request, "audit"), None)
 
 
 @require_GET
@@ -77,22 +111,34 @@ def of_tenant(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         access.require(request.user, Permission.MANAGE_MEMBERS, tenant)
     except NotAllowed as error:
         raise PermissionDenied(error.message) from error
-    return render(request, "tenant/audit.html", frame(request, tenant, "audit") | _page(request, tenant))
+    return _rendered(request, "tenant/audit.html", frame(request, tenant, "audit"), tenant)
 
 
-def _page(request: HttpRequest, tenant: Tenant | None) -> dict[str, Any]:
+def _rendered(
+    request: HttpRequest, template: str, context: dict[str, Any], tenant: Tenant | None
+) -> HttpResponse:
     """Newest first, a page at a time from a place in the list, so that what comes meanwhile moves nothing."""
     q = request.GET.get("q", "").strip()[:120]
+    days = Days.read(request.GET)
     start = Place.read(request.GET.get("before", ""))
-    found = _rows(tenant, q, start)
+    found = _rows(tenant, q, days, start)
     shown = found[:PER_PAGE]
-    older = shown[-1][0].address if len(found) > PER_PAGE else ""
-    return {"rows": [row for _, row in shown], "q": q, "older": older, "newest": start is None}
+    context |= {
+        "rows": [row for _, row in shown],
+        "q": q,
+        "asked": {name: request.GET.get(name, "").strip()[:10] for name in ("from", "to")},
+        "problem": days.problem,
+        "older": shown[-1][0].address if len(found) > PER_PAGE else "",
+        "newest": start is None,
+    }
+    return render(request, template, context, status=422 if days.problem else 200)
 
 
-def _rows(tenant: Tenant | None, q: str, start: Place | None) -> list[tuple[Place, dict[str, Any]]]:
+def _rows(
+    tenant: Tenant | None, q: str, days: Days, start: Place | None
+) -> list[tuple[Place, dict[str, Any]]]:
     """One more than a page of both tables together: each is asked for as many, in its own order."""
-    entries, changes = AuditEntry.objects.all(), QuotaChange.objects.all()
+    entries, changes = AuditEntry.objects.filter(days.rows), QuotaChange.objects.filter(days.rows)
     if tenant is not None:
         entries, changes = entries.filter(tenant=tenant), changes.filter(tenant=tenant)
     if q:
@@ -128,5 +174,11 @@ def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]
 
 def _described(row: AuditEntry | QuotaChange) -> dict[str, Any]:
     if isinstance(row, AuditEntry):
-        return {"row": row, "action": row.action, "target": row.target}
+        facts = {name.replace("_", " "): _text(value) for name, value in row.details.items()}
+        return {"row": row, "action": row.action, "target": row.target, "facts": facts}
     return {"row": row, "action": LIMIT_SET, "target": row.gpu_type, "limit": (row.old_limit, row.new_limit)}
+
+
+def _text(value: Any) -> str:
+    """A fact of an entry as it is kept, which may be a whole diff."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

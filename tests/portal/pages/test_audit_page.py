@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.http import HttpResponse
 from django.utils import timezone
 
 from portal.pages import audit_log as page
@@ -45,6 +46,7 @@ def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     client.post("/admin-console/quotas", lower)
     client.post("/admin-console/tenants/vision-lab/state", {"state": "active", "reason": "paid"})
     text = markup(client.get(PATH)).split("<tbody>")[1].split("</tbody>")[0]
+    text = re.sub(r"<dl>.*?</dl>", "", text, flags=re.DOTALL)
     rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
     entries = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
     assert entries[:3] == [
@@ -119,3 +121,59 @@ def test_managers_see_what_was_done_in_their_tenant_and_nothing_of_others(
     assert 'href="/t/vision-lab/audit"' not in markup(signed_in(alice).get("/t/vision-lab/members"))
     refused = signed_in(alice).get("/t/vision-lab/audit")
     assert refused.status_code == 403
+
+
+def listed(answer: HttpResponse) -> list[str]:
+    return [row["row"].reason for row in answer.context["rows"]]
+
+
+def test_days_narrow_both_kinds_of_rows_and_the_last_day_counts(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    client = signed_in(admin)
+    for day, hour in ((9, 23), (10, 0), (11, 12), (12, 23), (13, 0)):
+        at = datetime(2026, 11, day, hour, tzinfo=UTC)
+        AuditEntry.objects.create(tenant=lab, action="job.read", reason=f"read {day}", at=at)
+        limit_set(lab, admin, 1, day, at=at)
+    both = ["reason 12", "read 12", "reason 11", "read 11", "reason 10", "read 10"]
+    assert listed(client.get(PATH, {"from": "2026-11-10", "to": "2026-11-12"})) == both
+    assert listed(client.get(PATH, {"from": "2026-11-13", "to": "2026-11-13"})) == ["reason 13", "read 13"]
+    assert listed(client.get(PATH, {"to": "2026-11-09"})) == ["reason 9", "read 9"]
+    answer = client.get(PATH, {"q": "job.read", "from": "2026-11-12", "to": "2026-11-12"})
+    assert listed(answer) == ["read 12"]
+    assert "No matches" in markup(client.get(PATH, {"to": "2020-01-01"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"from": "tomorrow"}, "Give days such as 2026-11-25, or leave them empty."),
+        ({"to": "2026-02-30"}, "Give days such as 2026-11-25, or leave them empty."),
+        ({"from": "2026-11-12", "to": "2026-11-11"}, "The first day must not be after the last one."),
+    ],
+)
+def test_a_wrong_day_is_named_and_narrows_nothing(
+    signed_in: SignIn, lab: Tenant, admin: User, asked: dict[str, str], problem: str
+) -> None:
+    client = signed_in(admin)
+    limit_set(lab, admin, 1, 2)
+    answer = client.get(PATH, asked)
+    assert answer.status_code == 422
+    assert problem in markup(answer)
+    assert 'aria-invalid="true"' in markup(answer)
+    assert "reason 2" in listed(answer)
+
+
+def test_an_entry_shows_what_was_kept_with_it(signed_in: SignIn, lab: Tenant, admin: User) -> None:
+    AuditEntry.objects.create(
+        tenant=lab,
+        actor=admin,
+        action="retention.change",
+        request_id="a1b2c3",
+        details={"from": {"days": 30}, "known_name": "<b>x</b>"},
+    )
+    text = markup(signed_in(admin).get(PATH))
+    facts = re.search(r"<details class=.entry-facts.*?</details>", text, re.DOTALL)
+    assert facts is not None
+    words = " ".join(re.sub(r"<[^>]+>", " ", facts[0]).split())
+    assert words == ("Details from {&quot;days&quot;: 30} known name &lt;b&gt;x&lt;/b&gt; request id a1b2c3")
