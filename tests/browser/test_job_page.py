@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
@@ -413,6 +413,39 @@ def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
         results.get_by_role("link", name="Download all (.zip)").click()
     with zipfile.ZipFile(download.value.path()) as archive:
         assert archive.read("loss.txt") == b"falling"
+
+
+def test_what_a_halt_may_lose_is_said_as_it_is_when_the_dialog_is_opened(
+    platform: Any, open_as: Callable[..., Page]
+) -> None:
+    client: Client = platform.client("alice")
+    rule = {"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}
+    job = client.submit(spec("at-stake", COUNTS, metrics=[rule]))["id"]
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    question = page.locator("#halt-dialog p").first
+    expect(question).to_contain_text("No checkpoint has been stored", timeout=60_000)
+    rendered = client.job(job)["progress"]["step"] or 0
+    wait_for(lambda: (client.job(job)["progress"]["step"] or 0) > rendered + 30, within_s=60)
+    page.get_by_role("button", name="Halt").click()
+    opened_at = client.job(job)["progress"]["step"]
+
+    expect(page.get_by_role("dialog", name="Halt at-stake?")).to_be_visible()
+
+    wait_for(lambda: _step_said(question) >= opened_at - 20, within_s=10)  # a reported step is stored a little later
+    client.post(f"/jobs/{job}/cancel")
+
+
+COUNTS = """\
+import time
+for step in range(100_000):
+    print(f"step={step} loss=1", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def _step_said(question: Locator) -> int:
+    found = re.search(r"up to step ([\d,]+)", question.inner_text())
+    return int(found[1].replace(",", "")) if found else -1
 
 
 def test_a_program_of_its_own_way_is_shown_without_steps_that_it_never_stated(
