@@ -40,10 +40,14 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 def _outdated(last: installation.LastPass) -> str:
-    """What a reader must know when the cluster has not been seen for a while; "" if it was. The reason is for operators."""
+    """What a reader must know when the cluster no longer responds; "" if it does. The reason is for operators."""
     if not (last.problem or last.is_overdue):
         return ""
-    seen = "was never seen" if last.age_s is None else f"was last seen {humanize.duration(round(last.age_s))} ago"
+    seen = (
+        "was never seen"
+        if last.age_s is None
+        else f"was last seen {humanize.duration(round(last.age_s))} ago"
+    )
     return f"The cluster {seen}. Nothing starts now, and what this page shows may have changed."
 
 

@@ -432,7 +432,9 @@ def test_what_a_halt_may_lose_is_said_as_it_is_when_the_dialog_is_opened(
 
     expect(page.get_by_role("dialog", name="Halt at-stake?")).to_be_visible()
 
-    wait_for(lambda: _step_said(question) >= opened_at - 20, within_s=10)  # a reported step is stored a little later
+    wait_for(
+        lambda: _step_said(question) >= opened_at - 20, within_s=10
+    )  # a reported step is stored a little later
     client.post(f"/jobs/{job}/cancel")
 
 

@@ -622,7 +622,9 @@ def test_a_halt_that_ends_without_time_left_no_longer_speaks_of_a_store_that_was
     waited = Reason("store_unavailable", "Halting: what it saved waits.", {"since": "10:00", "kept": 1})
     move = decide(seen(S, gone=True, stop_reason="halt_requested", time_left_s=0.0, reason=waited)).move
     assert move is not None
-    assert move.reason == Reason("time_limit", "Halted. Its time limit is used up. Clone it with a larger time_limit.", {"kept": 1})
+    assert move.reason == Reason(
+        "time_limit", "Halted. Its time limit is used up. Clone it with a larger time_limit.", {"kept": 1}
+    )
 
 
 @pytest.mark.parametrize("saved", [True, False])
