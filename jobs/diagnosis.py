@@ -84,6 +84,7 @@ CHECK_ACCESS = (
     "Read data under $DATA_DIR; write to $RESULT_DIR, $CHECKPOINT_DIR or $TMPDIR. On the local cluster operators add"
     " other paths by LUTHIER_PROGRAM_READS and LUTHIER_PROGRAM_WRITES."
 )
+KEEP_FOLDER = "The folder itself stays: remove what is in it instead."
 CHECK_MODULE = "List it in requirements, add it to the code, or use an environment that has it."
 LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
 MORE_MEMORY = "Request more memory."
@@ -178,6 +179,14 @@ _RULES = (
         r"^FileNotFoundError: \[Errno 2\] [^:]+: b?(?P<quote>['\"])(?P<text>.+?)(?P=quote)",
         "could not find the file {text}",
         CHECK_PATH,
+        raised=True,
+    ),
+    _rule(  # of these, what is in them is the program's; on the local cluster that is how a learner's folder is named
+        FailureCause.ACCESS_DENIED,
+        r"^PermissionError: \[Errno 13\] [^:]+: '(?P<text>/\S+/job-[0-9a-z]+-\d+-\d+/"
+        r"(?:results|code|state/checkpoints))'$",
+        "could not remove or replace the folder {text}",
+        KEEP_FOLDER,
         raised=True,
     ),
     _rule(

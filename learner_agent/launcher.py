@@ -46,6 +46,7 @@ ORPHANS_S = 0.5
 """How long leftover children of a finished program may keep the pipe open and silent."""
 ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
+LEFT_RUNNING = "luthier: the command has ended, so what it left running in the background was ended, too"
 MARKS = ("imported", "checks_halt", "halt_noticed", "finished")
 """What a program leaves in the spool by calls of learner_agent.training."""
 HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP", entry.VARIABLE, entry.PROGRAM_ENV})
@@ -81,6 +82,7 @@ class Launcher:
         self.setup: Optional[Dict[str, Any]] = None
         """The setup command that ended the attempt: {"n", "of", "command"}; None if none did."""
         self.at_line_start = True
+        self.left_some = False
         self.mask = Mask(masks(self.env))
         self.unwritten: Dict[str, bytes] = {}
         """Small files of the spool that the disk has not taken yet."""
@@ -298,15 +300,14 @@ class Launcher:
                     pipe = -1
             self._reap()
             if self._has_ended(now) and self.ended_at is not None:
-                if pipe < 0:
-                    processes.signal_group(self.pid, signal.SIGKILL)
+                if pipe < 0 and (now - self.ended_at > ORPHANS_S / 2 or not self._left_any()):
+                    self._end_leftovers()
                     return
                 # Silence before its end proves nothing: it may have printed since the last read.
                 quiet_s = now - max(quiet_since, self.ended_at)
-                if quiet_s > ORPHANS_S / 2 or now - self.ended_at > ORPHANS_MAX_S:
-                    processes.signal_group(self.pid, signal.SIGKILL)
-                    processes.kill_children()
-                if quiet_s > ORPHANS_S:
+                if pipe >= 0 and (quiet_s > ORPHANS_S / 2 or now - self.ended_at > ORPHANS_MAX_S):
+                    self._end_leftovers()
+                if pipe >= 0 and quiet_s > ORPHANS_S:
                     return
             if now >= check_at or woken in ready:
                 check_at = now + POLL_S
@@ -315,6 +316,18 @@ class Launcher:
                     self._end_without_spool(pipe)
                 self._check_halt()
                 self._signal_if_due(now)
+
+    def _left_any(self) -> bool:
+        """True if the program, which has ended, left a process behind."""
+        return processes.group_lives(self.pid) or bool(processes.children())
+
+    def _end_leftovers(self) -> None:
+        """A program that only starts another in the background looks as if it had done its work: the log says more."""
+        if self._left_any() and self.status == 0 and not self.left_some:
+            self.left_some = True
+            self._say(LEFT_RUNNING)
+        processes.signal_group(self.pid, signal.SIGKILL)
+        processes.kill_children()
 
     def _copy(self, pipe: int) -> "tuple[bool, bool]":
         """Move what is in the pipe to the spool. Return whether it was much, and whether the pipe is at its end."""

@@ -48,14 +48,17 @@ def signal_group(group: int, number: int) -> None:
         pass  # no process of the group is left, or what is left runs as another user
 
 
-def kill_children() -> None:
-    """Kill processes that left the program's session and became children of this one, their subreaper."""
+def children() -> "list[int]":
+    """Processes that left the program's session and became children of this one, their subreaper."""
     try:
         with open("/proc/self/task/%d/children" % os.getpid()) as listing:
-            pids = [int(word) for word in listing.read().split()]
+            return [int(word) for word in listing.read().split()]
     except (OSError, ValueError):
-        return
-    for pid in pids:
+        return []
+
+
+def kill_children() -> None:
+    for pid in children():
         try:
             os.kill(pid, signal.SIGKILL)
         except OSError:

@@ -293,7 +293,9 @@ def _time_is_up(job: JobObservation, target: State) -> bool:
 
 
 def _clone_hint(job: JobObservation) -> str:
-    return " A clone can continue from its newest checkpoint." if job.has_checkpoint else ""
+    """What to do about a time limit that is used up."""
+    start = "; the clone can start from its newest checkpoint" if job.has_checkpoint else ""
+    return f" Clone it with a larger time_limit{start}."
 
 
 def _of_lost(job: JobObservation) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Coalesce, Now
 
 from gpu_scheduler.clusters.base import LearnerReport
@@ -238,9 +238,11 @@ def wait_shortly() -> None:
 
 
 def _note_restart(job: Job) -> None:
-    """Append an event if the learners that ran last failed or were lost. Attempts that never ran do not count."""
-    ran = Attempt.objects.filter(job=job, n__lt=job.attempt).exclude(processing_at=None)
-    before = ran.order_by("-n").first()
+    """Append an event if the learners that ran last failed or were lost. Attempts that never ran do not count; one
+    that ended before it was seen running has an exit code."""
+    exited = Learner.objects.filter(job=job, attempt=OuterRef("n"), exit_code__isnull=False)
+    earlier = Attempt.objects.filter(job=job, n__lt=job.attempt)
+    before = earlier.filter(Q(processing_at__isnull=False) | Exists(exited)).order_by("-n").first()
     if before is None or before.outcome not in EARLY_ENDS:
         return
     count = f"; {job.restarts_used} of {job.max_restarts} restarts used" if job.max_restarts else ""

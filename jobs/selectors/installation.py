@@ -63,6 +63,10 @@ def _workers() -> QuerySet[Worker]:
     return Worker.objects.exclude(name__startswith=SCHEDULER)
 
 
+PASS_OVERDUE_S = 30
+"""A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
+
+
 @dataclass(frozen=True, slots=True)
 class LastPass:
     """age_s: seconds since a pass of the scheduling cycle completed; None: none did yet. problem: why the newest one
@@ -71,6 +75,16 @@ class LastPass:
     age_s: float | None
     problem: str
     holder: str
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a later pass should have completed by now. False before the first."""
+        return self.age_s is not None and abs(self.age_s) > pass_limit_s()
+
+
+def pass_limit_s() -> float:
+    """The longest time between two completed passes of a scheduling cycle that works."""
+    return max(PASS_OVERDUE_S, 3 * float(settings.LUTHIER_LEASE_S))
 
 
 def last_pass() -> LastPass:

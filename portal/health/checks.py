@@ -18,7 +18,7 @@ from jobs import clusters
 from jobs.blobs.health import health
 from jobs.disk import disks
 from jobs.humanize import filesize
-from jobs.selectors.installation import last_pass, unknown_gangs, workers_alive
+from jobs.selectors.installation import last_pass, pass_limit_s, unknown_gangs, workers_alive
 from portal.health.deadline import run_together
 
 ANSWER_S = 2.0
@@ -26,9 +26,6 @@ ANSWER_S = 2.0
 FRESH_S, FAILING_FRESH_S = 1.0, 0.2
 """Results are shared by requests for this long, and while something fails, less: the end of a start shows at once."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
-PASS_OVERDUE_S = 30
-"""A pass is made every 5 s at the latest, and a frozen worker keeps the next one waiting for one LUTHIER_LEASE_S."""
-
 STORE_CHECK_OVERDUE_S = 90
 """A worker checks the store of files every 15 s, after other tasks."""
 
@@ -178,7 +175,6 @@ def workers() -> HealthCheck:
 
 def scheduler() -> HealthCheck:
     """Workers that live are not enough: jobs start only while passes of the scheduling cycle complete."""
-    limit_s = max(PASS_OVERDUE_S, 3 * settings.LUTHIER_LEASE_S)
     try:
         last = last_pass()
     except DatabaseError as error:
@@ -192,9 +188,9 @@ def scheduler() -> HealthCheck:
         why = "no scheduling pass has completed yet" + (f": {last.problem}" if last.problem else "")
         return HealthCheck("scheduler", "no pass yet", why, remedy)
     found = f"last pass {last.age_s:.0f} s ago"
-    if abs(last.age_s) <= limit_s:
+    if not last.is_overdue:
         return HealthCheck("scheduler", found)
-    why = f"no scheduling pass has completed for {last.age_s:.0f} s (limit {limit_s:.0f} s), so no job starts"
+    why = f"no scheduling pass has completed for {last.age_s:.0f} s (limit {pass_limit_s():.0f} s), so no job starts"
     if last.problem:
         why += f": {last.problem}"
     elif last.holder:

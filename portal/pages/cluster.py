@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from jobs import humanize
-from jobs.selectors import cluster, heads, queue
+from jobs.selectors import cluster, heads, installation, queue
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
 from portal.pages.shell import frame, last_tenant
@@ -34,8 +34,21 @@ def page(request: HttpRequest) -> HttpResponse:
         "out": sum(not node.takes_learners for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
         "news": news,
+        "outdated": _outdated(installation.last_pass()),
     }
     return render(request, "cluster.html", context)
+
+
+def _outdated(last: installation.LastPass) -> str:
+    """What a reader must know when the cluster no longer responds; "" if it does. The reason is for operators."""
+    if not (last.problem or last.is_overdue):
+        return ""
+    seen = (
+        "was never seen"
+        if last.age_s is None
+        else f"was last seen {humanize.duration(round(last.age_s))} ago"
+    )
+    return f"The cluster {seen}. Nothing starts now, and what this page shows may have changed."
 
 
 def pool_view(pool: cluster.PoolUse) -> dict[str, Any]:

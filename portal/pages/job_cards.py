@@ -114,7 +114,7 @@ def kpis(job: View, *, ran_s: float, rest: tuple[str, str] | None = None) -> lis
 
 def _place(point: dict[str, Any]) -> str:
     """Where a point is, as texts.ts says it: one that only has an order is at no step."""
-    return f"{'point' if point.get('axis') == 'order' else 'step'} {thousands(point['step'])}"
+    return f"{'position' if point.get('axis') == 'order' else 'step'} {thousands(point['step'])}"
 
 
 def receipt(job: View, *, waited: bool) -> Receipt | None:

@@ -186,14 +186,14 @@ def _topology_title(topology: str) -> str:
 
 
 def hindsight(view: View) -> str:
-    """How good the first estimate was, once the job has started: "estimated 25–40 min, started after 31 min"."""
+    """How good the first estimate was, once the job has started: "estimated 25–40 min, started 31 min later"."""
     estimate = view["estimate"]
     if not estimate or not estimate["started_at"] or not estimate["first"]:
         return ""
     first, started = estimate["first"], datetime.fromisoformat(estimate["started_at"])
     estimated_at = datetime.fromisoformat(first["at"])
     after = duration((started - estimated_at).total_seconds())
-    return f"estimated {foreseen(first, estimated_at)}, started after {after}"
+    return f"estimated {foreseen(first, estimated_at)}, started {after} later"
 
 
 def _row(result: CheckResult, headline: str) -> CheckRow:

@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
 from tests.browser.conftest import spec
+from tests.browser.layout import misfits
 from tests.platform import Client, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -415,6 +416,41 @@ def test_a_halt_that_may_lose_something_asks_first_and_can_be_answered_by_keys(
         assert archive.read("loss.txt") == b"falling"
 
 
+def test_what_a_halt_may_lose_is_said_as_it_is_when_the_dialog_is_opened(
+    platform: Any, open_as: Callable[..., Page]
+) -> None:
+    client: Client = platform.client("alice")
+    rule = {"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}
+    job = client.submit(spec("at-stake", COUNTS, metrics=[rule]))["id"]
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}")
+    question = page.locator("#halt-dialog p").first
+    expect(question).to_contain_text("No checkpoint has been stored", timeout=60_000)
+    rendered = client.job(job)["progress"]["step"] or 0
+    wait_for(lambda: (client.job(job)["progress"]["step"] or 0) > rendered + 30, within_s=60)
+    page.get_by_role("button", name="Halt").click()
+    opened_at = client.job(job)["progress"]["step"]
+
+    expect(page.get_by_role("dialog", name="Halt at-stake?")).to_be_visible()
+
+    wait_for(
+        lambda: _step_said(question) >= opened_at - 20, within_s=10
+    )  # a reported step is stored a little later
+    client.post(f"/jobs/{job}/cancel")
+
+
+COUNTS = """\
+import time
+for step in range(100_000):
+    print(f"step={step} loss=1", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def _step_said(question: Locator) -> int:
+    found = re.search(r"up to step ([\d,]+)", question.inner_text())
+    return int(found[1].replace(",", "")) if found else -1
+
+
 def test_a_program_of_its_own_way_is_shown_without_steps_that_it_never_stated(
     platform: Any, open_as: Callable[..., Page], picture: Callable[..., None]
 ) -> None:
@@ -423,11 +459,11 @@ def test_a_program_of_its_own_way_is_shown_without_steps_that_it_never_stated(
     job = client.submit(spec("own-way", programs.OWN_WAY, metrics=[rule]))["id"]
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     tile = page.locator("[data-value='metric:loss:small']")
-    expect(tile).to_have_text(re.compile("point 60"), timeout=60_000)
+    expect(tile).to_have_text(re.compile("position 60"), timeout=60_000)
     expect(page.locator("[data-value='metric:loss']").first).to_have_text("1.4")
     chart = page.locator("x-chart [role=img]").first
     expect(chart).to_have_attribute(
-        "aria-label", re.compile(r"1\.4 at point 60, .*60 points"), timeout=60_000
+        "aria-label", re.compile(r"1\.4 at position 60, .*60 points"), timeout=60_000
     )
     expect(page.locator("[data-value=progress]")).to_have_text("—")
     client.post(f"/jobs/{job}/halt")
@@ -439,3 +475,35 @@ def test_a_program_of_its_own_way_is_shown_without_steps_that_it_never_stated(
     assert not violations(page)
     picture(page, "own-way", full_page=True)
     client.post(f"/jobs/{job}/cancel")
+
+
+SAVES_ITSELF = """\
+import os, pathlib, time
+saved = pathlib.Path(os.environ["CHECKPOINT_DIR"]) / "state"
+first = int(saved.read_text()) if saved.exists() else 0
+for step in range(first + 1, 3_001 if not first else first + 40):
+    print(f"step={step} loss={1 / step}", flush=True)
+    if step % 1000 == 0:
+        saved.write_text(str(step))
+    time.sleep(0.002)
+if not first:
+    time.sleep(100)
+"""
+
+
+def test_the_attempts_of_a_program_that_saves_itself_fit_at_1440(
+    platform: Any, open_as: Callable[..., Page], picture: Callable[..., None]
+) -> None:
+    client: Client = platform.client("alice")
+    rule = {"pattern": r"step=(?P<step>\d+) loss=(?P<loss>\S+)"}
+    job = client.submit(spec("saves-itself", SAVES_ITSELF, metrics=[rule]))["id"]
+    wait_for(lambda: (client.job(job)["progress"]["step"] or 0) > 2500, within_s=60)
+    client.post(f"/jobs/{job}/halt")
+    client.wait_state(job, "HALTED")
+    client.post(f"/jobs/{job}/resume")
+    client.wait_state(job, "COMPLETED")
+    page = open_as("alice", f"/t/vision-lab/jobs/{job}", width=1440)
+    attempts = page.get_by_role("region", name="Attempts table")
+    expect(attempts).to_contain_text(re.compile(r"checkpoint 1\s+repeated [\d,]+ steps"))
+    picture(page, "saves-itself", full_page=True)
+    assert misfits(page) == []

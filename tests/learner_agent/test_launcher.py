@@ -152,8 +152,26 @@ print(child.pid, flush=True)
     launched.start("python3 train.py", program=program)
 
     assert launched.wait() == 0
-    pid = int(launched.log())
+    pid = int(launched.log().split()[0])
     until(lambda: not alive(pid), "the grandchild is gone")
+
+
+@pytest.mark.parametrize("output", ["", " >train.log 2>&1", " >/dev/null 2>&1 </dev/null"])
+@pytest.mark.parametrize("start", ["", "setsid "])
+def test_the_log_says_that_what_ran_in_the_background_was_ended(
+    launched: Launched, start: str, output: str
+) -> None:
+    launched.start(f"echo begun; {start}sleep 100{output} & printf done; exit 0")
+    assert launched.wait() == 0
+    said = b"luthier: the command has ended, so what it left running in the background was ended, too\n"
+    assert launched.log() == b"begun\ndone\n" + said
+
+
+@pytest.mark.parametrize("command", ["true", "sleep 0.1 & wait", "printf x | cat", "sleep 100 & exit 3"])
+def test_nothing_is_said_of_what_ended_itself_or_failed(launched: Launched, command: str) -> None:
+    launched.start(command)
+    launched.wait()
+    assert b"luthier" not in launched.log()
 
 
 def test_a_launcher_that_is_started_again_repeats_the_answer_and_runs_nothing(launched: Launched) -> None:

@@ -63,7 +63,7 @@ def test_signs_that_look_like_digits_cost_nothing(rig: MakeRig) -> None:
     assert list(MetricPoint.objects.filter(job=learner.job).values_list("step", "value")) == [(1, 3.0)]
     (reported,) = troubles(learner)
     assert reported[0] == "points_not_stored"
-    assert "2 points were not stored, because the step in its line is no whole number" in reported[1]
+    assert "2 points were not stored, because its step is not in digits alone, or too large" in reported[1]
 
 
 def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ ENDS = re.compile(rb"[\r\n]")
 Match = tuple[int, dict[str, str | None]]
 """Number of a rule, and what its groups matched."""
 NOT_STORED = {
-    "no_step": "Of the metric rules, {n} not stored, because the step in its line is no whole number.",
+    "no_step": "Of the metric rules, {n} not stored, because its step is not in digits alone, or too large.",
     "no_number": "Of the metric rules, {n} not stored, because its value is no number.",
     "same_step": "Of the metric rules, {n} not stored, because there is another value at the same step.",
     "too_large": "Of the metric rules, {n} not stored, because its step is too large.",
@@ -391,7 +391,7 @@ def _compiled(patterns: Iterable[str]) -> Iterator[re.Pattern[str]]:
 
 
 def step_of(text: str) -> int | None:
-    """The step that a rule found, None if it is no whole number."""
+    """The step that a rule found, None if it is not in digits alone ("1,000", "-1", "0.5"), or too large."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:  # "²".isdigit() is true, too
         return None

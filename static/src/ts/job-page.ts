@@ -54,7 +54,7 @@ class JobPage extends HTMLElement {
       error: (code) => code === "not_found" && toast(texts.job.noAccess, "error"),
     });
     this.addEventListener("submit", this.onSubmit);
-    document.addEventListener("click", onClick);
+    document.addEventListener("click", this.onClick);
     document.addEventListener("submit", this.onDialog);
     live.addEventListener("resumed", this.refreshSoon);
     this.recheck = window.setInterval(() => this.querySelector(".why, [data-recheck]") && !document.hidden && this.refreshSoon(), RECHECK_MS);
@@ -163,6 +163,17 @@ class JobPage extends HTMLElement {
     if (kind) toast(texts.job.changed(this.dataset.name ?? "", badge.textContent.trim()), kind);
   }
 
+  /** A dialog is rendered long before it is opened: what it says is renewed with each opening. */
+  private readonly onClick = (event: MouseEvent): void => {
+    const target = (event.target as Element).closest<HTMLElement>("[data-dialog],[data-close]");
+    const found = target?.dataset.dialog ? document.getElementById(target.dataset.dialog) : target?.closest("dialog");
+    if (!(found instanceof HTMLDialogElement)) return;
+    event.preventDefault();
+    if (!target?.dataset.dialog) return found.close();
+    found.showModal();
+    void this.refresh();
+  };
+
   private readonly onDialog = (event: Event): void => {
     if ((event.target as Element).closest("dialog")) this.onSubmit(event);
   };
@@ -208,23 +219,17 @@ const responded = <T>(answer: Promise<T>): Promise<T | ApiError> =>
     throw error;
   });
 
-/** A dialog before an action exists as long as the action is possible and needs one, and while it is open. */
+/** A dialog before an action exists as long as the action is possible and needs one, and while it is open. An open one
+ * keeps its buttons, and says what is at stake now. */
 function morphDialog(page: DocumentFragment, id: string): void {
   const old = document.querySelector<HTMLDialogElement>(`#${id}`);
   const fresh = page.querySelector(`#${id}`);
-  if (old?.open) return;
-  if (old && fresh) morph(old, fresh);
+  if (old?.open) {
+    const [stakes, now] = [old, fresh].map((dialog) => dialog?.querySelector("[data-stakes]"));
+    if (stakes && now) morph(stakes, now);
+  } else if (old && fresh) morph(old, fresh);
   else if (old) old.remove();
   else if (fresh) document.body.append(document.importNode(fresh, true));
-}
-
-function onClick(event: MouseEvent): void {
-  const target = (event.target as Element).closest<HTMLElement>("[data-dialog],[data-close]");
-  const found = target?.dataset.dialog ? document.getElementById(target.dataset.dialog) : target?.closest("dialog");
-  if (!(found instanceof HTMLDialogElement)) return;
-  event.preventDefault();
-  if (target?.dataset.dialog) found.showModal();
-  else found.close();
 }
 
 /** A dot in the browser tab, in the color of the state. */

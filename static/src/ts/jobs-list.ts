@@ -8,6 +8,7 @@ import { texts } from "./texts";
 const GATHER_MS = 1000;
 const COUNT_MS = 5000; // where no visible row has changed, only the views' counts
 const RETRY_MS = 5000;
+const RECHECK_MS = 15_000; // a cluster that no longer responds sends nothing
 const ROWS_AT_ONCE = 100;
 
 interface Item {
@@ -126,6 +127,7 @@ class Cards {
     document.addEventListener("visibilitychange", () => {
       if (this.missed) this.soon(); // what came while the tab was hidden
     });
+    if ("recheck" in body.dataset) setInterval(() => this.soon(), RECHECK_MS);
   }
 
   private take(frame: Frame): void {

@@ -3,8 +3,9 @@
 import { counted, thousands } from "./format";
 
 const steps = (step: number): string => `step ${thousands(step)}`;
-/** Where a point is; in "order" it is at no step of the program's. */
-const place = (at: number, axis?: "step" | "order"): string => (axis === "order" ? `point ${thousands(at)}` : steps(at));
+/** Where a point is; in "order" it is at no step of the program's, nor is that how many there are: a count of 32, 64 …
+ * that begins again counts on as it did. */
+const place = (at: number, axis?: "step" | "order"): string => (axis === "order" ? `position ${thousands(at)}` : steps(at));
 
 export const texts = {
   connection: {
@@ -124,7 +125,7 @@ export const texts = {
     downloadAll: "Download all points as CSV",
     values: (name: string) => `Values of ${name}`,
     stepColumn: "step",
-    orderColumn: "point",
+    orderColumn: "position",
     least: (name: string) => `${name}, lowest`,
     greatest: (name: string) => `${name}, highest`,
     between: (low: string, high: string) => `${low} to ${high}`,

@@ -206,7 +206,7 @@ def test_a_lost_job_without_time_left_ends_without_a_new_place(world: World) -> 
     world.settle()
     ended = job_of(job)
     assert (ended.state, ended.reason_code, ended.attempt) == (State.FAILED, "time_limit", 1)
-    assert ended.reason_message.endswith("Its time limit is used up.")
+    assert ended.reason_message.endswith("Its time limit is used up. Clone it with a larger time_limit.")
 
 
 def test_a_requested_halt_keeps_a_lost_job_whose_time_is_up(world: World) -> None:

@@ -622,12 +622,15 @@ def test_a_halt_that_ends_without_time_left_no_longer_speaks_of_a_store_that_was
     waited = Reason("store_unavailable", "Halting: what it saved waits.", {"since": "10:00", "kept": 1})
     move = decide(seen(S, gone=True, stop_reason="halt_requested", time_left_s=0.0, reason=waited)).move
     assert move is not None
-    assert move.reason == Reason("time_limit", "Halted. Its time limit is used up.", {"kept": 1})
+    assert move.reason == Reason(
+        "time_limit", "Halted. Its time limit is used up. Clone it with a larger time_limit.", {"kept": 1}
+    )
 
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_checkpoints_are_promised_only_if_there_are_some(saved: bool) -> None:
-    hint = " A clone can continue from its newest checkpoint." if saved else ""
+    start = "; the clone can start from its newest checkpoint" if saved else ""
+    hint = f" Clone it with a larger time_limit{start}."
     ends: list[tuple[dict[str, Any], str]] = [
         ({"stop_reason": "time_limit"}, f"Time limit reached.{hint}"),
         (

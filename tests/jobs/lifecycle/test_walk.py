@@ -419,6 +419,24 @@ def test_learners_that_run_again_after_a_failure_are_an_event_and_those_of_a_res
     assert job.events.filter(code=EventCode.LEARNER_RESTARTED).count() == 1
 
 
+def test_a_restart_names_the_attempt_before_it_even_if_that_ended_before_it_was_seen_running(
+    world: World,
+) -> None:
+    job = world.running(max_restarts=3)
+    for _ in range(2):
+        world.exit(job, 3)
+        world.done(job)
+        world.settle()
+        world.elapse(10)
+        world.settle()
+    assert job_of(job).attempt == 3
+    assert job.attempts.get(n=2).processing_at is None
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    event = job.events.get(code=EventCode.LEARNER_RESTARTED)
+    assert event.message == "The learners run again after attempt 2 ended early; 2 of 3 restarts used."
+
+
 def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
     job = world.running()
     world.cluster.out_of_memory(gang(job), 0, peak_mib=4321)

@@ -304,7 +304,7 @@ def test_a_metric_that_only_has_an_order_is_at_no_step(alice: User, open_page: C
     newest = {"last": 0.25, "step": 60, "rank": 0, "axis": "order"}
     Progress.objects.filter(job=job).update(metrics={"loss": newest})
     strip = open_page(alice, job).split('<dl class="kpis"')[1].split("</dl>")[0]
-    assert "point 60" in strip
+    assert "position 60" in strip
     assert "step 60" not in strip
 
 

@@ -119,7 +119,7 @@ def test_afterwards_the_page_says_how_good_the_estimate_was(alice: User) -> None
     assert hindsight(JobSerializer.render(job_get(user=alice, job_id=job.pk))) == ""
     assert shown.first_at
     Estimate.objects.update(started_at=shown.first_at + timedelta(minutes=31))
-    assert "estimated 25–40 min, started after 31 min" in page_of(alice, job)
+    assert "estimated 25–40 min, started 31 min later" in page_of(alice, job)
 
 
 def test_the_reasons_are_listed_in_order_since_the_job_was_queued(alice: User) -> None:

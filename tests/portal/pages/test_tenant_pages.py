@@ -7,11 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.models import Attempt, ClusterNode, PlatformStop
+from jobs.models import Attempt, ClusterNode, PeriodicTask, PlatformStop, SchedulingLease
 from jobs.states import State
 from portal.pages.charts import stacked_days
 from portal.templatetags import ui
@@ -282,6 +283,31 @@ def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User
     pool = page.context["pools"][0]["pool"]
     assert pool.used + pool.free + pool.down == pool.slots == 12
     assert "mine" in markup(page)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "problem", "said"),
+    [
+        (2, "", ""),
+        (48, "the cluster did not respond: timed out", "The cluster was last seen 48 s ago."),
+        (7, "the cluster did not respond: timed out", "The cluster was last seen 7 s ago."),
+        (120, "", "The cluster was last seen 2 min 00 s ago."),
+    ],
+)
+def test_the_cluster_page_says_when_the_cluster_no_longer_responds(
+    age_s: int, problem: str, said: str, signed_in: SignIn, alice: User
+) -> None:
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=4)
+    PeriodicTask.objects.update_or_create(
+        name=PeriodicTask.CYCLE, defaults={"done_at": Now() - timedelta(seconds=age_s, milliseconds=5)}
+    )
+    SchedulingLease.objects.update_or_create(name=PeriodicTask.CYCLE, defaults={"problem": problem})
+
+    text = markup(signed_in(alice).get("/cluster"))
+
+    assert ("last seen" in text) == bool(said)
+    assert said in text
+    assert "timed out" not in text  # that is for operators
 
 
 def test_the_cluster_page_and_rest_show_cpus_and_memory_with_what_others_hold(

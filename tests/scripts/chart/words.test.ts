@@ -30,9 +30,9 @@ test("points that only have an order are at no step", () => {
   const all = series([0, 1, 0.5], [0, 60, 0.25]);
   for (const one of all) one.axis = "order";
   const newest = { value: 0.25, step: 60, axis: "order" as const, rank: 0, attempt: 1, n: 2 };
-  assert.equal(summary("loss", all, newest), "loss: 0.25 at point 60, lowest 0.25, 2 points");
-  assert.equal(tip(tabulate(all, settings()), 1, settings(), "order"), "point 60 · 0.25");
-  assert.equal(values("loss", all, tabulate(all, settings()), settings(), 9).head[0], "point");
+  assert.equal(summary("loss", all, newest), "loss: 0.25 at position 60, lowest 0.25, 2 points");
+  assert.equal(tip(tabulate(all, settings()), 1, settings(), "order"), "position 60 · 0.25");
+  assert.equal(values("loss", all, tabulate(all, settings()), settings(), 9).head[0], "position");
 });
 
 test("one learner is named by the metric, several by their rank", () => {
