@@ -365,6 +365,11 @@ class Pool:
                     ends[name].append((run.ends_by, self.need(run.gang)))
         return ends
 
+    @property
+    def reserved_nodes(self) -> Collection[str]:
+        """Those of which a gang has reserved anything."""
+        return self._reserved.keys()
+
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""
         return self._kept if self.reserved_for is not gang else ()

@@ -18,11 +18,12 @@ from functools import cache
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
-from gpu_scheduler.checks.rules import CHECKS
+from gpu_scheduler.checks.rules import CHECKS, IDLE_CHECKS
 from gpu_scheduler.draft import Supply
 
 __all__ = [
     "CHECKS",
+    "IDLE_CHECKS",
     "NOT_QUEUED",
     "PRIVATE",
     "Check",
@@ -39,8 +40,8 @@ __all__ = [
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
 NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
 
-_BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
-_BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}
+_BY_CODE: dict[str, Check] = {check.code.value: check for check in (*IDLE_CHECKS, *CHECKS)}
+_BY_KEY: dict[str, Check] = {check.key: check for check in (*IDLE_CHECKS, *CHECKS)}
 
 
 def check_of(code: str) -> Check | None:

@@ -41,6 +41,24 @@ class Capacity(Check):
         return Meter(numbers["total"] - numbers["free"], numbers["total"], numbers["asked"])
 
 
+class Idle(Capacity):
+    """As many slots as an opportunistic gang needs are free, and no other job can take them or waits for them."""
+
+    code = WaitReason.NOT_IDLE
+    key = "idle"
+    title = "Idle devices"
+    claim = "Enough devices are idle"
+    label = "waiting for idle devices"
+
+    def sentence(self, finding: Finding) -> str:
+        numbers = finding.numbers
+        return (
+            f"Runs on idle devices only: {numbers['free']} {unit(finding.supply.slot_type, numbers['free'])}"
+            f" {are(numbers['free'])} free and kept for no other job, this job needs {finding.gang.asked}"
+            f"{down(numbers)}."
+        )
+
+
 class WholeGang(Check):
     """The free slots lie on nodes so that each learner fits whole."""
 

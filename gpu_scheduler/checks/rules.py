@@ -6,7 +6,7 @@ from __future__ import annotations
 from gpu_scheduler.checks.base import Check
 from gpu_scheduler.checks.cluster import MatchingPool, NodeSize
 from gpu_scheduler.checks.job import MaxGang, MaxTime
-from gpu_scheduler.checks.nodes import Capacity, NodeCpus, NodeMemory, WholeGang
+from gpu_scheduler.checks.nodes import Capacity, Idle, NodeCpus, NodeMemory, WholeGang
 from gpu_scheduler.checks.project import ProjectMax, ProjectRoom
 from gpu_scheduler.checks.quota import CohortRoom, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
@@ -37,3 +37,20 @@ CHECKS: tuple[Check, ...] = (
     NodeMemory(),
     OneDomain(),
 )
+IDLE_CHECKS: tuple[Check, ...] = (
+    MatchingPool(),
+    NodeSize(),
+    TopologySize(),
+    MaxGang(),
+    MaxTime(),
+    UserMax(),
+    ActiveTenant(),
+    UserRoom(),
+    UserJobs(),
+    Idle(),
+    WholeGang(),
+    NodeCpus(),
+    NodeMemory(),
+    OneDomain(),
+)
+"""Those of an opportunistic job: it counts against no quota and no limit of its tenant's live jobs."""

@@ -1,0 +1,240 @@
+"""Opportunistic jobs: a plan is made without them, then they get what it leaves, and leave where it starts others.
+
+The plan for all other jobs is that of a cluster without opportunistic ones, so these can delay none and change no
+explanation. Where a start of that plan lies on their slots, it is moved to free ones if it fits there, else the
+opportunistic runs in its way are stopped, those that lose the least first; it starts when they have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_scheduler.draft import Draft
+from gpu_scheduler.losses import lost_work_s
+from gpu_scheduler.model import (
+    UNCOUNTED,
+    Explanation,
+    Gang,
+    Need,
+    Placement,
+    Plan,
+    Room,
+    Running,
+    Snapshot,
+    Start,
+    StartReason,
+    Stop,
+    WaitReason,
+    unit,
+)
+from gpu_scheduler.placement import Pool
+from gpu_scheduler.policies.idle import Idle
+from gpu_scheduler.policies.orders import can_be_ordered
+from gpu_scheduler.rooms import Rooms
+
+YIELDED = "preempted"
+"""Reason of the stops."""
+ByNode = dict[str, Room]
+
+
+def has_any(snapshot: Snapshot) -> bool:
+    """Whether any job of the snapshot is opportunistic."""
+    return any(run.gang.opportunistic for run in snapshot.running) or any(
+        gang.opportunistic for gang in snapshot.waiting
+    )
+
+
+def without(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as if there were none."""
+    return replace(
+        snapshot,
+        waiting=tuple(gang for gang in snapshot.waiting if not gang.opportunistic),
+        running=tuple(run for run in snapshot.running if not run.gang.opportunistic),
+    )
+
+
+@dataclass(slots=True)
+class Cleared:
+    """What becomes of the starts of a plan that was made without the opportunistic runs: those that take place now,
+    those that wait, each for how many runs, and the stops of these."""
+
+    starts: list[Start] = field(default_factory=list)
+    waiting: list[tuple[Start, int]] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+
+
+class Clearing:
+    """Takes the starts of one plan in their order."""
+
+    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
+        self._snapshot, self._pools = snapshot, draft.pools
+        self._gangs = {gang.job: gang for gang in snapshot.waiting}
+        self._now: dict[str, ByNode] = {}
+        """By type and node, what is free beside all runs and the starts that take place."""
+        self._then: dict[str, ByNode] = {}
+        """What is free when all that were ordered to leave have, beside all starts. Below zero: more must leave."""
+        self._on: dict[str, list[Running]] = {}
+        """Opportunistic runs by node, the first to leave first."""
+        self._leaving: set[str] = set()
+        runs = [run for run in snapshot.running if run.gang.opportunistic]
+        for slot_type in {run.slot_type for run in runs} & self._pools.keys():
+            pool = self._pools[slot_type]
+            self._now[slot_type] = dict(pool.idle.of)
+            for run in snapshot.running:
+                if run.slot_type == slot_type:
+                    _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
+            self._then[slot_type] = dict(self._now[slot_type])
+        for run in runs:
+            if not can_be_ordered(run):
+                self._leave(run)
+            for name in dict.fromkeys(run.nodes):
+                self._on.setdefault(name, []).append(run)
+        for on in self._on.values():
+            on.sort(key=self._cost)
+
+    def clear(self, starts: Iterable[Start]) -> Cleared:
+        """Decide on each start."""
+        found = Cleared()
+        for start in starts:
+            slot_type, nodes = start.placement.slot_type, start.placement.nodes
+            if slot_type not in self._now:
+                found.starts.append(start)
+                continue
+            pool, gang = self._pools[slot_type], self._gangs[start.job]
+            need = pool.need(gang)
+            now, then = self._now[slot_type], self._then[slot_type]
+            if not (_fits(now, nodes, need) and _fits(then, nodes, need)):
+                nodes = self._elsewhere(pool, gang, len(nodes)) or nodes
+            takes_place = _fits(now, nodes, need) and _fits(then, nodes, need)
+            _change(then, nodes, need, -1)
+            if takes_place:
+                _change(now, nodes, need, -1)
+                found.starts.append(replace(start, placement=Placement(slot_type, nodes)))
+                continue
+            victims = self._victims(then, nodes)
+            found.stops += [Stop(run.job, YIELDED, start.job, run.generation) for run in victims]
+            found.waiting.append((start, self._count_leaving(nodes)))
+        return found
+
+    def _victims(self, then: ByNode, nodes: Sequence[str]) -> list[Running]:
+        """The runs that leave so that none of these nodes has less than nothing. Each is needed."""
+        chosen: list[Running] = []
+        for name in dict.fromkeys(nodes):
+            for run in self._on.get(name, ()):
+                if min(then[name]) >= 0:
+                    break
+                if run.job not in self._leaving:
+                    self._leave(run)
+                    chosen.append(run)
+        for run in sorted(chosen, key=self._cost, reverse=True):
+            self._stay(run)
+            if all(min(then[name]) >= 0 for name in run.nodes if name in then):
+                chosen.remove(run)
+            else:
+                self._leave(run)
+        return chosen
+
+    def _count_leaving(self, nodes: Sequence[str]) -> int:
+        on = {run.job for name in nodes for run in self._on.get(name, ())}
+        return len(on & self._leaving)
+
+    def _elsewhere(self, pool: Pool, gang: Gang, learners: int) -> tuple[str, ...]:
+        """Other nodes on which it fits now, where nothing of the type is reserved; () if there are none."""
+        if pool.reserved_nodes:
+            return ()
+        now, then = self._now[pool.slot_type], self._then[pool.slot_type]
+        rooms = {name: _less(now[name], then[name]) for name in now}
+        offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
+        sized = gang.resized(learners=learners)
+        if not offer.of or pool.capacity(offer, sized, pool.need(gang)) < learners:
+            return ()
+        return tuple(name for name, times in pool.choose(sized, offer) for _ in range(times))
+
+    def _leave(self, run: Running) -> None:
+        self._leaving.add(run.job)
+        self._count(run, 1)
+
+    def _stay(self, run: Running) -> None:
+        self._leaving.remove(run.job)
+        self._count(run, -1)
+
+    def _count(self, run: Running, sign: int) -> None:
+        if run.slot_type in self._then:
+            _change(self._then[run.slot_type], run.nodes, self._pools[run.slot_type].need(run.gang), sign)
+
+    def _cost(self, run: Running) -> tuple[float, float, str]:
+        """The least work lost first, then the newest."""
+        return lost_work_s(run, self._snapshot.now), -run.started_at.timestamp(), run.job
+
+
+def _change(rooms: ByNode, nodes: Iterable[str], need: Need, sign: int) -> None:
+    """A learner more (-1) or less (1) on each of these nodes. Unlike rooms.minus, it can be below zero: what is
+    missing has to be known."""
+    for name in nodes:
+        if name in rooms:
+            slots, *others = rooms[name]
+            cpus, memory = (
+                has if has == UNCOUNTED else has + sign * one
+                for has, one in zip(others, need[1:], strict=True)
+            )
+            rooms[name] = slots + sign * need[0], cpus, memory
+
+
+def _less(one: Room, other: Room) -> Room:
+    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
+
+
+def _fits(rooms: ByNode, nodes: Sequence[str], need: Need) -> bool:
+    left = {name: rooms[name] for name in nodes}
+    _change(left, nodes, need, -1)
+    return all(min(room) >= 0 for room in left.values())
+
+
+def left_for_idle(snapshot: Snapshot, runs: Iterable[Running], draft: Draft) -> Snapshot:
+    """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, and on no node of
+    which anything is reserved. Their own quotas are those of their tenants, in use by opportunistic runs alone."""
+    kept = {name for pool in draft.pools.values() for name in pool.reserved_nodes}
+    held: dict[tuple[str, str], int] = {}
+    for run in snapshot.running:
+        if run.gang.opportunistic:
+            key = run.tenant, run.slot_type
+            held[key] = held.get(key, 0) + run.slots * len(run.nodes)
+    return replace(
+        snapshot,
+        nodes=tuple(replace(node, cordoned=True) if node.name in kept else node for node in snapshot.nodes),
+        waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
+        running=(*snapshot.running, *runs),
+        quotas=tuple(
+            replace(quota, used=held.get((quota.tenant, quota.slot_type), 0), cohort="")
+            for quota in snapshot.quotas
+        ),
+        tenants=tuple(replace(state, jobs_limit=None) for state in snapshot.tenants),
+        policy=Idle(),
+        policy_state={},
+        promised={},
+        projects=(),
+    )
+
+
+def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang]) -> Plan:
+    """One plan of both."""
+    idle = [replace(start, reason=StartReason.OPPORTUNISTIC, borrowed=0) for start in rest.starts]
+    waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
+    return replace(
+        plan,
+        starts=(*cleared.starts, *idle),
+        stops=(*plan.stops, *cleared.stops),
+        waits=(*waits, *plan.waits, *rest.waits),
+    )
+
+
+def _waits(gang: Gang, start: Start, count: int) -> Explanation:
+    """Of a job that starts as soon as opportunistic ones have left."""
+    slots, slot_type = len(start.placement.nodes) * gang.slots, start.placement.slot_type
+    jobs = "an opportunistic job has" if count == 1 else f"{count} opportunistic jobs have"
+    message = (
+        f"Starts as soon as {jobs} saved and left the {slots} {unit(slot_type, slots)} that it starts on."
+    )
+    numbers = {"slot_type": slot_type, "slots": gang.slots, "asked": gang.asked, "stopping_for_it": count}
+    return Explanation(gang.job, WaitReason.IDLE_LEAVING, message, numbers)

@@ -1,0 +1,209 @@
+"""Opportunistic jobs run on what no other job can take, and delay none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import record, world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.idle import without
+from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
+from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.policies.fifo import FifoBackfill
+from tests.gpu_scheduler.elastic_runs import elastic_worlds
+from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
+from tests.gpu_scheduler.worlds import (
+    NOON,
+    fitting,
+    free_after,
+    gang,
+    nodes,
+    overcommitted,
+    racked_worlds,
+    running,
+    snapshot,
+    worlds,
+)
+
+EVERYDAY = settings(max_examples=150, deadline=None)
+
+
+def idle(job: str, learners: int = 1, slots: int = 1, **changes: object) -> Gang:
+    return replace(gang(job, learners, slots, **changes), opportunistic=True)
+
+
+def idle_run(job: str, *on: str, slots: int = 1, **changes: object) -> Running:
+    made = running(job, *on, slots=slots, **changes)
+    return replace(made, gang=replace(made.gang, opportunistic=True))
+
+
+def started(made: Snapshot) -> dict[str, str]:
+    return {start.job: start.reason.value for start in plan(made).starts}
+
+
+def stopped(made: Snapshot) -> list[Stop]:
+    return list(plan(made).stops)
+
+
+def test_it_counts_against_no_quota_and_starts_after_all_others() -> None:
+    quotas = (QuotaUse("red", "a100", 0, 0), QuotaUse("green", "a100", 8, 0))
+    made = snapshot(nodes(a1=8), [idle("j1", slots=4), gang("j2", slots=4, tenant="green")], quotas=quotas)
+    assert started(made) == {"j2": "guaranteed", "j1": "opportunistic"}
+    full = replace(made, waiting=(idle("j1", slots=4), gang("j2", slots=5, tenant="green")))
+    assert started(full) == {"j2": "guaranteed"}
+    (wait,) = plan(full).waits
+    assert (wait.code, wait.message) == (
+        WaitReason.NOT_IDLE,
+        "Runs on idle devices only: 3 a100 GPUs are free and kept for no other job, this job needs 4.",
+    )
+
+
+def test_it_leaves_at_once_for_a_job_that_may_run_and_that_says_what_it_waits_for() -> None:
+    """Whatever its class, and without a lease: it started a second ago."""
+    run = replace(idle_run("r1", "a1", slots=8), started_at=NOON - timedelta(seconds=1))
+    made = snapshot(nodes(a1=8), [gang("j1", slots=2)], [run])
+    assert stopped(made) == [Stop("r1", "preempted", "j1")]
+    (wait,) = plan(made).waits
+    assert (wait.code, wait.numbers["stopping_for_it"]) == (WaitReason.IDLE_LEAVING, 1)
+    assert (
+        wait.message
+        == "Starts as soon as an opportunistic job has saved and left the 2 a100 GPUs that it starts on."
+    )
+    meanwhile = world.apply(made, plan(made))
+    assert (stopped(meanwhile), started(meanwhile)) == ([], {})
+    after = world.apply(meanwhile, ended=["r1"])
+    assert started(after) == {"j1": "nominated"}
+    assert plan(after).waits[0].job == "r1", "it does not come back onto what it left"
+
+
+def test_it_stays_where_the_other_job_fits_beside_it_and_where_that_may_not_run() -> None:
+    run = idle_run("r1", "a1", slots=4)
+    beside = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=8)], [run])
+    assert (started(beside), stopped(beside)) == ({"j1": "guaranteed"}, [])
+    refused = snapshot(nodes(a1=8), [gang("j1", slots=8)], [run], quotas=(QuotaUse("red", "a100", 7, 0),))
+    assert stopped(refused) == []
+
+
+def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
+    runs = [
+        idle_run("r1", "a1", slots=2),
+        idle_run("r2", "a1", slots=2, last_checkpoint_at=NOON),
+        idle_run("r3", "a1", slots=4, last_checkpoint_at=NOON - timedelta(seconds=1)),
+    ]
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], runs)
+    assert [stop.job for stop in stopped(made)] == ["r3"], "with r2 gone, too, nothing would be gained"
+
+
+def test_a_borrower_has_them_leave_too() -> None:
+    quotas = shared({"red": 0, "green": 8})
+    made = snapshot(nodes(a1=8), [gang("j1", slots=2)], [idle_run("r1", "a1", slots=8)], quotas=quotas)
+    assert [stop.job for stop in stopped(made)] == ["r1"]
+
+
+def test_nothing_that_is_reserved_is_used() -> None:
+    waiting = [gang("j1", 2, 8), idle("j2")]
+    heads = {"j1": NOON - timedelta(hours=1)}
+    made = snapshot(nodes(a1=8, a2=8), waiting, [running("r", "a1", tenant="green")], policy_state=heads)
+    assert started(made) == {}
+    assert started(replace(made, policy_state={})) == {"j2": "opportunistic"}
+
+
+@st.composite
+def idle_worlds(draw: st.DrawFn) -> Snapshot:
+    """Any world, of which some jobs are opportunistic; they count in no quota."""
+    made = draw(st.one_of(worlds(), sharing_worlds(), racked_worlds(), elastic_worlds()))
+    runs = tuple(
+        replace(run, gang=replace(run.gang, opportunistic=draw(st.booleans()))) for run in made.running
+    )
+    waiting = tuple(replace(each, opportunistic=draw(st.integers(0, 2)) == 0) for each in made.waiting)
+    used: Counter[tuple[str, str]] = Counter()
+    live: Counter[str] = Counter()
+    for run in runs:
+        if not run.gang.opportunistic:
+            used[run.tenant, run.slot_type] += run.slots * len(run.nodes)
+            live[run.tenant] += 1
+    quotas = tuple(replace(each, used=used[each.tenant, each.slot_type]) for each in made.quotas)
+    tenants = tuple(replace(each, jobs_used=live[each.tenant]) for each in made.tenants)
+    policy = draw(st.sampled_from([made.policy, FifoBackfill()]))
+    state = made.policy_state if policy is made.policy else {}
+    return replace(
+        made, running=runs, waiting=waiting, quotas=quotas, tenants=tenants, policy=policy, policy_state=state
+    )
+
+
+def of_others(made: Snapshot, decided: Plan) -> set[str]:
+    gangs = {each.job: each for each in made.waiting}
+    return {start.job for start in decided.starts if not gangs[start.job].opportunistic}
+
+
+def leaving(decided: Plan) -> set[str]:
+    return {wait.job for wait in decided.waits if wait.code is WaitReason.IDLE_LEAVING}
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_all_other_jobs_are_decided_as_without_them(made: Snapshot) -> None:
+    decided, alone = plan(made), plan(without(made))
+    assert of_others(made, decided) | leaving(decided) == {start.job for start in alone.starts}
+    idle_jobs = {run.job for run in made.running if run.gang.opportunistic}
+    assert [stop for stop in decided.stops if stop.job not in idle_jobs] == list(alone.stops)
+    assert decided.resizes == alone.resizes
+    others = {wait.job: wait for wait in decided.waits}
+    assert all(others[wait.job] == wait for wait in alone.waits)
+    assert decided.policy_state == alone.policy_state
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_no_node_is_overcommitted_and_each_waiting_job_is_explained(made: Snapshot) -> None:
+    decided = plan(made)
+    assert not overcommitted(made, decided)
+    assert {start.job for start in decided.starts} | {wait.job for wait in decided.waits} == {
+        each.job for each in made.waiting
+    }
+    assert len(decided.starts) + len(decided.waits) == len(made.waiting)
+    gangs = {each.job: each for each in made.waiting}
+    for start in decided.starts:
+        assert (start.reason is StartReason.OPPORTUNISTIC) == gangs[start.job].opportunistic
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_who_waits_for_them_starts_when_they_have_left_and_none_comes_back_onto_it(made: Snapshot) -> None:
+    """One round of orders is enough: no cycle, and each job that leaves, leaves for a job that then starts."""
+    decided = plan(made)
+    waits = leaving(decided)
+    on_the_way = {run.job for run in made.running if run.gang.opportunistic and (run.order or run.stopping)}
+    gone = {stop.job for stop in decided.stops if stop.for_job in waits} | on_the_way
+    ordered = world.apply(made, replace(decided, starts=()))
+    again = plan(ordered)
+    idle_jobs = {run.job for run in made.running if run.gang.opportunistic}
+    assert not [stop for stop in again.stops if stop.job in idle_jobs], "one order is enough"
+    after = world.apply(ordered, ended=gone)
+    assert waits <= of_others(after, plan(after))
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_none_waits_for_devices_that_are_idle(made: Snapshot) -> None:
+    """Work conservation: nothing reserved, nothing leaving, and yet it waits for devices: then it does not fit."""
+    decided = plan(made)
+    if decided.reserved or decided.stops or leaving(decided):
+        return
+    free = free_after(made, decided)
+    gangs = {each.job: each for each in made.waiting}
+    for wait in decided.waits:
+        job = gangs[wait.job]
+        if not job.opportunistic or job.slot_type is None or wait.code is not WaitReason.NOT_IDLE:
+            continue
+        assert fitting(job, free, made, job.slot_type) < job.learners.min
+
+
+@given(idle_worlds())
+def test_records_keep_it(made: Snapshot) -> None:
+    assert record.read(record.written(made), policy_of(made)) == made
