@@ -78,6 +78,8 @@ INSTALLATION = {
 WARNINGS = {
     "above_quota": "the job requests more than the tenant's quota, so it waits until the quota is raised",
     "checkpoint_after_limit": "the checkpoint interval is longer than the time limit",
+    "checkpoints_not_found": "an opportunistic job whose inline code, command and `env` do not mention"
+    " checkpoints: without any, its work is lost at each stop",
     "env_looks_secret": "a value in `env` looks like a password, a token or a key; a secret keeps it out of the spec",
     "env_not_text": "a number or Boolean in `env`; the program sees the string as written",
     "image_latest": "the tag `latest` may name another image when the job resumes",
