@@ -2,8 +2,8 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a restart, a halt)
-has no Check.
+A reason that no rule gives (NOT_EVALUATED, START_PENDING, IDLE_LEAVING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a
+restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "failed_meter",
     "is_cluster_busy",
     "is_disk_full",
+    "is_idle_leaving",
     "is_start_failed",
     "is_start_pending",
     "label_of",
@@ -35,6 +36,7 @@ __all__ = [
 NOT_CHECKED = "not checked yet"
 LABELS = {
     WaitReason.START_PENDING.value: "start pending",
+    WaitReason.IDLE_LEAVING.value: "opportunistic jobs leaving",
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
     WaitReason.DISK_FULL.value: "disk full",
     WaitReason.START_FAILED.value: "start failed",
@@ -72,6 +74,11 @@ def is_cluster_busy(code: str) -> bool:
 def is_start_pending(code: str) -> bool:
     """The job can start: it is the platform's turn to start it, after others."""
     return code == WaitReason.START_PENDING
+
+
+def is_idle_leaving(code: str) -> bool:
+    """The job starts as soon as opportunistic ones have left the devices that it starts on."""
+    return code == WaitReason.IDLE_LEAVING
 
 
 def is_disk_full(code: str) -> bool:
