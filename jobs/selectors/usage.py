@@ -137,8 +137,10 @@ def _statuses(
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
-    """Slots asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
-    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None, **narrowed)
+    """Slots of quotas asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
+    rows = Job.objects.filter(
+        state=State.QUEUED, intent=Intent.RUN, deleted_at=None, opportunistic=False, **narrowed
+    )
     sums: dict[int, dict[str, int]] = {}
     for row in (
         rows.values("tenant_id", "gpu_type", cpu=Q(gpus=0))

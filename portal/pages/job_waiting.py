@@ -174,6 +174,7 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
         "gpu_type": f"Use {count}",
         "priority": f"Use {count} priority",
         "topology": _topology_title(way.value),
+        "opportunistic": "Make it opportunistic",
     }
     query = urlencode({"from": job["id"], way.kind: way.value})
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
