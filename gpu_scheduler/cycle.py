@@ -35,7 +35,7 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
     rest = _Cycle(idle.left_for_idle(snapshot, runs, cycle.draft)).run(explained=explained)
-    return idle.merged(decided, cleared, rest, gangs)
+    return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
 class _Cycle:

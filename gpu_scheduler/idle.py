@@ -7,9 +7,11 @@ opportunistic runs in its way are stopped, those that lose the least first; it s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpu_scheduler.checks import Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import (
@@ -23,7 +25,6 @@ from gpu_scheduler.model import (
     Running,
     Snapshot,
     Start,
-    StartReason,
     Stop,
     WaitReason,
     unit,
@@ -193,40 +194,49 @@ def _fits(rooms: ByNode, nodes: Sequence[str], need: Need) -> bool:
 
 def left_for_idle(snapshot: Snapshot, runs: Iterable[Running], draft: Draft) -> Snapshot:
     """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, and on no node of
-    which anything is reserved. Their own quotas are those of their tenants, in use by opportunistic runs alone."""
-    kept = {name for pool in draft.pools.values() for name in pool.reserved_nodes}
-    held: dict[tuple[str, str], int] = {}
-    for run in snapshot.running:
-        if run.gang.opportunistic:
-            key = run.tenant, run.slot_type
-            held[key] = held.get(key, 0) + run.slots * len(run.nodes)
+    which anything is reserved. They borrow nothing, and no project's share is theirs."""
+    kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
-        nodes=tuple(replace(node, cordoned=True) if node.name in kept else node for node in snapshot.nodes),
         waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
         running=(*snapshot.running, *runs),
-        quotas=tuple(
-            replace(quota, used=held.get((quota.tenant, quota.slot_type), 0), cohort="")
-            for quota in snapshot.quotas
-        ),
-        tenants=tuple(replace(state, jobs_limit=None) for state in snapshot.tenants),
-        policy=Idle(),
+        quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
+        policy=Idle(kept),
         policy_state={},
         promised={},
         projects=(),
     )
 
 
-def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang]) -> Plan:
+def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:
     """One plan of both."""
-    idle = [replace(start, reason=StartReason.OPPORTUNISTIC, borrowed=0) for start in rest.starts]
+    starts, stops = (*cleared.starts, *rest.starts), (*plan.stops, *cleared.stops)
+    if not explained:
+        return replace(plan, starts=starts, stops=stops)
     waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
-    return replace(
-        plan,
-        starts=(*cleared.starts, *idle),
-        stops=(*plan.stops, *cleared.stops),
-        waits=(*waits, *plan.waits, *rest.waits),
-    )
+    ahead = Counter(_queue(wait, gangs) for wait in plan.waits)
+    behind = [_behind(wait, ahead, gangs) for wait in rest.waits]
+    return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind))
+
+
+def _queue(wait: Explanation, gangs: Mapping[str, Gang]) -> tuple[str, str]:
+    """Slot type and, of a job that its own tenant's limits hold back, the tenant: it is ahead of no other's."""
+    of_tenant = wait.numbers.get("scope") is not Scope.CLUSTER
+    return wait.numbers.get("slot_type", ""), gangs[wait.job].tenant if of_tenant else ""
+
+
+def _behind(wait: Explanation, ahead: Counter[tuple[str, str]], gangs: Mapping[str, Gang]) -> Explanation:
+    """With its position behind all other jobs that wait for the same."""
+    numbers = wait.numbers
+    if "position" not in numbers:
+        return wait
+    slot_type = numbers["slot_type"]
+    nodes_ahead = ahead[slot_type, ""]
+    moved = {
+        "nodes_ahead": numbers["nodes_ahead"] + nodes_ahead,
+        "position": numbers["position"] + nodes_ahead + ahead[slot_type, gangs[wait.job].tenant],
+    }
+    return replace(wait, numbers={**numbers, **moved})
 
 
 def _waits(gang: Gang, start: Start, count: int) -> Explanation:
@@ -236,5 +246,11 @@ def _waits(gang: Gang, start: Start, count: int) -> Explanation:
     message = (
         f"Starts as soon as {jobs} saved and left the {slots} {unit(slot_type, slots)} that it starts on."
     )
-    numbers = {"slot_type": slot_type, "slots": gang.slots, "asked": gang.asked, "stopping_for_it": count}
+    numbers = {
+        "slot_type": slot_type,
+        "learners": len(start.placement.nodes),
+        "slots": gang.slots,
+        "asked": gang.asked,
+        "stopping_for_it": count,
+    }
     return Explanation(gang.job, WaitReason.IDLE_LEAVING, message, numbers)

@@ -50,12 +50,17 @@ class Idle(Capacity):
     claim = "Enough devices are idle"
     label = "waiting for idle devices"
 
+    def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        """kept: free slots beside those, on nodes of which something is reserved for jobs ahead."""
+        return {"kept": supply.pool.withheld if supply.pool else 0}
+
     def sentence(self, finding: Finding) -> str:
         numbers = finding.numbers
+        free, total, kept = (numbers[name] for name in ("free", "total", "kept"))
+        kept_text = f", {kept} more {are(kept)} kept for jobs ahead" if kept else ""
         return (
-            f"Runs on idle devices only: {numbers['free']} {unit(finding.supply.slot_type, numbers['free'])}"
-            f" {are(numbers['free'])} free and kept for no other job, this job needs {finding.gang.asked}"
-            f"{down(numbers)}."
+            f"Runs on idle devices only: {free} of {total} {unit(finding.supply.slot_type, total)} {are(free)} idle"
+            f"{kept_text}; this job needs {finding.gang.asked}{down(numbers)}."
         )
 
 

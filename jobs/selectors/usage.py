@@ -85,12 +85,12 @@ def gpus_first(kind: str) -> tuple[bool, str]:
 
 
 def quotas_of(tenant: Tenant) -> list[QuotaStatus]:
-    """The tenant's quotas by type, and those types without one on which it runs opportunistic jobs."""
+    """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
     uses = quota_uses(tenant__cohort=tenant.cohort) if tenant.cohort else quota_uses(tenant=tenant)
     idle = _opportunistic_by_tenant(tenant=tenant).get(tenant.pk, {})
     found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses), idle)
-    return sorted([*found, *_without_quota(found, idle)], key=lambda use: gpus_first(use.gpu_type))
+    return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
 def all_quotas() -> dict[int, list[QuotaStatus]]:
@@ -104,22 +104,12 @@ def all_quotas() -> dict[int, list[QuotaStatus]]:
         tenant = by_slug[use.tenant]
         of_tenant = idle.get(tenant, {})
         found.setdefault(tenant, []).extend(_statuses([use], waiting.get(tenant, {}), made, of_tenant))
-    for tenant, of_tenant in idle.items():
-        found[tenant] = [*found.get(tenant, []), *_without_quota(found.get(tenant, []), of_tenant)]
     return found
 
 
 def all_loans() -> list[Loan]:
     """Who lends to whom; for callers that have checked for a platform admin."""
     return loans(quota_uses())
-
-
-def _without_quota(known: Iterable[QuotaStatus], idle: Mapping[str, int]) -> list[QuotaStatus]:
-    """What is shown of the types on which a tenant without a quota for them runs opportunistic jobs."""
-    kinds = {use.gpu_type for use in known}
-    return [
-        QuotaStatus(kind, 0, 0, 0, opportunistic=slots) for kind, slots in idle.items() if kind not in kinds
-    ]
 
 
 def _statuses(
@@ -152,7 +142,7 @@ def _statuses(
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
-    """Slots of the quota asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
+    """Slots of quotas asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
     rows = Job.objects.filter(
         state=State.QUEUED, intent=Intent.RUN, deleted_at=None, opportunistic=False, **narrowed
     )

@@ -113,7 +113,7 @@ def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
     learners, quota, asked = len(foreseen.nodes), foreseen.quota, spec.asked
     sum_ = f"{quota.slot_type}: {quota.used} in use + {asked} of {quota.limit}"
     if spec.opportunistic:
-        sum_ = "Uses none: it is opportunistic"
+        sum_ = f"{quota.slot_type}: opportunistic, so it takes nothing of the {quota.limit}"
     elif quota.cohort and quota.used + asked > quota.limit:
         sum_ += f"; {quota.used + asked - quota.limit} would be borrowed from cohort {quota.cohort}"
     if foreseen.starts:

@@ -2,7 +2,7 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, START_PENDING, IDLE_LEAVING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a
+A reason that no rule gives (NOT_EVALUATED, IDLE_LEAVING, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a
 restart, a halt) has no Check.
 """
 
@@ -35,8 +35,8 @@ __all__ = [
 
 NOT_CHECKED = "not checked yet"
 LABELS = {
+    WaitReason.IDLE_LEAVING.value: "opportunistic jobs leave for it",
     WaitReason.START_PENDING.value: "start pending",
-    WaitReason.IDLE_LEAVING.value: "opportunistic jobs leaving",
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
     WaitReason.DISK_FULL.value: "disk full",
     WaitReason.START_FAILED.value: "start failed",
@@ -93,7 +93,7 @@ def is_start_failed(code: str) -> bool:
 
 def codes_of(*remedies: Remedy) -> list[str]:
     """The codes of all reasons that usually one of these ends."""
-    return [check.code.value for check in checks.CHECKS if check.remedy in remedies]
+    return [check.code.value for check in checks.RULES if check.remedy in remedies]
 
 
 def failed_meter(numbers: Mapping[str, Any]) -> Meter | None:

@@ -178,9 +178,12 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
         "gpu_type": f"Use {count}",
         "priority": f"Use {count} priority",
         "topology": _topology_title(way.value),
+        "opportunistic": "Make it opportunistic",
     }
     query = urlencode({"from": job["id"], way.kind: way.value})
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
+    if way.kind == "opportunistic":
+        text = f"{text} It uses no quota, and is stopped when another job can start on its devices."
     return SuggestionCard(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
 
 

@@ -136,6 +136,8 @@ def _changes(request: HttpRequest) -> dict[str, Any]:
     if (topology := request.GET.get("topology", "")) in TOPOLOGIES:
         how, level = topology.split()
         found["topology"] = {how: level}
+    if request.GET.get("opportunistic", "") == "true":
+        found["opportunistic"] = True
     return found
 
 
@@ -146,6 +148,7 @@ def _changed_fields(request: HttpRequest) -> str:
         {"priority": changes["priority"]} if "priority" in changes else {}
     )
     fields |= {f"{how} topology": level for how, level in changes.get("topology", {}).items()}
+    fields |= {"opportunistic": "true"} if "opportunistic" in changes else {}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
 
 

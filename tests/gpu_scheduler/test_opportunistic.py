@@ -59,7 +59,7 @@ def test_it_counts_against_no_quota_and_starts_after_all_others() -> None:
     (wait,) = plan(full).waits
     assert (wait.code, wait.message) == (
         WaitReason.NOT_IDLE,
-        "Runs on idle devices only: 3 a100 GPUs are free and kept for no other job, this job needs 4.",
+        "Runs on idle devices only: 3 of 8 a100 GPUs are idle; this job needs 4.",
     )
 
 

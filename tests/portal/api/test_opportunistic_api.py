@@ -78,7 +78,7 @@ def test_validation_shows_no_quota_of_a_job_that_uses_none(alice: Api) -> None:
     assert usual["quota"]["slot_type"] == "cpu"
     assert sweep["quota"] is None
     said = {check["name"]: check["message"] for check in sweep["checks"]}
-    assert said["quota"] == "Uses none: it is opportunistic"
+    assert said["quota"] == "cpu: opportunistic, so it takes nothing of the 8"
 
 
 def test_quota_pool_and_node_show_what_they_hold(alice: Api, people: People) -> None:

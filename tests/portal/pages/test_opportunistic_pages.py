@@ -13,7 +13,7 @@ from guardian.shortcuts import assign_perm
 
 from gpu_scheduler.model import StartReason, WaitReason
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Runtime
-from jobs.selectors.usage import QuotaStatus, held_by, quotas_of
+from jobs.selectors.usage import held_by, quotas_of
 from jobs.selectors.wait_reasons import label_of
 from jobs.spec import to_yaml
 from jobs.states import EventCode, State
@@ -34,12 +34,11 @@ def browser(client: Client, alice: User) -> Client:
     return client
 
 
-def runs(owner: User, *, slots: int = 2, slot_type: str = "cpu", hours: float = 1, **fields: Any) -> Job:
-    """An opportunistic job that holds slots of node-a since some hours, and nothing of its tenant's quota."""
-    gpus = {} if slot_type == "cpu" else {"gpus": slots, "gpu_type": slot_type}
-    job = factories.job(owner=owner, slots=slots, opportunistic=True, **gpus, **fields)
+def runs(owner: User, *, slots: int = 2, hours: float = 1, **fields: Any) -> Job:
+    """An opportunistic job that holds CPUs of node-a since some hours, and nothing of its tenant's quota."""
+    job = factories.job(owner=owner, slots=slots, opportunistic=True, **fields)
     Attempt.objects.create(
-        job=job, tenant=job.tenant, n=1, cluster="memory", slot_type=slot_type, slots=slots, learners=1,
+        job=job, tenant=job.tenant, n=1, cluster="memory", slot_type="cpu", slots=slots, learners=1,
         nodes=["node-a"], opportunistic=True, opened_at=timezone.now() - timedelta(hours=hours),
         known_at=timezone.now(),
     )  # fmt: skip
@@ -178,7 +177,7 @@ def test_a_job_of_the_usual_kind_says_nothing_of_it(alice: User) -> None:
 def test_a_wait_for_opportunistic_jobs_to_leave_needs_no_action() -> None:
     code = WaitReason.IDLE_LEAVING.value
     assert kind_of(code, {}) is WAIT
-    assert label_of(code) == "opportunistic jobs leaving"
+    assert label_of(code) == "opportunistic jobs leave for it"
     assert kind_of(WaitReason.NOT_IDLE.value, {}) is WAIT
     assert label_of(WaitReason.NOT_IDLE.value) == "waiting for idle devices"
 
@@ -190,7 +189,7 @@ def test_a_start_says_that_it_lasts_until_another_job_can(alice: User) -> None:
         message="Attempt 1: 1 learner with 2 CPUs on node-a",
         numbers={"slot_type": "cpu", "why": StartReason.OPPORTUNISTIC.value, "borrowed": 0},
     )  # fmt: skip
-    assert "on node-a. It runs on devices that no other job can take now, until one can." in words(
+    assert "on node-a. No other job can take what it runs on now. It is stopped as soon as one can." in words(
         page_of(alice, job, "/events")
     )
 
@@ -198,11 +197,9 @@ def test_a_start_says_that_it_lasts_until_another_job_can(alice: User) -> None:
 def test_what_they_hold_is_beside_the_quota_and_never_use_of_it(lab: Tenant, alice: User) -> None:
     factories.job(owner=alice, state=State.PROCESSING, slots=3)
     runs(alice, slots=2)
-    runs(alice, slots=1, slot_type="a100")
     factories.job(owner=alice, opportunistic=True, slots=4)
     found = {use.gpu_type: use for use in quotas_of(lab)}
     assert (found["cpu"].used, found["cpu"].waiting, found["cpu"].opportunistic) == (3, 0, 2)
-    assert found["a100"] == QuotaStatus("a100", 0, 0, 0, opportunistic=1), "the tenant has no quota for it"
     assert held_by(alice, lab) == {"cpu": 3}
 
 
