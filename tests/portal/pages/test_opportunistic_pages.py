@@ -1,4 +1,4 @@
-"""What pages say of opportunistic jobs: which they are, why they wait and were stopped, and what they hold beside quotas."""
+"""What pages say of opportunistic jobs: which they are, why they wait and were stopped, what they hold."""
 
 from __future__ import annotations
 
@@ -47,29 +47,20 @@ def runs(owner: User, *, slots: int = 2, hours: float = 1, **fields: Any) -> Job
     return job
 
 
-def stopped(job: Job, winner: str = "", *, known_step: int | None = None) -> Job:
-    """It was stopped for another job, and waits again. winner: as the event names it, so only within the tenant."""
-    numbers = {"for_job": winner} if winner else {}
+def stopped(owner: User, winner: str = "", *, step: int | None = None, opportunistic: bool = True) -> Job:
+    """A job that waits after it was stopped for another. winner: as the event names it, so only within the tenant."""
+    job = factories.job(
+        owner=owner, attempt=1, opportunistic=opportunistic, reason_code=WaitReason.NOT_IDLE,
+        reason_message="Waits.",
+    )  # fmt: skip
     for n, state in ((2, State.STOPPING), (3, State.QUEUED)):
         JobEvent.objects.create(
-            job=job, tenant=job.tenant, n=n, code=EventCode.MOVED, to_state=state, attempt=1, numbers=numbers,
-            reason="preempted", message="Preempting: another job needs its devices." if n == 2 else "",
+            job=job, tenant=job.tenant, n=n, code=EventCode.MOVED, to_state=state, attempt=1, reason="preempted",
+            numbers={"for_job": winner} if winner else {},
+            message="Preempting: another job needs its devices." if state == State.STOPPING else "",
         )  # fmt: skip
-    Attempt.objects.filter(job=job).update(held=False, closed_at=timezone.now(), outcome="preempted")
-    if known_step is not None:
-        factories.checkpoint(job, step=known_step)
-    moved = Job.objects.filter(pk=job.pk)
-    if job.state == State.DEPLOYING:
-        moved.update(state=State.STOPPING, stop_at=timezone.now())
-    moved.update(
-        state=State.QUEUED,
-        event_seq=3,
-        stop_at=None,
-        attempt=1,
-        reason_code=WaitReason.NOT_IDLE,
-        reason_message="Waits.",
-    )
-    job.refresh_from_db()
+    if step is not None:
+        factories.checkpoint(job, step=step)
     return job
 
 
@@ -133,7 +124,7 @@ def test_a_kind_of_job_that_is_none_is_named_and_left_out(browser: Client, alice
 
 def test_one_that_was_stopped_says_for_what_and_where_it_continues(alice: User) -> None:
     winner = factories.job(owner=alice, name="paper-run")
-    job = stopped(runs(alice), winner.pk, known_step=1200)
+    job = stopped(alice, winner.pk, step=1200)
     card = page_of(alice, job).split('class="card why', 1)[1].split("</section>")[0]
     assert f'href="/t/vision-lab/jobs/{winner.pk}"' in card
     said = words(card).replace(" ,", ",")
@@ -147,17 +138,17 @@ def test_one_that_was_stopped_says_for_what_and_where_it_continues(alice: User) 
 
 
 def test_one_that_saved_nothing_is_told_to_start_from_scratch(alice: User) -> None:
-    card = words(page_of(alice, stopped(runs(alice))).split('class="card why', 1)[1].split("</section>")[0])
+    card = words(page_of(alice, stopped(alice)).split('class="card why', 1)[1].split("</section>")[0])
     assert "starts from scratch, because it saved no checkpoint" in card
 
 
 def test_the_job_it_was_stopped_for_is_named_to_no_guest_and_never_of_another_tenant(alice: User) -> None:
     winner = factories.job(owner=alice, name="paper-run")
-    shared = stopped(runs(alice), winner.pk)
+    shared = stopped(alice, winner.pk)
     guest = factories.member(factories.tenant("nlp"), "grace")
     assign_perm("view_job", guest, shared)
     foreign = factories.job(owner=guest, name="secret-run")
-    other = stopped(runs(alice), foreign.pk)  # as no event has it
+    other = stopped(alice, foreign.pk)  # as no event has it
     for reader, job in ((guest, shared), (alice, other)):
         for tab in ("", "/events"):
             page = page_of(reader, job, tab)
@@ -168,8 +159,7 @@ def test_the_job_it_was_stopped_for_is_named_to_no_guest_and_never_of_another_te
 
 
 def test_a_job_of_the_usual_kind_says_nothing_of_it(alice: User) -> None:
-    job = factories.job(owner=alice)
-    job = stopped(job, factories.job(owner=alice, name="paper-run").pk)
+    job = stopped(alice, factories.job(owner=alice, name="paper-run").pk, opportunistic=False)
     for tab in ("", "/events"):
         assert "pportunistic" not in page_of(alice, job, tab).split("<main", 1)[1]
 
