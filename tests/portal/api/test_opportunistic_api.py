@@ -96,3 +96,11 @@ def test_quota_pool_and_node_show_what_they_hold(alice: Api, people: People) -> 
     assert (pool["used"], pool["opportunistic"], pool["free"]) == (5, 2, 3)
     (node,) = alice.get("/cluster/nodes").json()["items"]
     assert {one["slots"]: one["opportunistic"] for one in node["jobs"]} == {2: True, 3: False}
+
+
+def test_one_cannot_be_made_urgent(alice: Api) -> None:
+    made = alice.post(JOBS, SPEC | {"opportunistic": True}).json()
+    refused = alice.patch(f"/jobs/{made['id']}", {"priority": "urgent"})
+    assert refused.status_code == 400
+    assert [error["code"] for error in refused.json()["errors"]] == ["not_opportunistic"]
+    assert alice.patch(f"/jobs/{made['id']}", {"priority": "low"}).json()["opportunistic"] is True

@@ -12,12 +12,15 @@ from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
 from gpu_scheduler.model import StartReason, WaitReason
-from jobs.models import Attempt, ClusterNode, Job, JobEvent, Runtime
+from jobs.models import Attempt, ClusterNode, Job, JobEvent, NodeChange, Runtime
+from jobs.selectors.jobs import job_get
+from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.suggestions import Suggestion
 from jobs.selectors.usage import held_by, quotas_of
 from jobs.selectors.wait_reasons import label_of
 from jobs.spec import to_yaml
 from jobs.states import EventCode, State
-from portal.pages.job_waiting import WAIT, kind_of
+from portal.pages.job_waiting import WAIT, kind_of, offer
 from tenants.models import Tenant, User
 from tests import factories
 from tests.markup import markup
@@ -238,3 +241,32 @@ def test_the_cluster_says_in_words_which_slots_they_hold(signed_in: SignIn, alic
     foreign = markup(signed_in(stranger).get("/cluster"))
     assert foreign.count('class="other opportunistic" title="another tenant&#x27;s job, opportunistic"') == 2
     assert "sweep" not in foreign
+
+
+def test_the_timeline_says_how_much_of_the_time_they_held(signed_in: SignIn, alice: User) -> None:
+    ClusterNode.objects.create(name="node-a", slot_type="cpu", slots=8, ready=True)
+    NodeChange.objects.create(
+        name="node-a", at=timezone.now() - timedelta(days=9), slot_type="cpu", slots=8, state="ready"
+    )
+    runs(alice, slots=2, hours=30)
+    factories.job(owner=alice, state=State.PROCESSING, slots=3)
+    page = signed_in(alice).get("/cluster/timeline")
+    (node,) = page.context["timeline"]["nodes"]
+    assert node["opportunistic"] == pytest.approx(25, abs=1), "2 of 8"
+    assert "25% by opportunistic jobs" in words(markup(page))
+
+
+def test_the_queue_marks_them(signed_in: SignIn, alice: User) -> None:
+    numbers = {"position": 1, "nodes_ahead": 0, "slot_type": "cpu", "scope": "cluster"}
+    job = factories.job(owner=alice, opportunistic=True, reason_code="NOT_IDLE", reason_numbers=numbers)
+    assert "normal, opportunistic" in words(markup(signed_in(alice).get("/t/vision-lab/queue?gpu_type=cpu")))
+    assert "normal, opportunistic" in words(page_of(alice, job))
+
+
+def test_a_suggestion_to_make_it_opportunistic_says_what_that_means(alice: User) -> None:
+    job = JobSerializer.render(job_get(user=alice, job_id=factories.job(owner=alice).pk))
+    now = timezone.now()
+    estimate = {"from": now.isoformat(), "to": now.isoformat()}
+    card = offer(Suggestion("opportunistic", "true", estimate), job, now)
+    assert card.href.endswith("&opportunistic=true")
+    assert "It uses no quota, and is stopped when another job can start on its devices." in card.text
