@@ -140,7 +140,7 @@ def test_one_that_was_stopped_says_for_what_and_where_it_continues(alice: User) 
     )
 
 
-def test_one_that_saved_nothing_is_told_to_start_from_scratch(alice: User) -> None:
+def test_one_that_saved_nothing_starts_from_scratch(alice: User) -> None:
     card = words(page_of(alice, stopped(alice)).split('class="card why', 1)[1].split("</section>")[0])
     assert "starts from scratch, because it saved no checkpoint" in card
 
