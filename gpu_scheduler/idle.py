@@ -1,7 +1,7 @@
 """Opportunistic jobs: a plan is made without them, then they get what it leaves, and leave where it starts others.
 
 The plan for all other jobs is that of a cluster without opportunistic ones, so these can delay none and change no
-explanation. Where a start of that plan lies on their slots, it is moved to free ones if it fits there, else the
+explanation. Where a start of that plan is on their slots, it is moved to free ones if it fits there, else the
 opportunistic runs in its way are stopped, those that lose the least first; it starts when they have left.
 """
 

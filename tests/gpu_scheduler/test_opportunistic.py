@@ -14,7 +14,11 @@ from gpu_scheduler.cycle import plan
 from gpu_scheduler.idle import without
 from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.fifo import FifoBackfill
+from gpu_scheduler.simulation import Scenario, simulate
+from gpu_scheduler.simulation.report import shares_received
+from gpu_scheduler.simulation.scenario import Costs, SimulatedJob
 from tests.gpu_scheduler.elastic_runs import elastic_worlds
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.worlds import (
@@ -111,6 +115,80 @@ def test_nothing_that_is_reserved_is_used() -> None:
     made = snapshot(nodes(a1=8, a2=8), waiting, [running("r", "a1", tenant="green")], policy_state=heads)
     assert started(made) == {}
     assert started(replace(made, policy_state={})) == {"j2": "opportunistic"}
+
+
+def test_the_tenant_with_the_lowest_share_by_weight_comes_first() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 0, weight=3), QuotaUse("green", "a100", 1, 0))
+    waiting = [idle(f"{tenant}{n}", tenant=tenant, slots=2) for n in range(4) for tenant in ("green", "red")]
+    made = snapshot(nodes(a1=8), waiting, quotas=quotas)
+    assert [start.job for start in plan(made).starts] == ["green0", "red0", "red1", "red2"]
+    first = replace(made, running=(idle_run("r1", "a1", slots=2, tenant="green"),))
+    assert [start.job for start in plan(first).starts] == ["red0", "red1", "red2"]
+
+
+def test_a_quota_of_0_is_enough_and_without_one_it_says_so() -> None:
+    made = snapshot(nodes(a1=8), [idle("j1")], quotas=(QuotaUse("red", "h200", 8, 0),))
+    (wait,) = plan(made).waits
+    assert (wait.code, "position" in wait.numbers) == (WaitReason.NO_QUOTA, False)
+    assert wait.message == (
+        "The tenant has no quota for a100 GPUs: without one, be it 0, its jobs cannot even use idle ones. Ask a"
+        " platform admin."
+    )
+    assert started(replace(made, quotas=(QuotaUse("red", "a100", 0, 0),))) == {"j1": "opportunistic"}
+
+
+def test_the_limits_of_users_count_it_for_itself_but_not_for_others() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 0, user_limit=4, gang_limit=4),)
+    run = idle_run("r1", "a1", slots=4, user="ann")
+    made = snapshot(
+        nodes(a1=16), [gang("j1", slots=4, user="ann"), idle("j2", user="ann")], [run], quotas=quotas
+    )
+    assert started(made) == {"j1": "guaranteed"}
+    assert {wait.job: wait.code for wait in plan(made).waits} == {"j2": WaitReason.USER_GPUS}
+    large = replace(made, waiting=(idle("j3", slots=5, user="bea"), idle("j4", slots=4, user="bea")))
+    assert started(large) == {"j4": "opportunistic"}
+
+
+def test_its_position_is_behind_all_other_jobs_that_wait_for_the_same() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 8), QuotaUse("green", "a100", 8, 0))
+    waiting = [
+        gang("j1", slots=4),
+        gang("j2", slots=8, tenant="green"),
+        idle("j3", slots=8),
+        idle("j4", slots=8, tenant="green"),
+    ]
+    made = snapshot(nodes(a1=8), waiting, [running("r", "a1", slots=8)], quotas=quotas)
+    shown = {wait.job: (wait.numbers["position"], wait.numbers["nodes_ahead"]) for wait in plan(made).waits}
+    assert shown == {"j2": (1, 0), "j1": (2, 1), "j3": (3, 1), "j4": (3, 2)}, (
+        "j1 waits for its tenant's quota"
+    )
+
+
+def test_what_is_reserved_is_said_to_be_kept() -> None:
+    heads = {"j1": NOON - timedelta(hours=1)}
+    waiting = [gang("j1", 2, 8), idle("j2")]
+    made = snapshot(nodes(a1=8, a2=8), waiting, [running("r", "a1", tenant="green")], policy_state=heads)
+    (wait,) = [wait for wait in plan(made).waits if wait.job == "j2"]
+    assert (wait.numbers["free"], wait.numbers["kept"], wait.numbers["nodes_down"]) == (0, 15, 0)
+    assert wait.message == (
+        "Runs on idle devices only: 0 of 16 a100 GPUs are idle, 15 more are kept for jobs ahead; this job needs 1."
+    )
+
+
+def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> None:
+    """An hour of work beyond the quota, beside jobs that come every ten minutes and each take five."""
+    costs = Costs(checkpoint_s=10)
+    come = {f"g{n}": NOON + timedelta(minutes=10 * n) for n in range(1, 5)}
+    others = [
+        SimulatedJob(gang(job, slots=8, tenant="green", queued_at=at), 300, costs) for job, at in come.items()
+    ]
+    beyond = SimulatedJob(idle("r1", slots=8, queued_at=NOON), 3600, costs)
+    quotas = (QuotaUse("red", "a100", 0, 0), QuotaUse("green", "a100", 8, 0))
+    scenario = Scenario(nodes(a1=8), (beyond, *others), quotas, FairShare(), round_s=0)
+    outcome = simulate(scenario)
+    assert {outcome.first_started[job] - at for job, at in come.items()} == {timedelta(seconds=10)}
+    assert outcome.completed["r1"] == NOON + timedelta(seconds=3600 + 4 * (10 + 300))
+    assert set(shares_received(outcome, scenario, {"red": 0, "green": 8})) == {"green"}
 
 
 @st.composite

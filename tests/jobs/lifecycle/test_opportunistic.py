@@ -1,9 +1,10 @@
-"""Opportunistic jobs through the lifecycle: beyond every quota, stopped with a save for others, and back by themselves."""
+"""Opportunistic jobs through the lifecycle: beyond every quota, stopped with a save for others, back by themselves."""
 
 from __future__ import annotations
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
 
 from jobs import invariants
 from jobs.models import Attempt, Job
@@ -59,7 +60,9 @@ def test_it_runs_beyond_the_quota_leaves_with_its_work_saved_and_comes_back_by_i
 ) -> None:
     idle = world.running(learners=2, slots=4, opportunistic=True)
     assert started_because(idle) == "opportunistic"
-    assert (used(world.tenant), jobs_used(world)) == (0, 0), "all of the cluster, and nothing of its quota of 2"
+    assert (used(world.tenant), jobs_used(world)) == (0, 0), (
+        "all of the cluster, and nothing of its quota of 2"
+    )
     assert invariants.violations() == []
 
     others = of_bob(bob, slots=4)
@@ -162,10 +165,8 @@ def test_quota_pages_show_neither_its_use_nor_its_wait(world: World, bob: User) 
 
 def test_a_process_of_the_version_before_cannot_return_what_was_never_taken(world: World) -> None:
     idle = world.running(slots=2, opportunistic=True)
-    close = "UPDATE jobs_attempt SET held = false, closed_at = clock_timestamp(), outcome = 'QUEUED' WHERE job_id = %s"
     with pytest.raises(IntegrityError, match="took nothing of a quota"), transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute(close, [idle.pk])
+        Attempt.objects.filter(job=idle).update(held=False, closed_at=Now(), outcome="QUEUED")
     assert Attempt.objects.get(job=idle).held
 
 
