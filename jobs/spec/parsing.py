@@ -25,8 +25,8 @@ YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 KEY_IN_ENV = "looks like a key, which all who can view the job can read: store it as a secret, and name that in secrets"
 SAVES_NOTHING = (
-    "Nothing in the code, the command or env mentions checkpoints: a job that saves none loses its work each time it is"
-    " stopped for another job"
+    "is set, but nothing in the code, the command or env mentions checkpoints: a job that saves none loses its work"
+    " each time it is stopped for another"
 )
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64

@@ -36,6 +36,8 @@ from tenants.errors import NotAllowed
 from tenants.models import Tenant
 from tenants.roles import Permission
 
+SAID_AFTERWARD = ("env_looks_secret", "checkpoints_not_found")
+"""Warnings that are said of a submitted job, too: it can still be canceled before something is lost or known."""
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
@@ -63,7 +65,7 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
     for warning in parse_spec(text, "application/yaml").warnings:
-        if warning.code == "env_looks_secret":
+        if warning.code in SAID_AFTERWARD:
             say(request, f"{warning.path} {warning.message}.", messages.WARNING)
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{made['job']}")
 

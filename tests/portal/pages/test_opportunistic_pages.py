@@ -90,6 +90,26 @@ def test_a_clone_keeps_that_it_is_opportunistic(browser: Client, lab: Tenant) ->
     assert Job.objects.get(cloned_from=first).opportunistic
 
 
+@pytest.mark.parametrize(("program", "warned"), [("print(1)", True), ("save(CHECKPOINT_DIR)", False)])
+def test_one_that_may_lose_its_work_says_so_after_its_submission(
+    browser: Client, lab: Tenant, program: str, warned: bool
+) -> None:
+    spec = factories.spec(framework="plain", opportunistic=True, code={"files": {"train.py": program}})
+    answer = browser.post("/t/vision-lab/jobs/new", {"spec": to_yaml(spec)}, follow=True)
+    said = "opportunistic is set, but nothing in the code, the command or env mentions checkpoints"
+    assert (said in markup(answer)) == warned
+
+
+def test_a_comparison_says_which_job_is_opportunistic(browser: Client, alice: User) -> None:
+    usual = factories.job(owner=alice, spec=factories.spec(name="usual"))
+    sweep = factories.job(owner=alice, spec=factories.spec(name="sweep", opportunistic=True))
+    page = markup(browser.get(f"/t/vision-lab/compare?ids={usual.pk},{sweep.pk}&tab=values"))
+    row = re.search(r"<tr[^>]*>(?:(?!</tr>).)*>\s*opportunistic\s*<.*?</tr>", page, re.DOTALL)
+    assert row is not None
+    assert words(row[0]).startswith("opportunistic")
+    assert "yes" in words(row[0])
+
+
 def test_list_page_and_overview_say_which_jobs_are_opportunistic(
     browser: Client, lab: Tenant, alice: User
 ) -> None:
@@ -204,6 +224,10 @@ def test_the_pages_of_quotas_show_it_apart(signed_in: SignIn, lab: Tenant, alice
     assert "2 held by opportunistic jobs, beside the quota" in words(card)
     assert usage.context["cards"][0]["holders"] == [("alice", 3, "fill-1")]
     assert "2 opportunistic beside it" in words(markup(signed_in(alice).get("/t/vision-lab/")))
+    ClusterNode.objects.create(name="node-a", slot_type="cpu", slots=8, ready=True)
+    tenants = words(markup(signed_in(admin).get("/admin-console/tenants")))
+    assert "3 used · 2 by opportunistic jobs · 3 free" in tenants
+    assert "5 used, 2 by opportunistic jobs" in words(markup(signed_in(admin).get("/admin-console/")))
     cell = markup(signed_in(admin).get("/admin-console/quotas")).split('id="cell-vision-lab-cpu"')[1]
     assert "3 used · 2 opportunistic, beside the quota" in words(f'<div "{cell[:3000]}')
 
