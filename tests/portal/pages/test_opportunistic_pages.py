@@ -184,7 +184,9 @@ def test_the_job_it_was_stopped_for_is_named_to_no_guest_and_never_of_another_te
 def test_a_job_of_the_usual_kind_says_nothing_of_it(alice: User) -> None:
     job = stopped(alice, factories.job(owner=alice, name="paper-run").pk, opportunistic=False)
     for tab in ("", "/events"):
-        assert "pportunistic" not in page_of(alice, job, tab).split("<main", 1)[1]
+        page = page_of(alice, job, tab).split("<main", 1)[1]
+        assert "pportunistic" not in page
+        assert "which could start on its devices" not in page
 
 
 def test_a_wait_for_opportunistic_jobs_to_leave_needs_no_action() -> None:
@@ -273,9 +275,12 @@ def test_the_timeline_says_how_much_of_the_time_they_held(signed_in: SignIn, ali
         name="node-a", at=timezone.now() - timedelta(days=9), slot_type="cpu", slots=8, state="ready"
     )
     runs(alice, slots=2, hours=30)
-    factories.job(owner=alice, state=State.PROCESSING, slots=3)
+    usual = factories.job(owner=alice, state=State.PROCESSING, slots=3)
+    since = timezone.now() - timedelta(hours=30)
+    Attempt.objects.filter(job=usual).update(opened_at=since, known_at=timezone.now())
     page = signed_in(alice).get("/cluster/timeline")
     (node,) = page.context["timeline"]["nodes"]
+    assert node["used"] == pytest.approx(62.5, abs=2), "5 of 8"
     assert node["opportunistic"] == pytest.approx(25, abs=1), "2 of 8"
     assert "25% by opportunistic jobs" in words(markup(page))
 
