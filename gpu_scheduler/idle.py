@@ -29,7 +29,6 @@ from gpu_scheduler.model import (
     WaitReason,
     unit,
 )
-from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.idle import Idle
 from gpu_scheduler.policies.orders import can_be_ordered
 from gpu_scheduler.rooms import Rooms
@@ -75,6 +74,8 @@ class Clearing:
         """By type and node, what is free beside all runs and the starts that take place."""
         self._then: dict[str, ByNode] = {}
         """What is free when all that were ordered to leave have, beside all starts. Below zero: more must leave."""
+        self._planned: dict[str, ByNode] = {}
+        """The same beside all nodes on which starts are planned, too, also those that are not decided on."""
         self._on: dict[str, list[Running]] = {}
         """Opportunistic runs by node, the first to leave first."""
         self._leaving: set[str] = set()
@@ -86,6 +87,7 @@ class Clearing:
                 if run.slot_type == slot_type:
                     _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
             self._then[slot_type] = dict(self._now[slot_type])
+            self._planned[slot_type] = dict(self._now[slot_type])
         for run in runs:
             if not can_be_ordered(run):
                 self._leave(run)
@@ -94,29 +96,76 @@ class Clearing:
         for on in self._on.values():
             on.sort(key=self._cost)
 
-    def clear(self, starts: Iterable[Start]) -> Cleared:
-        """Decide on each start."""
-        found = Cleared()
+    def clear(self, starts: Sequence[Start]) -> Cleared:
+        """Decide on each start. Those whose nodes are free take place there. Of the others, in their order, one takes
+        the free nodes of a later one of its kind, or such as are planned for none, or waits for runs to leave its own.
+        """
+        found, taken = Cleared(), dict[str, Start]()
+        unfit = []
         for start in starts:
-            slot_type, nodes = start.placement.slot_type, start.placement.nodes
-            if slot_type not in self._now:
-                found.starts.append(start)
+            if start.placement.slot_type not in self._now or self._take(start):
+                taken[start.job] = start
+            else:
+                unfit.append(start)
+        order = {start.job: number for number, start in enumerate(starts)}
+        for number, start in enumerate(unfit):
+            if (later := self._later(start, taken, order)) is not None:
+                taken[start.job] = replace(start, placement=later.placement)
+                unfit[number] = replace(taken.pop(later.job), placement=start.placement)
+        for start in unfit:
+            self._plan(start, -1)
+        for start in sorted(unfit, key=lambda start: order[start.job]):
+            self._plan(start, 1)
+            moved = self._elsewhere(start)
+            if moved is not None and self._take(moved):
+                taken[start.job] = moved
                 continue
-            pool, gang = self._pools[slot_type], self._gangs[start.job]
-            need = pool.need(gang)
-            now, then = self._now[slot_type], self._then[slot_type]
-            if not (_fits(now, nodes, need) and _fits(then, nodes, need)):
-                nodes = self._elsewhere(pool, gang, len(nodes)) or nodes
-            takes_place = _fits(now, nodes, need) and _fits(then, nodes, need)
-            _change(then, nodes, need, -1)
-            if takes_place:
-                _change(now, nodes, need, -1)
-                found.starts.append(replace(start, placement=Placement(slot_type, nodes)))
-                continue
-            victims = self._victims(then, nodes)
+            self._plan(start, -1)
+            nodes, slot_type = start.placement.nodes, start.placement.slot_type
+            _change(self._then[slot_type], nodes, self._need(start), -1)
+            victims = self._victims(self._then[slot_type], nodes)
             found.stops += [Stop(run.job, YIELDED, start.job, run.generation) for run in victims]
             found.waiting.append((start, self._count_leaving(nodes)))
+        found.starts = sorted(taken.values(), key=lambda start: order[start.job])
         return found
+
+    def _take(self, start: Start) -> bool:
+        """Take its nodes, if they are free for it."""
+        slot_type, nodes, need = start.placement.slot_type, start.placement.nodes, self._need(start)
+        views = self._now[slot_type], self._then[slot_type]
+        if not all(_fits(view, nodes, need) for view in views):
+            return False
+        for view in (*views, self._planned[slot_type]):
+            _change(view, nodes, need, -1)
+        return True
+
+    def _plan(self, start: Start, sign: int) -> None:
+        """Keep its nodes from starts that are moved (-1), or no more (1)."""
+        slot_type = start.placement.slot_type
+        _change(self._planned[slot_type], start.placement.nodes, self._need(start), sign)
+
+    def _need(self, start: Start) -> Need:
+        return self._pools[start.placement.slot_type].need(self._gangs[start.job])
+
+    def _later(self, start: Start, taken: Mapping[str, Start], order: Mapping[str, int]) -> Start | None:
+        """The last of the starts behind this one that take place and could as well be on its nodes, as it could on
+        theirs. None where anything is reserved: they may be on it because they end soon."""
+        slot_type = start.placement.slot_type
+        if self._pools[slot_type].reserved_nodes:
+            return None
+        kind = self._kind(start)
+        alike = (
+            other
+            for other in taken.values()
+            if other.placement.slot_type == slot_type
+            and order[other.job] > order[start.job]
+            and self._kind(other) == kind
+        )
+        return max(alike, key=lambda other: order[other.job], default=None)
+
+    def _kind(self, start: Start) -> tuple[object, ...]:
+        gang = self._gangs[start.job]
+        return self._need(start), len(start.placement.nodes), gang.topology
 
     def _victims(self, then: ByNode, nodes: Sequence[str]) -> list[Running]:
         """The runs that leave so that none of these nodes has less than nothing. Each is needed."""
@@ -140,17 +189,20 @@ class Clearing:
         on = {run.job for name in nodes for run in self._on.get(name, ())}
         return len(on & self._leaving)
 
-    def _elsewhere(self, pool: Pool, gang: Gang, learners: int) -> tuple[str, ...]:
-        """Other nodes on which it fits now, where nothing of the type is reserved; () if there are none."""
+    def _elsewhere(self, start: Start) -> Start | None:
+        """On other nodes, where it fits now and nothing of the type is reserved; None if there are none."""
+        slot_type, learners = start.placement.slot_type, len(start.placement.nodes)
+        pool = self._pools[slot_type]
         if pool.reserved_nodes:
-            return ()
-        now, then = self._now[pool.slot_type], self._then[pool.slot_type]
-        rooms = {name: _less(now[name], then[name]) for name in now}
+            return None
+        now, planned = self._now[slot_type], self._planned[slot_type]
+        rooms = {name: _less(now[name], planned[name]) for name in now}
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
-        sized = gang.resized(learners=learners)
-        if not offer.of or pool.capacity(offer, sized, pool.need(gang)) < learners:
-            return ()
-        return tuple(name for name, times in pool.choose(sized, offer) for _ in range(times))
+        sized = self._gangs[start.job].resized(learners=learners)
+        if not offer.of or pool.capacity(offer, sized, self._need(start)) < learners:
+            return None
+        nodes = tuple(name for name, times in pool.choose(sized, offer) for _ in range(times))
+        return replace(start, placement=Placement(slot_type, nodes))
 
     def _leave(self, run: Running) -> None:
         self._leaving.add(run.job)
@@ -162,7 +214,9 @@ class Clearing:
 
     def _count(self, run: Running, sign: int) -> None:
         if run.slot_type in self._then:
-            _change(self._then[run.slot_type], run.nodes, self._pools[run.slot_type].need(run.gang), sign)
+            need = self._pools[run.slot_type].need(run.gang)
+            for view in (self._then, self._planned):
+                _change(view[run.slot_type], run.nodes, need, sign)
 
     def _cost(self, run: Running) -> tuple[float, float, str]:
         """The least work lost first, then the newest."""

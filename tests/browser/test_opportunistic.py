@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
 from tests.browser.conftest import spec
+from tests.browser.layout import misfits
 from tests.platform import Client, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -60,6 +61,11 @@ def test_submit_one_read_what_it_is_and_why_it_was_stopped(
     expect(switch).to_have_accessible_description(re.compile("^Runs only on"))
     switch.scroll_into_view_if_needed()
     assert in_both_themes(page, picture, "opportunistic-form") == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    switch.scroll_into_view_if_needed()
+    picture(page, "opportunistic-form-phone")
+    assert misfits(page) == []
+    page.set_viewport_size({"width": 1440, "height": 900})
     page.emulate_media(color_scheme="light")
     page.get_by_role("button", name="Submit job").click()
     page.wait_for_url(JOB_PAGE)
@@ -90,6 +96,6 @@ def test_submit_one_read_what_it_is_and_why_it_was_stopped(
     alice.wait_state(job, "PROCESSING", within_s=120)
     assert alice.job(job)["attempt"] == 2
     cluster = open_as("alice", "/cluster")
-    expect(cluster.locator("#cluster")).to_contain_text(re.compile(r"of usable, \d+ by opportunistic jobs"))
+    expect(cluster.locator("#cluster")).to_contain_text("12% of usable, 1 by opportunistic jobs")
     assert in_both_themes(cluster, picture, "opportunistic-cluster") == []
     alice.post(f"/jobs/{job}/cancel")

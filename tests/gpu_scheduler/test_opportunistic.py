@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler import record, world
 from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import RunTime, forecast
 from gpu_scheduler.idle import without
 from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
@@ -58,6 +59,9 @@ def test_it_counts_against_no_quota_and_starts_after_all_others() -> None:
     quotas = (QuotaUse("red", "a100", 0, 0), QuotaUse("green", "a100", 8, 0))
     made = snapshot(nodes(a1=8), [idle("j1", slots=4), gang("j2", slots=4, tenant="green")], quotas=quotas)
     assert started(made) == {"j2": "guaranteed", "j1": "opportunistic"}
+    after = world.apply(made, plan(made))
+    assert [quota.used for quota in after.quotas] == [0, 4]
+    assert [quota.used for quota in world.apply(after, ended=["j1", "j2"]).quotas] == [0, 0]
     full = replace(made, waiting=(idle("j1", slots=4), gang("j2", slots=5, tenant="green")))
     assert started(full) == {"j2": "guaranteed"}
     (wait,) = plan(full).waits
@@ -91,6 +95,24 @@ def test_it_stays_where_the_other_job_fits_beside_it_and_where_that_may_not_run(
     assert (started(beside), stopped(beside)) == ({"j1": "guaranteed"}, [])
     refused = snapshot(nodes(a1=8), [gang("j1", slots=8)], [run], quotas=(QuotaUse("red", "a100", 7, 0),))
     assert stopped(refused) == []
+
+
+def test_of_equal_starts_the_first_gets_what_is_free_and_the_last_waits_for_a_run_to_leave() -> None:
+    made = snapshot(
+        nodes(a1=8, a2=8), [gang("j1", slots=8), gang("j2", slots=8)], [idle_run("r1", "a1", slots=8)]
+    )
+    decided = plan(made)
+    assert [(start.job, start.placement.nodes) for start in decided.starts] == [("j1", ("a2",))]
+    assert stopped(made) == [Stop("r1", "preempted", "j2")]
+    assert decided.waits[0].numbers["stopping_for_it"] == 1
+
+
+def test_a_start_is_not_moved_onto_nodes_that_are_planned_for_another() -> None:
+    """j1 would fit on what is left of a2 beside r2, but then nothing would be cleared for j2."""
+    runs = [idle_run("r1", "a1", slots=8), idle_run("r2", "a2", slots=4)]
+    made = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=4, priority=2), gang("j2", slots=8)], runs)
+    assert started(made) == {}
+    assert {(stop.job, stop.for_job) for stop in stopped(made)} == {("r1", "j1"), ("r2", "j2")}
 
 
 def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
@@ -188,7 +210,17 @@ def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> 
     outcome = simulate(scenario)
     assert {outcome.first_started[job] - at for job, at in come.items()} == {timedelta(seconds=10)}
     assert outcome.completed["r1"] == NOON + timedelta(seconds=3600 + 4 * (10 + 300))
-    assert set(shares_received(outcome, scenario, {"red": 0, "green": 8})) == {"green"}
+    assert set(shares_received(outcome, scenario, {"red": 8, "green": 8})) == {"green"}, "it is owed nothing"
+
+
+def test_forecasts_know_that_it_leaves_and_comes_back() -> None:
+    run = idle_run("r1", "a1", slots=8, checkpoint_cost_s=30)
+    made = snapshot(nodes(a1=8), [gang("j1", slots=8), idle("j2", slots=8)], [run])
+    known = {"r1": RunTime((3600.0,)), "j1": RunTime((600.0,))}
+    found = forecast(made, known)
+    assert found["j1"].p50 == NOON + timedelta(seconds=30)
+    back = 30 + 600  # in its old place, which is before j2's
+    assert found["j2"].p50 == NOON + timedelta(seconds=back + 3600)
 
 
 @st.composite
@@ -256,6 +288,8 @@ def test_who_waits_for_them_starts_when_they_have_left_and_none_comes_back_onto_
     """One round of orders is enough: no cycle, and each job that leaves, leaves for a job that then starts."""
     decided = plan(made)
     waits = leaving(decided)
+    for wait in decided.waits:
+        assert wait.code is not WaitReason.IDLE_LEAVING or wait.numbers["stopping_for_it"] > 0
     on_the_way = {run.job for run in made.running if run.gang.opportunistic and (run.order or run.stopping)}
     gone = {stop.job for stop in decided.stops if stop.for_job in waits} | on_the_way
     ordered = world.apply(made, replace(decided, starts=()))

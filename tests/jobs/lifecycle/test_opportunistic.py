@@ -8,7 +8,12 @@ from django.db.models.functions import Now
 
 from jobs import invariants
 from jobs.models import Attempt, Job
+from jobs.selectors.decisions import Verdict, check_newest
+from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.usage import quotas_of
+from jobs.selectors.validation import of_valid
+from jobs.selectors.what_if import preview
+from jobs.spec import parse
 from jobs.states import EventCode, Phase, State, StopReason
 from tenants.models import Project, ProjectShare, Quota, Tenant, User
 from tests import factories
@@ -170,15 +175,50 @@ def test_a_process_of_the_version_before_cannot_return_what_was_never_taken(worl
     assert Attempt.objects.get(job=idle).held
 
 
-def test_what_a_process_of_the_version_before_started_counts_as_any_other(world: World) -> None:
+def test_what_a_process_of_the_version_before_started_counts_as_any_other(world: World, bob: User) -> None:
     """It does not write the column of the attempt."""
+    Quota.objects.exclude(tenant=world.tenant).update(limit=8)
     idle = world.submit(slots=2)
     world.settle()
     Job.objects.filter(pk=idle.pk).update(opportunistic=True)
-    other = world.submit(slots=8, learners=1)
+    other = of_bob(bob, learners=2, slots=4)
     world.settle()
     assert state(idle) == State.DEPLOYING, "it holds slots of its quota, so it is not stopped for another job"
-    assert (used(world.tenant), state(other)) == (2, State.QUEUED)
+    assert (used(world.tenant), job_of(other).reason_code) == (2, "INSUFFICIENT_CAPACITY")
     complete(world, idle)
     assert used(world.tenant) == 0
     assert invariants.violations() == []
+
+
+def test_what_was_decided_with_them_is_decided_again(world: World, bob: User) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    of_bob(bob, slots=4)
+    world.settle()
+    save_and_leave(world, idle, 10)
+    found = list(check_newest(100))
+    assert [each.verdict for each in found] == [Verdict.SAME] * 3, "its start, its stop, the other's start"
+    assert [bool(each.decided["stops"]) for each in found] == [False, True, False]
+
+
+def test_a_dry_run_says_that_it_would_start_and_takes_no_quota(world: World) -> None:
+    world.running(slots=4)
+    Quota.objects.update(limit=4)
+    text = factories.spec(resources={"learners": 1, "cpus": 4}) | {"opportunistic": True}
+    foreseen = preview(world.tenant, parse(text), "alice")
+    assert (foreseen.starts, foreseen.nodes) == (True, ("node-b",))
+    checks = {line["name"]: line for line in of_valid(world.tenant, parse(text), foreseen, warnings=0)}
+    assert checks["quota"]["message"] == "cpu: opportunistic, so it takes nothing of the 4"
+    beyond = preview(world.tenant, parse(text | {"opportunistic": False}), "alice")
+    assert (beyond.starts, beyond.code) == (False, "QUOTA_GPUS")
+
+
+def test_it_is_offered_to_a_job_that_waits_for_quota_if_that_would_start_it_at_once(world: World) -> None:
+    world.running(slots=4)
+    Quota.objects.update(limit=6)
+    waits = world.submit(slots=4)
+    world.settle()
+    way = next(way for way in suggestions_for(job_of(waits)) if way.kind == "opportunistic")
+    assert (way.value, way.changes) == ("true", {"opportunistic": True})
+    Job.objects.filter(pk=world.submit(slots=4, opportunistic=True).pk).update(priority_rank=2)
+    world.settle()
+    assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "now another has it"
