@@ -11,9 +11,10 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
 
+from gpu_scheduler import idle
 from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Snapshot, Start
+from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Running, Snapshot, Start
 from gpu_scheduler.policies.base import policy_of
 
 
@@ -23,7 +24,18 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
     explained False leaves the explanations out and decides the same. O(n log n) in waiting jobs plus, for each
     start, the number of distinct free sizes among the nodes.
     """
-    return _Cycle(snapshot).run(explained=explained)
+    if not idle.has_any(snapshot):
+        return _Cycle(snapshot).run(explained=explained)
+    cycle = _Cycle(idle.without(snapshot))
+    decided = cycle.run(explained=explained)
+    cleared = idle.Clearing(snapshot, cycle.draft).clear(decided.starts)
+    gangs = {gang.job: gang for gang in snapshot.waiting}
+    runs = [
+        Running(gangs[start.job], start.placement.slot_type, start.placement.nodes, snapshot.now)
+        for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
+    ]
+    rest = _Cycle(idle.left_for_idle(snapshot, runs, cycle.draft)).run(explained=explained)
+    return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
 class _Cycle:
@@ -31,7 +43,7 @@ class _Cycle:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._policy = policy_of(snapshot)
-        self._draft = Draft(snapshot)
+        self.draft = self._draft = Draft(snapshot)
         self._round = self._policy.begin(self._draft)
         self._supplies = self._draft.supplies  # read once or more for each gang
         types = [*self._draft.pools, *self._draft.gpu_types, CPU_TYPE]

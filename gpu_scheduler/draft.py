@@ -112,7 +112,9 @@ class Draft:
         borrowed = account.borrowed - borrowed
         self.failed.clear()
         reason = StartReason.BORROWED if borrowed else StartReason.GUARANTEED
-        if self._is_promised(gang):
+        if gang.opportunistic:
+            reason = StartReason.OPPORTUNISTIC
+        elif self._is_promised(gang):
             reason = StartReason.NOMINATED
         elif passes:
             reason = StartReason.BACKFILLED

@@ -37,7 +37,8 @@ class Account:
 
     limit: its quota, its own whenever it asks. most: what it can use at most, with what it borrows. kept: the part of
     the limit that it never lends. reserved: slots that its later jobs leave to the job reserved_for. cohort: None if it
-    lends and borrows nothing. gang_limit: the most that one job holds; None: no limit.
+    lends and borrows nothing. gang_limit: the most that one job holds; None: no limit. exists: the tenant has a quota
+    of the type, be it 0.
     """
 
     limit: int = 0
@@ -49,6 +50,7 @@ class Account:
     weight: int = 1
     cohort: Cohort | None = None
     gang_limit: int | None = None
+    exists: bool = False
 
     @property
     def borrowed(self) -> int:
@@ -135,7 +137,8 @@ class Ledger:
     """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
 
     with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort. limits_users:
-    the tenants that limit their users; what those use is read from running.
+    the tenants that limit their users; what those use is read from running. idle: by tenant and type, the slots that
+    opportunistic gangs were given, which count only against the limits of users.
     """
 
     def __init__(
@@ -162,10 +165,13 @@ class Ledger:
             state.tenant: state.user_jobs_limit for state in tenants if state.user_jobs_limit is not None
         }
         self.with_reservation: set[str] = set()
+        self.idle: Counter[tuple[str, str]] = Counter()
         self._dominant: dict[str, float] = {}
         in_cohorts = []
         for quota in quotas:
-            account = Account(quota.limit, quota.used, most=quota.limit, gang_limit=quota.gang_limit)
+            account = Account(
+                quota.limit, quota.used, most=quota.limit, gang_limit=quota.gang_limit, exists=True
+            )
             if quota.user_limit is not None:
                 self.users(quota.tenant, quota.slot_type).slots = quota.user_limit
             self._accounts[quota.tenant, quota.slot_type] = account
@@ -271,6 +277,9 @@ class Ledger:
 
     def _take(self, gang: Gang, slot_type: str, slots: int, jobs: int) -> Account:
         self._count_user(gang.tenant, gang.user, slot_type, slots, jobs)
+        if gang.opportunistic:
+            self.idle[gang.tenant, slot_type] += slots
+            return self.account(gang.tenant, slot_type)
         self.projects.take(gang, slot_type, slots)
         account = self.account(gang.tenant, slot_type)
         account.take(slots)

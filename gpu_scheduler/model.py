@@ -99,6 +99,7 @@ class Priority(IntEnum):
 class WaitReason(StrEnum):
     """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, except
     NOT_EVALUATED, no plan has covered the job yet, START_PENDING, it can start and other starts come first,
+    IDLE_LEAVING, opportunistic jobs leave what it starts on,
     CLUSTER_BUSY, the cluster does not respond, DISK_FULL, there is no room for what jobs store, and START_FAILED, the
     platform failed on the job and leaves it out of its plans for a while."""
 
@@ -106,6 +107,7 @@ class WaitReason(StrEnum):
     NODE_TOO_SMALL = "NODE_TOO_SMALL"
     TOPOLOGY_TOO_SMALL = "TOPOLOGY_TOO_SMALL"
     EXCEEDS_MAX_QUOTA = "EXCEEDS_MAX_QUOTA"
+    NO_QUOTA = "NO_QUOTA"
     EXCEEDS_MAX_GANG = "EXCEEDS_MAX_GANG"
     EXCEEDS_MAX_TIME = "EXCEEDS_MAX_TIME"
     EXCEEDS_USER_LIMIT = "EXCEEDS_USER_LIMIT"
@@ -124,6 +126,8 @@ class WaitReason(StrEnum):
     NODE_MEMORY = "NODE_MEMORY"
     TOPOLOGY_FRAGMENTED = "TOPOLOGY_FRAGMENTED"
     NOT_EVALUATED = "NOT_EVALUATED"
+    NOT_IDLE = "NOT_IDLE"
+    IDLE_LEAVING = "IDLE_LEAVING"
     START_PENDING = "START_PENDING"
     CLUSTER_BUSY = "CLUSTER_BUSY"
     DISK_FULL = "DISK_FULL"
@@ -340,7 +344,8 @@ class Gang:
     only such a job may use slots that are reserved for another one. user is the owner's name. topology: how close its
     learners must, or should, be to each other; None: anywhere. elastic: how an elastic gang trains at each size; None:
     a gang of one size. target: with how many learners it starts, or with as many as fit; None: the fewest. project: the
-    part of its tenant that it is in; "": none. generation: that of the job's intent, 0: not known.
+    part of its tenant that it is in; "": none. generation: that of the job's intent, 0: not known. opportunistic: it
+    runs only on what no other job can take, and leaves as soon as one can.
     """
 
     job: str
@@ -358,6 +363,7 @@ class Gang:
     target: int | None = None
     project: str = ""
     generation: int = 0
+    opportunistic: bool = False
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
@@ -562,12 +568,13 @@ class StartReason(StrEnum):
     """Why a job starts now, the first that holds. NOMINATED: what it starts on is offered to it first, because others
     were stopped or resized for it, or it was resized itself. BACKFILLED: it passes a job that waited so long that slots
     are kept for it, and delays it not. BORROWED: on slots that other tenants lend. GUARANTEED: within its tenant's own
-    limit."""
+    limit. OPPORTUNISTIC: on what no other job can take now, until one can."""
 
     NOMINATED = "nominated"
     BACKFILLED = "backfilled"
     BORROWED = "borrowed"
     GUARANTEED = "guaranteed"
+    OPPORTUNISTIC = "opportunistic"
 
 
 @dataclass(frozen=True, slots=True)

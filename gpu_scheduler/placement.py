@@ -45,6 +45,7 @@ class Pool:
     idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
     has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
     unless every run on it has a known end in sight.
+    withheld: free slots that are offered to no gang of this plan.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
     plans ask that a lot.
     """
@@ -87,6 +88,7 @@ class Pool:
         self.unreserved = (
             self.free
         )  # one object until something is reserved: most plans then count each start once
+        self.withheld = 0
         self.reserved_for: Gang | None = None
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
@@ -364,6 +366,22 @@ class Pool:
                 for name in run.nodes:
                     ends[name].append((run.ends_by, self.need(run.gang)))
         return ends
+
+    @property
+    def reserved_nodes(self) -> Collection[str]:
+        """Those of which a gang has reserved anything."""
+        return self._reserved.keys()
+
+    def withhold(self, nodes: Collection[str]) -> None:
+        """Offer nothing of these nodes, before anything is reserved or placed."""
+        mine = [name for name in nodes if name in self.free.of]
+        if not mine:
+            return
+        before = self.free.total
+        self.free = self.unreserved = self.free.copy()
+        for name in mine:
+            self.free.lower(name, NO_ROOM)
+        self.withheld = before - self.free.total
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""

@@ -116,7 +116,7 @@ def _read(found: dict[str, Any]) -> Any:
         return datetime.fromisoformat(values)
     if name == GANG:
         fewest, most, gpus, cpus, memory, queued_at, *rest = values
-        is_older = len(rest) == len(_REST) - 1  # of before the last field
+        is_older = len(rest) in (len(_REST) - 2, len(_REST) - 1)  # of before its generation, or opportunistic
         named = dict(zip(_REST, rest, strict=not is_older))
         named["strategy"] = PlacementStrategy(named["strategy"])
         of = Range(fewest, most), Resources(gpus, cpus, memory), datetime.fromisoformat(queued_at)

@@ -138,6 +138,8 @@ def _use(
     jobs: Counter[str] = Counter()
     for runs, sign in ((began, 1), (released, -1)):
         for run in runs:
+            if run.gang.opportunistic:
+                continue
             slots[run.tenant, run.slot_type] += sign * run.slots * len(run.nodes)
             jobs[run.tenant] += sign
     quotas = tuple(

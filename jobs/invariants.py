@@ -53,18 +53,19 @@ def _removed(job: str, kind: Kind) -> str:
 RULES = (
     Invariant(
         "QuotaSum",
-        "What a tenant uses of a type is the sum of what its live attempts hold.",
+        "What a tenant uses of a type is the sum of what its live attempts hold, without opportunistic ones.",
         """SELECT format('tenant %s, %s: used %s, held %s', coalesce(q.tenant_id, h.tenant_id),
              coalesce(q.gpu_type, h.slot_type), coalesce(q.used, 0), coalesce(h.held, 0))
            FROM tenants_quota q FULL JOIN (SELECT tenant_id, slot_type, sum(slots * learners) AS held FROM jobs_attempt
-             WHERE held GROUP BY 1, 2) h ON h.tenant_id = q.tenant_id AND h.slot_type = q.gpu_type
+             WHERE held AND NOT opportunistic GROUP BY 1, 2) h ON h.tenant_id = q.tenant_id AND h.slot_type = q.gpu_type
            WHERE coalesce(q.used, 0) <> coalesce(h.held, 0)""",
     ),
     Invariant(
         "JobsSum",
-        "A tenant's count of live jobs is the number of its live attempts.",
+        "A tenant's count of live jobs is the number of its live attempts, without opportunistic ones.",
         """SELECT format('tenant %s: counted %s, live %s', t.slug, t.jobs_used, count(a.id)) FROM tenants_tenant t
-           LEFT JOIN jobs_attempt a ON a.tenant_id = t.id AND a.held GROUP BY t.id HAVING t.jobs_used <> count(a.id)""",
+           LEFT JOIN jobs_attempt a ON a.tenant_id = t.id AND a.held AND NOT a.opportunistic
+           GROUP BY t.id HAVING t.jobs_used <> count(a.id)""",
     ),
     Invariant(
         "StorageSum",
@@ -87,7 +88,7 @@ RULES = (
              ('append_only', 'tenants_auditentry'), ('append_only', 'tenants_auditseal'),
              ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
              ('closed', 'jobs_attempt'), ('limits_guard', 'jobs_attempt'),
-             ('project_guard', 'jobs_attempt')) AS g(name, place)
+             ('project_guard', 'jobs_attempt'), ('opportunistic_guard', 'jobs_attempt')) AS g(name, place)
            WHERE NOT EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgname = g.name AND t.tgrelid = g.place::regclass
              AND t.tgenabled = 'O')""",
     ),

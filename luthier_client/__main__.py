@@ -16,6 +16,7 @@ from typing import Any
 from luthier_client.client import Client, ClientError
 
 JOB_HELP = "its id, the beginning of one, or a name (the newest job that has it)"
+FILTERS = ("tenant", "state", "owner", "tag", "opportunistic", "q")
 COLUMNS = ("id", "name", "phase", "tenant", "owner", "created_at")
 
 
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="list jobs, the newest first")
     for name in ("tenant", "state", "owner", "tag", "q"):
         listing.add_argument(f"--{name}")
+    listing.add_argument("--opportunistic", choices=("true", "false"), help="these alone, or all others")
     listing.add_argument("--json", action="store_true")
     for name, words in (
         ("show", "show a job"),
@@ -79,7 +81,7 @@ def run(options: argparse.Namespace, client: Client) -> None:
     if name in ("submit", "validate"):
         _send(options, client)
     elif name == "list":
-        asked = {key: getattr(options, key) for key in ("tenant", "state", "owner", "tag", "q")}
+        asked = {key: getattr(options, key) for key in FILTERS}
         _table(list(client.items("/jobs", **asked)), options.json)
     elif name == "show":
         _show(client.find(job), options.json)

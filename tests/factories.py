@@ -158,7 +158,7 @@ def job(
 
 
 def add_attempt(of: Job, n: int, *, held: bool) -> Attempt:
-    """Attempt n with a learner per rank on node-a; a held one uses the tenant's quota."""
+    """Attempt n with a learner per rank on node-a; a held one uses the tenant's quota, unless it is opportunistic."""
     slot_type = of.gpu_type or "cpu"
     made = Attempt.objects.create(
         job=of,
@@ -170,6 +170,7 @@ def add_attempt(of: Job, n: int, *, held: bool) -> Attempt:
         learners=of.learners,
         nodes=["node-a"] * of.learners,
         held=held,
+        opportunistic=of.opportunistic,
         closed_at=None if held else timezone.now(),
     )
     for rank in range(of.learners):
@@ -181,7 +182,7 @@ def add_attempt(of: Job, n: int, *, held: bool) -> Attempt:
             node="node-a",
             secret_sha256=hashlib.sha256(secret(of, n, rank).encode()).hexdigest(),
         )
-    if held:
+    if held and not of.opportunistic:
         share, _ = Quota.objects.get_or_create(tenant=of.tenant, gpu_type=slot_type, defaults={"limit": 64})
         Quota.objects.filter(pk=share.pk).update(used=share.used + of.slots * of.learners)
         Tenant.objects.filter(pk=of.tenant_id).update(jobs_used=of.tenant.jobs_used + 1)

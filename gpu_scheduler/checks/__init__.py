@@ -2,7 +2,8 @@
 
 Readers outside the scheduler (REST, pages, events) use:
 
-* ``CHECKS``: every rule, in the order in which a job is tested;
+* ``CHECKS``: the rules in the order in which a job is tested, ``IDLE_CHECKS``: those of an opportunistic one;
+* ``RULES``: every rule of either;
 * ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives, such as NOT_EVALUATED;
 * ``check_named(key)``: the rule behind an entry of ``listed``;
 * ``PRIVATE``: names of all numbers that people outside the tenant must not see;
@@ -18,13 +19,15 @@ from functools import cache
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
-from gpu_scheduler.checks.rules import CHECKS
+from gpu_scheduler.checks.rules import CHECKS, IDLE_CHECKS
 from gpu_scheduler.draft import Supply
 
 __all__ = [
     "CHECKS",
+    "IDLE_CHECKS",
     "NOT_QUEUED",
     "PRIVATE",
+    "RULES",
     "Check",
     "Finding",
     "Meter",
@@ -36,11 +39,12 @@ __all__ = [
     "listed",
 ]
 
-PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in CHECKS))
-NOT_QUEUED = frozenset(check.code for check in CHECKS if not check.queues)
-
-_BY_CODE: dict[str, Check] = {check.code.value: check for check in CHECKS}
-_BY_KEY: dict[str, Check] = {check.key: check for check in CHECKS}
+_OF_OTHERS = {check.code for check in CHECKS}
+RULES = (*CHECKS, *(check for check in IDLE_CHECKS if check.code not in _OF_OTHERS))
+_BY_CODE: dict[str, Check] = {check.code.value: check for check in RULES}
+_BY_KEY: dict[str, Check] = {check.key: check for check in RULES}
+PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in RULES))
+NOT_QUEUED = frozenset(check.code for check in RULES if not check.queues)
 
 
 def check_of(code: str) -> Check | None:

@@ -41,6 +41,29 @@ class Capacity(Check):
         return Meter(numbers["total"] - numbers["free"], numbers["total"], numbers["asked"])
 
 
+class Idle(Capacity):
+    """As many slots as an opportunistic gang needs are free, and no other job can take them or waits for them."""
+
+    code = WaitReason.NOT_IDLE
+    key = "idle"
+    title = "Idle devices"
+    claim = "Enough devices are idle"
+    label = "waiting for idle devices"
+
+    def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        """kept: free slots beside those, on nodes of which something is reserved for jobs ahead."""
+        return {"kept": supply.pool.withheld if supply.pool else 0}
+
+    def sentence(self, finding: Finding) -> str:
+        numbers = finding.numbers
+        free, total, kept = (numbers[name] for name in ("free", "total", "kept"))
+        kept_text = f", {kept} more {are(kept)} kept for jobs ahead" if kept else ""
+        return (
+            f"Runs on idle devices only: {free} of {total} {unit(finding.supply.slot_type, total)} {are(free)} idle"
+            f"{kept_text}; this job needs {finding.gang.asked}{down(numbers)}."
+        )
+
+
 class WholeGang(Check):
     """The free slots lie on nodes so that each learner fits whole."""
 

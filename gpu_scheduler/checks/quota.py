@@ -59,6 +59,32 @@ class MaxQuota(Check):
         return f"needs {asked}, the quota is {limit}"
 
 
+class HasQuota(Check):
+    """The tenant has a quota of the type, however small: an opportunistic job takes nothing of it."""
+
+    code = WaitReason.NO_QUOTA
+    key = "has_quota"
+    title = "Quota"
+    claim = "The tenant has a quota of this type"
+    label = "no quota"
+    remedy = Remedy.ASK
+    scope = Scope.TENANT
+    queues = False
+    private = frozenset({"limit", "used"})
+    redacted = "The tenant has no quota for such devices. Ask for one."
+
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        return None if supply.account.exists else Finding(self, gang, supply, None)
+
+    def sentence(self, finding: Finding) -> str:
+        kind = finding.gang.slot_type
+        what = f"for {unit(kind, 0)}" if kind else "for any GPU type on which this job fits"
+        return (
+            f"The tenant has no quota {what}: without one, be it 0, its jobs cannot even use idle ones. Ask a platform"
+            " admin."
+        )
+
+
 class QuotaRoom(Check):
     """What the tenant's running jobs hold leaves enough of its quota, and of what it can borrow."""
 

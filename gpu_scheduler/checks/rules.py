@@ -6,9 +6,9 @@ from __future__ import annotations
 from gpu_scheduler.checks.base import Check
 from gpu_scheduler.checks.cluster import MatchingPool, NodeSize
 from gpu_scheduler.checks.job import MaxGang, MaxTime
-from gpu_scheduler.checks.nodes import Capacity, NodeCpus, NodeMemory, WholeGang
+from gpu_scheduler.checks.nodes import Capacity, Idle, NodeCpus, NodeMemory, WholeGang
 from gpu_scheduler.checks.project import ProjectMax, ProjectRoom
-from gpu_scheduler.checks.quota import CohortRoom, MaxQuota, QuotaRoom
+from gpu_scheduler.checks.quota import CohortRoom, HasQuota, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
 from gpu_scheduler.checks.tenant import ActiveTenant, JobsLimit
 from gpu_scheduler.checks.topology import OneDomain, TopologySize
@@ -37,3 +37,22 @@ CHECKS: tuple[Check, ...] = (
     NodeMemory(),
     OneDomain(),
 )
+IDLE_CHECKS: tuple[Check, ...] = (
+    MatchingPool(),
+    NodeSize(),
+    TopologySize(),
+    HasQuota(),
+    MaxGang(),
+    MaxTime(),
+    UserMax(),
+    ActiveTenant(),
+    UserRoom(),
+    UserJobs(),
+    Idle(),
+    WholeGang(),
+    NodeCpus(),
+    NodeMemory(),
+    OneDomain(),
+)
+"""Those of an opportunistic job: it counts against no quota, no project and no limit of its tenant's live jobs. What it
+may have beside its user's other jobs is what that user's limits leave."""

@@ -121,11 +121,12 @@ class _Tenant:
 
 def shares_received(outcome: Outcome, scenario: Scenario, nominal: Mapping[str, float]) -> dict[str, float]:
     """By tenant, how much it received of the slot-seconds that it was entitled to and asked for (0…1): at any time, its
-    nominal slots, or what it ran and waited for if that was less. What it used beyond its nominal slots does not count.
+    nominal slots, or what it ran and waited for if that was less. What it used beyond its nominal slots does not count,
+    and neither do opportunistic jobs, which are entitled to nothing.
     """
     received: defaultdict[str, float] = defaultdict(float)
     entitled: defaultdict[str, float] = defaultdict(float)
-    for seconds, tenants in _times(outcome, scenario):
+    for seconds, tenants in _times(outcome, scenario, entitled=True):
         for name, tenant in tenants.items():
             asked = tenant.used + sum(size * number for size, number in tenant.waiting.items())
             received[name] += min(nominal[name], tenant.used) * seconds
@@ -137,7 +138,7 @@ def violations_s(outcome: Outcome, scenario: Scenario, nominal: Mapping[str, flo
     """By tenant, the seconds beyond GRACE_S at a time for which one of its jobs waited that its guarantee covers."""
     found: defaultdict[str, float] = defaultdict(float)
     below: defaultdict[str, float] = defaultdict(float)
-    for seconds, tenants in _times(outcome, scenario):
+    for seconds, tenants in _times(outcome, scenario, entitled=True):
         for name, tenant in tenants.items():
             if tenant.waits() and tenant.used + min(tenant.waiting) <= nominal[name]:
                 before = max(0.0, below[name] - GRACE_S)
@@ -157,18 +158,24 @@ def _utilization_while_waiting(outcome: Outcome, scenario: Scenario, total: int)
     return used / possible if possible else math.nan
 
 
-def _times(outcome: Outcome, scenario: Scenario) -> Iterator[tuple[float, Mapping[str, _Tenant]]]:
-    """Each span in which nothing changes: its seconds, and every tenant as it is in it."""
+def _times(
+    outcome: Outcome, scenario: Scenario, *, entitled: bool = False
+) -> Iterator[tuple[float, Mapping[str, _Tenant]]]:
+    """Each span in which nothing changes: its seconds, and every tenant as it is in it; entitled: without its
+    opportunistic jobs."""
     changes: list[
         tuple[datetime, str, int, int]
     ] = []  # when, tenant, slots more in use, size that waits (-: no more)
     runs: defaultdict[str, list[RunRecord]] = defaultdict(list)
     for run in outcome.runs:
+        if entitled and run.gang.opportunistic:
+            continue
         changes.append((run.began, run.gang.tenant, run.slots, 0))
         changes.append((run.ended, run.gang.tenant, -run.slots, 0))
         runs[run.gang.job].append(run)
     for job in scenario.jobs:
-        changes += _waits(job.gang, runs[job.gang.job], outcome)
+        if not (entitled and job.gang.opportunistic):
+            changes += _waits(job.gang, runs[job.gang.job], outcome)
     changes.sort(key=lambda change: change[0])
     tenants: dict[str, _Tenant] = defaultdict(lambda: _Tenant(0, Counter()))
     before = outcome.begin

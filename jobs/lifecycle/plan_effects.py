@@ -23,7 +23,7 @@ from psycopg2.errors import CheckViolation
 
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.losses import Loss
-from gpu_scheduler.model import Explanation, Placement, Resize, Start, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Placement, Resize, Start, StartReason, Stop, WaitReason
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
 from jobs.failpoints import fp
@@ -139,7 +139,7 @@ WITH taken AS (
 )
 UPDATE tenants_quota q SET used = q.used + taken.slots FROM taken, tenants_tenant t
 WHERE q.id = taken.id AND t.id = q.tenant_id
-  AND (q.used + taken.slots <= q."limit"
+  AND (taken.slots = 0 OR q.used + taken.slots <= q."limit"
     OR t.cohort <> '' AND q.used + taken.slots - q."limit" <= coalesce(q.borrowing_limit, q.used + taken.slots))
 """
 TAKE_JOBS = """
@@ -148,9 +148,11 @@ WITH taken AS (
   ORDER BY t.id FOR NO KEY UPDATE OF t
 )
 UPDATE tenants_tenant t SET jobs_used = jobs_used + taken.jobs FROM taken
-WHERE t.id = taken.id AND state = %s AND (jobs_limit IS NULL OR jobs_used + taken.jobs <= jobs_limit)
+WHERE t.id = taken.id AND state = %s
+  AND (taken.jobs = 0 OR jobs_limit IS NULL OR jobs_used + taken.jobs <= jobs_limit)
 """
-"""The rows of several tenants are locked in one order, all quotas before all tenants: docs/adr/0012."""
+"""The rows of several tenants are locked in one order, all quotas before all tenants: docs/adr/0012. Opportunistic jobs
+take 0: their tenant needs a quota of the type, and must be active."""
 
 
 def _take_quotas(opened: Sequence[tuple[Job, Placement]]) -> None:
@@ -158,15 +160,19 @@ def _take_quotas(opened: Sequence[tuple[Job, Placement]]) -> None:
     more than a tenant's cohort lends."""
     slots: Counter[tuple[int, str]] = Counter()
     for job, placement in opened:
-        slots[job.tenant_id, placement.slot_type] += job.slots * job.learners
-    jobs = Counter(job.tenant_id for job, _ in opened)
+        slots[job.tenant_id, placement.slot_type] += 0 if job.opportunistic else job.slots * job.learners
+    jobs: Counter[int] = Counter()
+    for job, _ in opened:
+        jobs[job.tenant_id] += int(not job.opportunistic)
     with connection.cursor() as cursor:
         try:
             cursor.execute(TAKE_SLOTS, [*map(list, zip(*slots, strict=True)), list(slots.values())])
         except IntegrityError as error:
             raise NotAdmitted(str(error)) from error
         if cursor.rowcount != len(slots):
-            raise NotAdmitted(f"quota of {', '.join(sorted({kind for _, kind in slots}))} is used up")
+            raise NotAdmitted(
+                f"quota of {', '.join(sorted({kind for _, kind in slots}))} is used up, or gone"
+            )
         fp("admit.after_slots_taken")
         cursor.execute(TAKE_JOBS, [list(jobs), list(jobs.values()), Tenant.State.ACTIVE])
         if cursor.rowcount != len(jobs):
@@ -190,6 +196,7 @@ def _open_attempts(opened: Sequence[tuple[Job, Placement]], cluster: str) -> lis
                 slots=job.slots,
                 learners=job.learners,
                 nodes=list(placement.nodes),
+                opportunistic=job.opportunistic,
                 batch=batch.batch or None,
                 micro_batch=batch.micro_batch or None,
                 resume_from=checkpoint_for(job) if job.pk in saved or job.resume_from_id else None,
@@ -321,14 +328,20 @@ def explain_moved(moved: Sequence[Explanation]) -> None:
 
 def longest_pending_first(starts: Sequence[Start], priorities: Mapping[str, int]) -> list[Start]:
     """Of each priority, those that an earlier pass left come first, the longest left before all; otherwise in the
-    plan's order. Each pass makes a new plan: without this, tenants whose jobs end soon would be ahead in each."""
+    plan's order. Opportunistic ones are last. Each pass makes a new plan: without this, tenants whose jobs end soon
+    would be ahead in each."""
     if len(starts) < 2:
         return list(starts)
     rows = Job.objects.filter(state=State.QUEUED, reason_code=WaitReason.START_PENDING)
     since: dict[str, str] = dict(rows.values_list("pk", "reason_numbers__since"))
     return sorted(
         starts,
-        key=lambda start: (-priorities[start.job], start.job not in since, since.get(start.job, "")),
+        key=lambda start: (
+            start.reason is StartReason.OPPORTUNISTIC,
+            -priorities[start.job],
+            start.job not in since,
+            since.get(start.job, ""),
+        ),
     )
 
 

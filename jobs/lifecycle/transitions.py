@@ -49,11 +49,12 @@ CLOSE_ATTEMPTS = """
 UPDATE jobs_attempt a SET held = false, closed_at = clock_timestamp(), known_at = greatest(v.until, opened_at),
   outcome = %s, message = %s, freed_for = (SELECT CASE WHEN order_for_job = '' AND order_learners IS NOT NULL THEN id
     ELSE order_for_job END FROM jobs_job WHERE id = a.job_id)
-FROM unnest(%s, %s::int[], %s::timestamptz[]) AS v(job_id, n, until)
+FROM unnest(%s, %s::int[], %s::timestamptz[]) AS v(job_id, n, until), set_config('luthier.opportunistic', 'known', true)
 WHERE a.job_id = v.job_id AND a.n = v.n AND held
 RETURNING a.job_id, slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
-  extract(epoch FROM known_at - opened_at)
+  extract(epoch FROM known_at - opened_at), opportunistic
 """
+"""A trigger refuses that an opportunistic attempt is closed by a version that would return what it never took."""
 CHARGE = """
 UPDATE jobs_job j SET slot_seconds = slot_seconds + v.slots, running_s = running_s + v.ran,
   order_reason = '', order_for_job = '', order_learners = NULL, order_plan = NULL, order_loss = NULL
@@ -530,28 +531,32 @@ def _return_slots(all_rows: Sequence[JobRows], move: Move) -> dict[str, dict[str
     with connection.cursor() as cursor:
         cursor.execute(CLOSE_ATTEMPTS, [outcome, move.reason.message, list(keys), attempts, until])
         closed = {
-            job: (slot_type, slots, float(held_s), float(counted_s))
-            for job, slot_type, slots, held_s, counted_s in cursor.fetchall()
+            job: (slot_type, slots, float(held_s), float(counted_s), opportunistic)
+            for job, slot_type, slots, held_s, counted_s, opportunistic in cursor.fetchall()
         }
         if missing := keys.keys() - closed.keys():
             raise StaleJob(min(missing))
         fp("move.after_attempt_closed")
-        jobs = Counter(rows.job.tenant_id for rows in all_rows)
+        jobs: Counter[int] = Counter()
         released: Counter[tuple[int, str]] = Counter()
-        for job, (slot_type, slots, *_) in closed.items():
-            released[keys[job].job.tenant_id, slot_type] += slots
-        cursor.execute(RETURN_QUOTA, [*map(list, zip(*released, strict=True)), list(released.values())])
+        for job, (slot_type, slots, *_, opportunistic) in closed.items():
+            if not opportunistic:
+                jobs[keys[job].job.tenant_id] += 1
+                released[keys[job].job.tenant_id, slot_type] += slots
+        if released:
+            cursor.execute(RETURN_QUOTA, [*map(list, zip(*released, strict=True)), list(released.values())])
         fp("move.after_quota_returned")
-        cursor.execute(RETURN_JOBS, [list(jobs), list(jobs.values())])
+        if jobs:
+            cursor.execute(RETURN_JOBS, [list(jobs), list(jobs.values())])
         charged = [closed[job][1] * closed[job][3] for job in keys]
         ran = [
             ran_s(rows.attempt.processing_at if rows.attempt else None, rows.counts_until)
             for rows in all_rows
         ]
         cursor.execute(CHARGE, [list(keys), charged, ran])
-    for tenant in jobs:
+    for tenant in {rows.job.tenant_id for rows in all_rows}:
         transaction.on_commit(partial(pubsub.quotas_changed, tenant), robust=True)
-    return {job: _returned(rows, *closed[job]) for job, rows in keys.items()}
+    return {job: _returned(rows, *closed[job][:-1]) for job, rows in keys.items()}
 
 
 def _returned(rows: JobRows, slot_type: str, slots: int, held_s: float, counted_s: float) -> dict[str, Any]:

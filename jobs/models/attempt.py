@@ -31,6 +31,9 @@ class Attempt(models.Model):
     micro_batch = models.PositiveIntegerField(null=True)
     step_s = models.FloatField(null=True)  # of an elastic job: seconds of a step, as last measured
     held = models.BooleanField(default=True)
+    opportunistic = models.BooleanField(
+        default=False, db_default=False
+    )  # takes nothing of its tenant's quota
     resume_from = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="+")
     opened_at = models.DateTimeField(db_default=Now())
     launched_at = models.DateTimeField(null=True)

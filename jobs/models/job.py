@@ -67,6 +67,7 @@ class Job(models.Model):
     project = models.CharField(max_length=40, blank=True, default="", db_default="")
     priority = models.CharField(max_length=12)
     priority_rank = models.SmallIntegerField()
+    opportunistic = models.BooleanField(default=False, db_default=False)
     max_restarts = models.PositiveIntegerField()
     time_limit_s = models.PositiveIntegerField(null=True)
     grace_s = models.PositiveIntegerField(default=60)

@@ -18,12 +18,14 @@ from tenants import access
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A gang's share of one node. The names are None where the caller cannot see the job."""
+    """A gang's share of one node. The names are None where the caller cannot see the job. opportunistic: it leaves when
+    another job can start there."""
 
     job: str | None
     name: str | None
     tenant: str | None
     slots: int
+    opportunistic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class NodeUse:
     occupants: tuple[Occupant, ...]
 
     @property
+    def opportunistic(self) -> int:
+        """Slots of used that opportunistic jobs hold."""
+        return sum(each.slots for each in self.occupants if each.opportunistic)
+
+    @property
     def takes_learners(self) -> bool:
         return self.ready and not self.cordoned
 
@@ -91,7 +98,8 @@ class NodeUse:
 class PoolUse:
     """All nodes of one slot type; slots == free + used + others + down, unless a node lost devices under its jobs.
 
-    down: unused slots of nodes that are not ready or cordoned.
+    down: unused slots of nodes that are not ready or cordoned. opportunistic: the part of used that opportunistic jobs
+    hold.
     """
 
     slot_type: str
@@ -102,6 +110,7 @@ class PoolUse:
     free: int
     down: int
     largest_free: int
+    opportunistic: int = 0
 
 
 def nodes(user: access.Person) -> list[NodeUse]:
@@ -110,18 +119,24 @@ def nodes(user: access.Person) -> list[NodeUse]:
     learners: dict[str, list[Resources]] = defaultdict(list)
     held = list(
         Attempt.objects.filter(held=True)
-        .values_list("job_id", "job__name", "tenant__slug", "slots", "nodes", requested("job__"))
+        .values_list(
+            "job_id", "job__name", "tenant__slug", "slots", "nodes", "opportunistic", requested("job__")
+        )
         .order_by("job_id")
     )
     now = database_now()
     shown = set(jobs_visible_to(user).filter(pk__in=[row[0] for row in held]).values_list("pk", flat=True))
-    for job, name, tenant, slots, at, resources in held:
+    for job, name, tenant, slots, at, opportunistic, resources in held:
         seen = job in shown
         for node, ranks in Counter(at).items():
             learners[node] += [per_learner(None, slots, resources)] * ranks
             occupants[node].append(
                 Occupant(
-                    job if seen else None, name if seen else None, tenant if seen else None, slots * ranks
+                    job if seen else None,
+                    name if seen else None,
+                    tenant if seen else None,
+                    slots * ranks,
+                    opportunistic,
                 )
             )
     return [
@@ -175,6 +190,7 @@ def pools(found: list[NodeUse]) -> list[PoolUse]:
             sum(node.free for node in group),
             sum(node.unused for node in group if not node.takes_learners),
             max(node.free for node in group),
+            sum(node.opportunistic for node in group),
         )
         for slot_type, group in sorted(by_type.items(), key=lambda each: gpus_first(each[0]))
     ]

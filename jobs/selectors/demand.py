@@ -33,6 +33,7 @@ OWED = frozenset(
         WaitReason.TOPOLOGY_FRAGMENTED,
         WaitReason.NODE_CPUS,
         WaitReason.NODE_MEMORY,
+        WaitReason.IDLE_LEAVING,
         WaitReason.START_PENDING,
         WaitReason.CLUSTER_BUSY,
         WaitReason.DISK_FULL,
@@ -51,7 +52,8 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One attempt: from its placement until it counts no longer (jobs.accounting). nodes: a name per rank."""
+    """One attempt: from its placement until it counts no longer (jobs.accounting). nodes: a name per rank.
+    opportunistic: it took nothing of its tenant's quota."""
 
     job: str
     tenant: str
@@ -60,13 +62,15 @@ class Use:
     nodes: tuple[str, ...]
     since: datetime
     until: datetime
+    opportunistic: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """One reason for which a job waited, from the pass that found it until the next one or the end of the wait.
 
-    slots: of all its learners. slot_type: "" if it takes any type and no pass named one.
+    slots: of all its learners. slot_type: "" if it takes any type and no pass named one. opportunistic: of a job that
+    is owed nothing.
     """
 
     job: str
@@ -76,11 +80,12 @@ class Wait:
     reason: str
     since: datetime
     until: datetime
+    opportunistic: bool
 
 
 ALIVE = f"""
 WITH alive AS (
-  SELECT id, slug, state, gpus, gpu_type, slots, learners
+  SELECT id, slug, state, gpus, gpu_type, slots, learners, opportunistic
   FROM jobs_job JOIN (SELECT id AS tenant_id, slug FROM tenants_tenant) AS tenant USING (tenant_id)
   WHERE {LIFE_SQL} && tstzrange(%(start)s, %(end)s)
     AND (%(tenants)s::text[] IS NULL OR slug = ANY(%(tenants)s))
@@ -90,7 +95,8 @@ WITH alive AS (
 USES = f"""{ALIVE}
 SELECT * FROM (
   SELECT attempt.job_id, alive.slug, attempt.slot_type, attempt.slots,
-    ARRAY(SELECT jsonb_array_elements_text(attempt.nodes)) AS nodes, attempt.opened_at, {COUNTS_UNTIL} AS until
+    ARRAY(SELECT jsonb_array_elements_text(attempt.nodes)) AS nodes, attempt.opened_at, {COUNTS_UNTIL} AS until,
+    attempt.opportunistic
   FROM alive JOIN jobs_attempt AS attempt ON attempt.job_id = alive.id
   WHERE attempt.opened_at < %(end)s AND (attempt.closed_at IS NULL OR attempt.closed_at > %(start)s)
     AND (%(nodes)s::text[] IS NULL OR attempt.nodes ?| %(nodes)s)
@@ -100,7 +106,7 @@ SELECT * FROM (
 WAITS = f"""{ALIVE}
 SELECT alive.id, alive.slug,
   coalesce(wait.numbers->>'slot_type', CASE WHEN alive.gpus = 0 THEN 'cpu' ELSE alive.gpu_type END),
-  alive.slots * alive.learners, wait.reason, wait.at, coalesce(wait.until, now())
+  alive.slots * alive.learners, wait.reason, wait.at, coalesce(wait.until, now()), alive.opportunistic
 FROM alive CROSS JOIN LATERAL (
   SELECT at, code, reason, numbers, lead(at) OVER (ORDER BY n) AS until
   FROM jobs_jobevent WHERE job_id = alive.id AND (code = '{EventCode.WAITING}' OR to_state <> '')
@@ -125,8 +131,8 @@ def uses_between(
     """The attempts that held slots in this time (of these nodes or tenants, or of all), not cut to it, oldest
     first. Raises TooMuch if there are more than `most`."""
     return [
-        Use(job, tenant, slot_type, slots, tuple(nodes), since, until)
-        for job, tenant, slot_type, slots, nodes, since, until in _rows(
+        Use(job, tenant, slot_type, slots, tuple(nodes), since, until, opportunistic)
+        for job, tenant, slot_type, slots, nodes, since, until, opportunistic in _rows(
             USES, start, end, most, tenants, nodes=None if nodes is None else list(nodes)
         )
     ]
@@ -174,10 +180,11 @@ def _rows(
 
 
 def held_spans(start: datetime, end: datetime, tenants: Sequence[str] | None = None) -> list[Span]:
-    """What jobs of these tenants, or of all, held, as fairness counts it."""
+    """What jobs of these tenants, or of all, held, as fairness counts it: not what others could take at any time."""
     return [
         Span(use.tenant, use.slot_type, use.slots * len(use.nodes), use.since, use.until)
         for use in uses_between(start, end, tenants=tenants)
+        if not use.opportunistic
     ]
 
 
@@ -187,7 +194,7 @@ def owed_spans(start: datetime, end: datetime, tenants: Sequence[str] | None = N
     return [
         Span(wait.tenant, wait.slot_type, wait.slots, since, until)
         for wait in waits_between(start, end, tenants=tenants)
-        if wait.reason in OWED and wait.slot_type
+        if wait.reason in OWED and wait.slot_type and not wait.opportunistic
         for since, until in _without(stops, wait.since, wait.until)
     ]
 

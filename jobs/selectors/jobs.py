@@ -158,9 +158,11 @@ def job_listing(
     tag: str = "",
     gpu_type: str = "",
     project: str = "",
+    opportunistic: bool | None = None,
     q: str = "",
 ) -> Listing:
-    """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags."""
+    """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags. opportunistic:
+    None: these and others."""
     scope = _scope(user, tenant)
     rows = scope.rows
     if states := list(states):
@@ -173,6 +175,8 @@ def job_listing(
         rows = rows.filter(_on(gpu_type))
     if project:
         rows = rows.filter(project=project)
+    if opportunistic is not None:
+        rows = rows.filter(opportunistic=opportunistic)
     if not (q := q.strip()):
         return Listing(rows)
     matches, found = _sought(scope, q)

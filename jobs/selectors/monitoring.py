@@ -112,7 +112,7 @@ nodes AS (
          sum(others_slots) AS outside, sum(unhealthy) AS unhealthy
   FROM jobs_clusternode GROUP BY 1
 ),
-used AS (SELECT gpu_type AS pool, sum(used) AS used FROM tenants_quota GROUP BY 1)"""
+used AS (SELECT slot_type AS pool, sum(slots * learners) AS used FROM jobs_attempt WHERE held GROUP BY 1)"""
 
 REGISTERED = f"""
 SELECT kind, count(w.id) FROM unnest(ARRAY['alive', 'silent']) AS kind
@@ -165,7 +165,7 @@ FACTS = (
     ),
     Fact(
         "luthier_slots_used",
-        "Slots that a tenant's jobs hold.",
+        "Slots that a tenant's jobs hold of its quota.",
         ("tenant", "pool"),
         "SELECT slug, gpu_type, used FROM tenants_quota JOIN tenants_tenant AS t ON t.id = tenant_id",
     ),

@@ -132,8 +132,10 @@ def _status(state: State, used: Counter[tuple[str, str]]) -> list[ProjectStatus]
 
 
 def _used(**narrowed: Any) -> defaultdict[str, Counter[tuple[str, str]]]:
-    """By tenant, of all or of some: by project and slot type, the slots that its jobs hold."""
-    held = Attempt.objects.filter(held=True, **narrowed).exclude(job__project="").order_by()
+    """By tenant, of all or of some: by project and slot type, the slots that its jobs hold of the tenant's quota."""
+    held = (
+        Attempt.objects.filter(held=True, opportunistic=False, **narrowed).exclude(job__project="").order_by()
+    )
     slots = held.values_list("tenant__slug", "job__project", "slot_type")
     found: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for tenant, project, kind, total in slots.annotate(total=Sum(F("slots") * F("learners"))):

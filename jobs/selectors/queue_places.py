@@ -45,6 +45,7 @@ class QueueEntry:
     code: str | None = None
     waits_for: str | None = None
     estimate: dict[str, Any] | None = None
+    opportunistic: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +161,5 @@ def _entry(
         job.reason_code,
         job.reason_message,
         estimate_view(job, now),
+        job.opportunistic,
     )

@@ -175,6 +175,9 @@ class JobSerializer(ReadSerializer):
     slots = serializers.IntegerField(help_text="per learner")
     priority = serializers.ChoiceField(PRIORITIES)
     project = serializers.CharField(allow_blank=True, help_text="of its tenant; empty: none")
+    opportunistic = serializers.BooleanField(
+        help_text="it runs only on devices that no other job can take, and uses none of its tenant's quota"
+    )
     tags = serializers.ListField(child=serializers.CharField())
     progress = ProgressSerializer()
     throughput = ThroughputSerializer()
@@ -350,6 +353,9 @@ class QuotaSerializer(ReadSerializer):
     waiting = serializers.IntegerField(help_text="slots that queued jobs request")
     borrowed = serializers.IntegerField(help_text="the part of used that other tenants of the cohort lend")
     lent = serializers.IntegerField(help_text="the part of the limit that other tenants of the cohort use")
+    opportunistic = serializers.IntegerField(
+        help_text="slots that opportunistic jobs hold beside the quota; neither used nor borrowed"
+    )
     cohort = serializers.CharField(
         allow_blank=True, help_text="the tenants it lends to and borrows from; empty: none"
     )

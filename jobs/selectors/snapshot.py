@@ -41,7 +41,8 @@ from tenants.models import Quota, Tenant
 
 
 def _columns(job: str = "") -> list[Any]:
-    """What the scheduler wants to know of a job, in the order of _gang's arguments; job: a prefix that leads to it.
+    """What the scheduler wants to know of a job, in the order of _gang's arguments; job: a prefix that leads to it from
+    an attempt, which was itself started as an opportunistic one or not.
 
     Plain values: ten thousand instances cost more than plan(), and so does JSON that Django decodes.
     """
@@ -50,7 +51,7 @@ def _columns(job: str = "") -> list[Any]:
         "time_limit_s", "running_s", "owner__username", "attempt", "intent_gen", "measured", "topology",
         "project",
     )  # fmt: skip
-    return [*(f"{job}{name}" for name in names), requested(job)]
+    return [*(f"{job}{name}" for name in names), "opportunistic", requested(job)]
 
 
 def database_now() -> datetime:
@@ -219,6 +220,7 @@ def _gang(
     measured: str | None,
     topology: str,
     project: str,
+    opportunistic: bool,
     resources: str | None,
 ) -> Gang:
     """learners: how many it has, had, or is to have. A job that never ran starts with as many as the policy says."""
@@ -240,6 +242,7 @@ def _gang(
         learners if size is not None and attempt else None,
         project,
         generation,
+        opportunistic,
     )
 
 
@@ -327,7 +330,7 @@ def _run(
         gang = _gang(*of_gang)
     except (ArithmeticError, TypeError, ValueError):
         gang = _gang(
-            *[*of_gang[:-4], None, "", of_gang[-2], None]
+            *[*of_gang[:-5], None, "", *of_gang[-3:-1], None]
         )  # its slots are held, whatever its spec says
     order: Stop | Resize | None = None
     if order_reason and order_learners is None:

@@ -13,6 +13,7 @@ WORDS: dict[str, str] = {
     StartReason.BACKFILLED: "It passes a job ahead of it for which slots are kept, and does not delay it",
     StartReason.BORROWED: "It goes beyond its tenant's own limit",
     StartReason.GUARANTEED: "It is within its tenant's own limit",
+    StartReason.OPPORTUNISTIC: "No other job can take what it runs on now. It is stopped as soon as one can",
 }
 
 

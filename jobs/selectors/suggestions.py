@@ -17,7 +17,7 @@ from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import NEW
 from jobs.states import State
 
-KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "priority")
+KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "priority", "opportunistic")
 SIZES = 3
 """Smaller sizes tried of each kind: a half, a quarter, one."""
 
@@ -35,6 +35,8 @@ class Suggestion:
         """The change as fields of the spec, for a clone."""
         if self.kind == "priority":
             return {"priority": self.value}
+        if self.kind == "opportunistic":
+            return {"opportunistic": True}
         if self.kind == "topology":
             how, level = self.value.split()
             return {"topology": {how: level}}
@@ -64,6 +66,8 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     best: dict[str, tuple[str, StartForecast]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")
+        if kind == "opportunistic" and (new is None or new.p90 != now):
+            continue  # it can be stopped at any time, so it is worth its while only at once
         if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
             best[kind] = (value, new)
     ways = [(new, Suggestion(kind, value, forecast_view(new, now))) for kind, (value, new) in best.items()]
@@ -87,11 +91,16 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
         asked = own.learners.min * own.slots
         account = Ledger(seen.quotas).account
         for slot_type in sorted({node.slot_type for node in seen.nodes} - {CPU_TYPE, own.slot_type}):
-            if own.slot_type is not None and account(own.tenant, slot_type).most >= asked:
+            fits = own.opportunistic or account(own.tenant, slot_type).most >= asked
+            if own.slot_type is not None and fits:
                 yield "gpu_type", slot_type, replace(new, slot_type=slot_type)
     for level in Priority:
+        if own.opportunistic and level is Priority.URGENT:
+            continue
         if level > own.priority and level.name.lower() in job.tenant.priorities:
             yield "priority", level.name.lower(), replace(new, priority=level)
+    if not own.opportunistic and own.learners.is_fixed and own.priority < Priority.URGENT:
+        yield "opportunistic", "true", replace(new, opportunistic=True)
 
 
 def _looser(required: Level | None) -> list[Topology]:

@@ -42,7 +42,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """One node: in each of the parts of the time, the slots that visible jobs and those of others held, on average."""
+    """One node: in each of the parts of the time, the slots that visible jobs and those of others held, on average.
+    opportunistic: those of both that opportunistic jobs held."""
 
     name: str
     slot_type: str
@@ -50,6 +51,7 @@ class NodeTime:
     visible: tuple[float, ...]
     others: tuple[float, ...]
     phases: tuple[Phase, ...]
+    opportunistic: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,14 @@ def timeline(
     held: dict[bool, defaultdict[str, list[float]]] = {
         seen: defaultdict(lambda: [0.0] * parts) for seen in (True, False)
     }
+    opportunistic: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * parts)
     for use in uses:
         seen = sees(use)
         for node, ranks in Counter(use.nodes).items():
             _add(held[seen][node], use, use.slots * ranks, start, part)
-    for sums in (*held[True].values(), *held[False].values()):
+            if use.opportunistic:
+                _add(opportunistic[node], use, use.slots * ranks, start, part)
+    for sums in (*held[True].values(), *held[False].values(), *opportunistic.values()):
         sums[-1] /= last
     phases = _phases([node.name for node in shown_nodes], start, end)
     return [
@@ -161,6 +166,7 @@ def timeline(
             tuple(held[True][node.name]),
             tuple(held[False][node.name]),
             phases[node.name],
+            tuple(opportunistic[node.name]),
         )
         for node in shown_nodes
     ]

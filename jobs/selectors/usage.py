@@ -39,7 +39,8 @@ class QuotaStatus:
     """One quota beside its use, and the slots that queued jobs of this tenant ask for.
 
     A job that takes any GPU type counts as waiting for each. borrowed: slots of used that other tenants of the cohort
-    lend; lent: slots of the limit that they use.
+    lend; lent: slots of the limit that they use. opportunistic: slots that opportunistic jobs hold beside it; they are
+    neither used nor waited for.
     """
 
     gpu_type: str
@@ -54,6 +55,7 @@ class QuotaStatus:
     weight: int = 1
     user_limit: int | None = None
     gang_limit: int | None = None
+    opportunistic: int = 0
 
     @property
     def over(self) -> int:
@@ -86,20 +88,22 @@ def quotas_of(tenant: Tenant) -> list[QuotaStatus]:
     """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
     uses = quota_uses(tenant__cohort=tenant.cohort) if tenant.cohort else quota_uses(tenant=tenant)
-    found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses))
+    idle = _opportunistic_by_tenant(tenant=tenant).get(tenant.pk, {})
+    found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses), idle)
     return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
 def all_quotas() -> dict[int, list[QuotaStatus]]:
     """Every tenant's quotas by type, by tenant id; for callers that have checked for a platform admin."""
-    waiting = _waiting_by_tenant()
+    waiting, idle = _waiting_by_tenant(), _opportunistic_by_tenant()
     uses = quota_uses()
     made = loans(uses)
     found: dict[int, list[QuotaStatus]] = {}
     by_slug = dict(Tenant.objects.values_list("slug", "pk"))
     for use in sorted(uses, key=lambda use: (by_slug[use.tenant], use.slot_type)):
         tenant = by_slug[use.tenant]
-        found.setdefault(tenant, []).extend(_statuses([use], waiting.get(tenant, {}), made))
+        of_tenant = idle.get(tenant, {})
+        found.setdefault(tenant, []).extend(_statuses([use], waiting.get(tenant, {}), made, of_tenant))
     return found
 
 
@@ -109,7 +113,7 @@ def all_loans() -> list[Loan]:
 
 
 def _statuses(
-    uses: Iterable[QuotaUse], waiting: Mapping[str, int], made: Iterable[Loan]
+    uses: Iterable[QuotaUse], waiting: Mapping[str, int], made: Iterable[Loan], idle: Mapping[str, int]
 ) -> list[QuotaStatus]:
     borrowed: Counter[tuple[str, str]] = Counter()
     lent: Counter[tuple[str, str]] = Counter()
@@ -131,14 +135,17 @@ def _statuses(
             use.weight,
             use.user_limit,
             use.gang_limit,
+            idle.get(use.slot_type, 0),
         )
         for use in uses
     ]
 
 
 def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
-    """Slots asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
-    rows = Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None, **narrowed)
+    """Slots of quotas asked for by queued jobs, by tenant id and requested type; "" is any GPU type."""
+    rows = Job.objects.filter(
+        state=State.QUEUED, intent=Intent.RUN, deleted_at=None, opportunistic=False, **narrowed
+    )
     sums: dict[int, dict[str, int]] = {}
     for row in (
         rows.values("tenant_id", "gpu_type", cpu=Q(gpus=0))
@@ -149,6 +156,15 @@ def _waiting_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
         of_tenant = sums.setdefault(row["tenant_id"], {})
         of_tenant[kind] = of_tenant.get(kind, 0) + row["total"]
     return sums
+
+
+def _opportunistic_by_tenant(**narrowed: Any) -> dict[int, dict[str, int]]:
+    """Slots that opportunistic jobs hold, by tenant id and type."""
+    rows = Attempt.objects.filter(held=True, opportunistic=True, **narrowed).values("tenant_id", "slot_type")
+    found: dict[int, dict[str, int]] = {}
+    for row in rows.annotate(sum=Sum(F("slots") * F("learners"))).order_by():
+        found.setdefault(row["tenant_id"], {})[row["slot_type"]] = row["sum"]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +210,9 @@ def first_waits(tenant: Tenant, *, start: datetime, end: datetime) -> FirstWaits
 
 
 def held_by(user: User, tenant: Tenant) -> dict[str, int]:
-    """Slots in use by this user's jobs in the tenant, by slot type."""
-    rows = Attempt.objects.filter(held=True, tenant=tenant, job__owner=user).values("slot_type")
+    """Slots of the quota in use by this user's jobs in the tenant, by slot type."""
+    held = Attempt.objects.filter(held=True, opportunistic=False, tenant=tenant, job__owner=user)
+    rows = held.values("slot_type")
     return {row["slot_type"]: row["sum"] for row in rows.annotate(sum=Sum(F("slots") * F("learners")))}
 
 
@@ -302,6 +319,15 @@ def largest_jobs(
         return [JobUsage(*row) for row in cursor.fetchall()]
 
 
+def opportunistic_s(tenant: Tenant, *, start: datetime, end: datetime, resource: str) -> float:
+    """Slot-seconds that opportunistic jobs held between two times, on "gpu" or "cpu"; jobs that were purged are left
+    out."""
+    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "cpu": resource == "cpu"}
+    with connection.cursor() as cursor:
+        cursor.execute(OPPORTUNISTIC, values)
+        return float(cursor.fetchone()[0])
+
+
 KEYS = {
     By.USER: ("owner.username", ("owner_id",)),
     By.GPU_TYPE: ("sums.slot_type", ()),
@@ -309,15 +335,26 @@ KEYS = {
 }
 """What usage is shown by, and the columns that it is summed by, besides the slot type."""
 
+HELD = """
+      SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
+      UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
+"""
+"""The attempts that held slots between two times."""
+
+OPPORTUNISTIC = f"""
+SELECT coalesce(sum(size * greatest(0, date_part('epoch', least(b, %(end)s) - greatest(opened_at, %(start)s)))), 0)
+FROM (
+  SELECT attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
+  FROM ({HELD}) AS attempt WHERE attempt.opportunistic AND (attempt.slot_type = 'cpu') = %(cpu)s
+) AS one
+"""
+
 LARGEST = f"""
 WITH part AS MATERIALIZED (
   SELECT job_id, n, size * date_part('epoch', least(b, %(end)s) - greatest(opened_at, %(start)s)) AS used
   FROM (
     SELECT attempt.job_id, attempt.n, attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
-    FROM (
-      SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND closed_at > %(start)s AND opened_at < %(end)s
-      UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
-    ) AS attempt WHERE (attempt.slot_type = 'cpu') = %(cpu)s
+    FROM ({HELD}) AS attempt WHERE (attempt.slot_type = 'cpu') = %(cpu)s
   ) AS one WHERE greatest(opened_at, %(start)s) < least(b, %(end)s)
 ),
 again AS MATERIALIZED (SELECT DISTINCT job_id FROM part WHERE n > 1)

@@ -112,7 +112,9 @@ def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
     """Quota and gang. Placement is not checked until the tenant's limits admit the job."""
     learners, quota, asked = len(foreseen.nodes), foreseen.quota, spec.asked
     sum_ = f"{quota.slot_type}: {quota.used} in use + {asked} of {quota.limit}"
-    if quota.cohort and quota.used + asked > quota.limit:
+    if spec.opportunistic:
+        sum_ = f"{quota.slot_type}: opportunistic, so it takes nothing of the {quota.limit}"
+    elif quota.cohort and quota.used + asked > quota.limit:
         sum_ += f"; {quota.used + asked - quota.limit} would be borrowed from cohort {quota.cohort}"
     if foreseen.starts:
         where = ", ".join(sorted(set(foreseen.nodes)))

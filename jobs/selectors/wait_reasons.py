@@ -2,8 +2,8 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a restart, a halt)
-has no Check.
+A reason that no rule gives (NOT_EVALUATED, IDLE_LEAVING, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a
+restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "failed_meter",
     "is_cluster_busy",
     "is_disk_full",
+    "is_idle_leaving",
     "is_start_failed",
     "is_start_pending",
     "label_of",
@@ -34,6 +35,7 @@ __all__ = [
 
 NOT_CHECKED = "not checked yet"
 LABELS = {
+    WaitReason.IDLE_LEAVING.value: "opportunistic jobs leave for it",
     WaitReason.START_PENDING.value: "start pending",
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
     WaitReason.DISK_FULL.value: "disk full",
@@ -74,6 +76,11 @@ def is_start_pending(code: str) -> bool:
     return code == WaitReason.START_PENDING
 
 
+def is_idle_leaving(code: str) -> bool:
+    """The job starts as soon as opportunistic ones have left the devices that it starts on."""
+    return code == WaitReason.IDLE_LEAVING
+
+
 def is_disk_full(code: str) -> bool:
     """The platform's disk has no room for what jobs store, so nothing starts."""
     return code == WaitReason.DISK_FULL
@@ -86,7 +93,7 @@ def is_start_failed(code: str) -> bool:
 
 def codes_of(*remedies: Remedy) -> list[str]:
     """The codes of all reasons that usually one of these ends."""
-    return [check.code.value for check in checks.CHECKS if check.remedy in remedies]
+    return [check.code.value for check in checks.RULES if check.remedy in remedies]
 
 
 def failed_meter(numbers: Mapping[str, Any]) -> Meter | None:

@@ -199,6 +199,7 @@ def gang_of_spec(tenant: Tenant, spec: Spec, now: datetime, user: str) -> Gang:
         topology=spec.topology,
         project=spec.project if spec.project is not None else default_project(tenant),
         elastic=None if spec.resources.learners.is_fixed else Profile(spec.resources.batch),
+        opportunistic=spec.opportunistic,
     )
 
 

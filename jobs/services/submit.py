@@ -320,6 +320,7 @@ def create_job(
         project=project,
         priority=spec.priority,
         priority_rank=Priority[spec.priority.upper()],
+        opportunistic=spec.opportunistic,
         max_restarts=spec.max_restarts,
         time_limit_s=spec.time_limit_s,
         grace_s=spec.checkpoint.grace_s,

@@ -42,6 +42,7 @@ FIELDS = {
     "gpu_type_without_gpus": "`gpu_type` and `gpus` contradict each other",
     "image_not_allowed": "an image that is malformed, has neither tag nor digest, or is not allowed here",
     "not_a_choice": "not one of the listed values",
+    "not_opportunistic": "`opportunistic` with a field that contradicts it: priority `urgent`, or a range of learners",
     "out_of_range": "a number, duration or amount outside its bounds",
     "packages_unsupported": "packages or a plain Python where an image is run; build them into the image",
     "regex_no_step": "the rule for the step of a checkpoint has no group `step`",
@@ -77,6 +78,8 @@ INSTALLATION = {
 WARNINGS = {
     "above_quota": "the job requests more than the tenant's quota, so it waits until the quota is raised",
     "checkpoint_after_limit": "the checkpoint interval is longer than the time limit",
+    "checkpoints_not_found": "an opportunistic job whose inline code, command and `env` do not mention"
+    " checkpoints: without any, its work is lost at each stop",
     "env_looks_secret": "a value in `env` looks like a password, a token or a key; a secret keeps it out of the spec",
     "env_not_text": "a number or Boolean in `env`; the program sees the string as written",
     "image_latest": "the tag `latest` may name another image when the job resumes",

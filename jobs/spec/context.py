@@ -228,7 +228,7 @@ def _project_problem(project: str, known: list[str]) -> Problem:
 
 def _limit_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     """What the tenant allows no job, no user at once, or not the job's project, on any type that the job takes."""
-    asked, project = spec.asked, context.project_of(spec)
+    asked, project = spec.asked, "" if spec.opportunistic else context.project_of(spec)
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     of_project = (context.projects or {}).get(project, {})
     limits = (
@@ -332,6 +332,8 @@ def _quota_warnings(spec: Spec, context: Context) -> Iterator[Problem]:
     asked = spec.asked
     kinds = [spec.slot_type] if spec.slot_type else [kind for kind in context.pools if kind != CPU_TYPE]
     limit = max((context.limits.get(kind, 0) for kind in kinds if kind), default=0)
+    if spec.opportunistic and not context.limits.keys().isdisjoint(kinds):
+        return  # it takes nothing of them
     if asked > limit:
         what = f"{asked} {unit(spec.slot_type, asked)}" if spec.slot_type else f"{asked} GPUs of one type"
         quota = f"the tenant's quota is {limit}" if limit else "the tenant has no quota for them"

@@ -57,6 +57,7 @@ DEFAULTS: dict[str, Any] = {
     "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "4Gi"},
     "placement": "pack",
     "priority": "normal",
+    "opportunistic": False,
     "data": [],
     "checkpoint": {"every": "10m", "keep": 3, "grace": "60s"},
     "keep": [],
@@ -276,6 +277,12 @@ def _needs() -> dict[str, Any]:
             "description": "Which jobs are considered first; a platform admin sets which classes a tenant may use.",
             "enum": list(PRIORITIES),
             "default": DEFAULTS["priority"],
+        },
+        "opportunistic": {
+            "type": "boolean",
+            "description": "Whether the job runs only on what no other job can take, whatever its tenant's quota: it is"
+            " stopped as soon as another job can start there, and starts again by itself.",
+            "default": DEFAULTS["opportunistic"],
         },
         "project": {
             "type": "string",

@@ -76,6 +76,7 @@ class Spec:
     placement: str
     topology: Topology | None
     priority: str
+    opportunistic: bool
     project: str | None
     data: tuple[Mount, ...]
     checkpoint: CheckpointRules
@@ -124,6 +125,8 @@ class Spec:
             "placement": self.placement,
             "topology": _topology_dict(self.topology),
             "priority": self.priority,
+            "opportunistic": self.opportunistic
+            or None,  # a version before this field can read all other specs
             "project": self.project,
             "data": [{"name": mount.name, "path": mount.path} for mount in self.data],
             "checkpoint": _checkpoint_dict(self.checkpoint),
@@ -159,6 +162,7 @@ def build(value: Mapping[str, Any], warnings: tuple[Problem, ...]) -> Spec:
         placement=value.get("placement", DEFAULTS["placement"]),
         topology=_build_topology(value.get("topology", {})),
         priority=value.get("priority", DEFAULTS["priority"]),
+        opportunistic=value.get("opportunistic", DEFAULTS["opportunistic"]),
         project=value.get("project"),
         data=tuple(Mount(mount["name"], mount["path"]) for mount in value.get("data", ())),
         checkpoint=CheckpointRules(

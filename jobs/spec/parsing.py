@@ -24,6 +24,10 @@ YAML = "application/yaml"
 YAML_TYPES = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 KEY_IN_ENV = "looks like a key, which all who can view the job can read: store it as a secret, and name that in secrets"
+SAVES_NOTHING = (
+    "is set, but nothing in the code, the command or env mentions checkpoints: a job that saves none loses its work"
+    " each time it is stopped for another"
+)
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 20_000
@@ -88,6 +92,18 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     if "time_limit" in value and "every" in checkpoint and _shorter(value["time_limit"], checkpoint["every"]):
         message = "is longer than the time limit, so the job may end before its first checkpoint"
         yield walk.problem(("checkpoint", "every"), "checkpoint_after_limit", message, checkpoint["every"])
+    if value.get("opportunistic") and not _may_save(value):
+        yield walk.problem(("opportunistic",), "checkpoints_not_found", SAVES_NOTHING)
+
+
+def _may_save(value: Mapping[str, Any]) -> bool:
+    """Whether the job may save checkpoints, by what can be read of it: how a program saves always has the word in it
+    (training.checkpoint, CHECKPOINT_DIR). What an archive or an image holds is not known."""
+    code = value.get("code", {})
+    if "files" not in code:
+        return True
+    texts = (*code["files"].values(), value["command"], value.get("setup", ()), value.get("env", {}))
+    return any("checkpoint" in str(text).lower() for text in texts)
 
 
 def _shorter(one: str, other: str) -> bool:

@@ -36,6 +36,7 @@ def rule_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
     yield from _command_faults(value.get("command"), walk)
     yield from _code_faults(value.get("code"), walk)
     yield from _resource_faults(value.get("resources"), walk)
+    yield from _opportunistic_faults(value, walk)
     yield from _env_faults(value.get("env"), walk)
     yield from _secret_faults(value.get("secrets"), value.get("env"), walk)
     yield from _data_faults(value.get("data"), walk)
@@ -173,6 +174,27 @@ def _elastic_faults(learners: Any, batch: Any, walk: Walk) -> Iterator[Problem]:
             message = f"must be at least {what}"
             place = ("resources", "batch", "max")
             yield walk.problem(place, "out_of_range", message, largest, f"{least} or more")
+
+
+def _opportunistic_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
+    if value.get("opportunistic") is not True:
+        return
+    place, code = ("opportunistic",), "not_opportunistic"
+    if value.get("priority") == "urgent":
+        message = (
+            "An urgent job stops others, an opportunistic one is stopped for others: remove opportunistic, or choose"
+            " another priority"
+        )
+        yield walk.problem(place, code, message, True, "false with priority urgent")
+    resources = value.get("resources")
+    learners = resources.get("learners") if isinstance(resources, Mapping) else None
+    if isinstance(learners, Mapping):
+        fewest, _ = _ends(learners)
+        message = (
+            "An opportunistic job has one size: remove opportunistic, or give the number of its learners, such as"
+            f" learners: {fewest or 1}"
+        )
+        yield walk.problem(place, code, message, True, "false with a range of learners")
 
 
 def _ends(value: Any) -> tuple[int | None, int | None]:

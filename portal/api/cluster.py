@@ -21,6 +21,7 @@ class PoolSerializer(ReadSerializer):
     nodes = serializers.IntegerField()
     slots = serializers.IntegerField()
     used = serializers.IntegerField(help_text="by jobs of this installation")
+    opportunistic = serializers.IntegerField(help_text="the part of used that opportunistic jobs hold")
     others = serializers.IntegerField(help_text="held by programs outside Luthier")
     free = serializers.IntegerField()
     down = serializers.IntegerField(help_text="unused, on nodes that are not ready or cordoned")
@@ -45,6 +46,7 @@ class ClusterSerializer(ReadSerializer):
                 "nodes": 4,
                 "slots": 32,
                 "used": 20,
+                "opportunistic": 4,
                 "others": 0,
                 "free": 8,
                 "down": 4,
@@ -70,6 +72,7 @@ class OccupantSerializer(ReadSerializer):
     name = serializers.CharField(allow_null=True)
     tenant = serializers.CharField(allow_null=True)
     slots = serializers.IntegerField()
+    opportunistic = serializers.BooleanField(help_text="it leaves when another job can start there")
 
 
 class ResourceUseSerializer(ReadSerializer):
@@ -133,7 +136,15 @@ class NodeSerializer(ReadSerializer):
         "unhealthy": 0,
         "why": "",
         "avoid": None,
-        "jobs": [{"job": "3f9k2m7qx4ta", "name": "mnist", "tenant": "vision", "slots": 4}],
+        "jobs": [
+            {
+                "job": "3f9k2m7qx4ta",
+                "name": "mnist",
+                "tenant": "vision",
+                "slots": 4,
+                "opportunistic": False,
+            }
+        ],
     },
 )
 def node_list(call: Call) -> dict[str, Any]:

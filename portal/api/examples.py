@@ -70,6 +70,8 @@ JOB_EXAMPLE: dict[str, Any] = {
     "slot_type": "cpu",
     "slots": 1,
     "priority": "normal",
+    "project": "",
+    "opportunistic": False,
     "tags": [],
     "progress": {
         "step": 4,

@@ -52,6 +52,7 @@ class JobsQuery(PagedQuery):
         help_text="as requested, or, if any, of its last placement; or cpu",
     )
     project = serializers.CharField(required=False, default="", max_length=40)
+    opportunistic = serializers.BooleanField(required=False, help_text="true: these alone; false: all others")
     q = serializers.CharField(
         required=False, default="", allow_blank=True, max_length=200, help_text="in name, id, owner and tags"
     )
@@ -73,6 +74,7 @@ def jobs_list(call: Call) -> dict[str, Any]:
         tag=query["tag"],
         gpu_type=query["gpu_type"],
         project=query["project"],
+        opportunistic=query.get("opportunistic"),
         q=query["q"],
         order=query["order"],
     )
@@ -204,7 +206,10 @@ class ValidationSerializer(ReadSerializer):
     now = OutlookSerializer(
         allow_null=True, help_text="what the scheduler would do if the job were submitted now"
     )
-    quota = QuotaNeedSerializer(allow_null=True, help_text="the tenant's quota and what the job requests")
+    quota = QuotaNeedSerializer(
+        allow_null=True,
+        help_text="the tenant's quota and what the job requests; null of an opportunistic job, which uses none",
+    )
     checks = CheckSerializer(many=True, help_text="the checks in the order in which they ran")
 
 
@@ -279,7 +284,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             "warnings": [warning.as_dict() for warning in checked.findings.warnings],
             "spec": checked.spec.normalized,
             "now": foreseen,
-            "quota": foreseen.quota,
+            "quota": None if checked.spec.opportunistic else foreseen.quota,
             "checks": validation.of_valid(
                 tenant, checked.spec, foreseen, warnings=len(checked.findings.warnings)
             ),

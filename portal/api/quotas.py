@@ -50,6 +50,7 @@ QUOTA_EXAMPLE = {
     "waiting": 4,
     "borrowed": 2,
     "lent": 0,
+    "opportunistic": 0,
     "cohort": "research",
     "borrowing_limit": 8,
     "lending_limit": None,

@@ -34,6 +34,7 @@ class QueueEntrySerializer(ReadSerializer):
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
     priority = serializers.CharField(allow_null=True)
+    opportunistic = serializers.BooleanField(allow_null=True)
     gpu_type = serializers.CharField(source="slot_type")
     asks = serializers.IntegerField(help_text="slots of all learners together")
     code = serializers.CharField(allow_null=True, help_text="the code of what it waits for")
@@ -51,6 +52,7 @@ class QueueEntrySerializer(ReadSerializer):
         "name": "mnist-cnn",
         "owner": "alice",
         "priority": "normal",
+        "opportunistic": False,
         "gpu_type": "a100",
         "asks": 4,
         "code": "INSUFFICIENT_CAPACITY",

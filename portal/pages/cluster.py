@@ -30,6 +30,7 @@ def page(request: HttpRequest) -> HttpResponse:
             pool_view(pool) | _columns([node for node in nodes if node.slot_type == pool.slot_type])
             for pool in cluster.pools(nodes)
         ],
+        "opportunistic": any(node.opportunistic for node in nodes),
         "queued": sum(waiting.values()),
         "out": sum(not node.takes_learners for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
@@ -87,6 +88,8 @@ def _node_view(node: cluster.NodeUse) -> dict[str, Any]:
     cells: list[tuple[str, str]] = []
     for occupant in node.occupants:
         kind, text = ("own", occupant.name or "") if occupant.job else ("other", "another tenant's job")
+        if occupant.opportunistic:
+            kind, text = f"{kind} opportunistic", f"{text}, opportunistic"
         cells += [(kind, text)] * -(-occupant.slots // per_cell)
     cells += [("other", "a program outside Luthier")] * -(-node.others // per_cell)
     cells += [("free", "free") if node.takes_learners else ("down", "down")] * -(-node.unused // per_cell)

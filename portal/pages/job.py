@@ -267,7 +267,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "metric_values": _newest(job, charts),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
-        "events": job_events.lines(job_events.newest(request.user, job))[:5],
+        "events": job_events.lines(job_events.newest(request.user, job), of=job)[:5],
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),

@@ -18,6 +18,7 @@ from jobs.selectors.redaction import needs_redaction, redacted_events
 from jobs.selectors.start_reasons import why_now
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason, stop_label
+from portal.pages import stopped_for
 from portal.pages.badges import STOPPED, phase_badge
 from portal.pages.job_waiting import kind_of
 from portal.templatetags.ui import thousands
@@ -94,7 +95,7 @@ def tab(user: access.Person, job: Job, *, before: int | None, kind: str, sought:
     older = events[-1].n if len(events) == PAGE else None
     query = {name: value for name, value in (("show", kind), ("q", sought)) if value}
     return {
-        "events": lines(events, _outcomes(job)),
+        "events": lines(events, _outcomes(job), of=job),
         "kinds": [
             (title, name, found[name or "all"], "?" + urlencode({**query, "show": name}))
             for title, name in TABS
@@ -114,15 +115,19 @@ def newest(
     return redacted_events(user, job, (events.filter(n__lt=before) if before else events)[:PAGE])
 
 
-def lines(events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None) -> list[EventLine]:
-    """Lines, newest first as the events are. outcomes: how each attempt ended, for the row between two of them."""
+def lines(
+    events: Sequence[JobEvent], outcomes: Mapping[int, str] | None = None, of: Job | None = None
+) -> list[EventLine]:
+    """Lines, newest first as the events are. outcomes: how each attempt ended, for the row between two of them. of: the
+    job, whose stops are explained if it is opportunistic."""
     found: list[EventLine] = []
+    explained = _explained(of, events) if of is not None and of.opportunistic else {}
     at = 0
     while at < len(events):
         run = _checkpoints(events, at)
         newer = found[-1].event.attempt if found else 0
         border = _border(run[0].attempt, newer, outcomes or {})
-        found.append(_line(run, events[at + 1 :], border))
+        found.append(_line(run, events[at + 1 :], border, explained.get(run[0].n, "")))
         at += len(run)
     return found
 
@@ -181,7 +186,13 @@ def _checkpoints(events: Sequence[JobEvent], at: int) -> Sequence[JobEvent]:
     return events[at:end] if end - at >= FOLDED else events[at : at + 1]
 
 
-def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> EventLine:
+def _explained(job: Job, events: Sequence[JobEvent]) -> dict[int, str]:
+    """Of each stop that made room for another job, why, by the number of its event."""
+    known = stopped_for.names(job, events)
+    return {event.n: stopped_for.sentence(event, known) for event in events if stopped_for.made_room(event)}
+
+
+def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str, why: str) -> EventLine:
     event, oldest = run[0], run[-1]
     title = TITLES[event.kind] if event.kind else event.code
     if event.code == EventCode.GPUS_RETURNED and event.numbers.get("slot_type") == usage.CPU_TYPE:
@@ -191,11 +202,10 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str) -> E
     if plan := event.numbers.get("plan"):
         codes += f"; decided from snapshot {plan['snapshot'][:DIGITS]}"
     words = event.words if oldest is event else _together(run)
-    if event.code == EventCode.PLACED and (why := why_now(event.numbers)):
-        words = f"{words.removesuffix('.')}. {why}."
-    return EventLine(
-        event, oldest.n, _phase(event), title, _once(event, words, before), by, codes, _icon(event), border
-    )
+    if event.code == EventCode.PLACED and (now := why_now(event.numbers)):
+        words = f"{words.removesuffix('.')}. {now}."
+    words = f"{_once(event, words, before)} {why}".rstrip()
+    return EventLine(event, oldest.n, _phase(event), title, words, by, codes, _icon(event), border)
 
 
 def _border(attempt: int, newer: int, outcomes: Mapping[int, str]) -> str:

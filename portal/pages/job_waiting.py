@@ -21,10 +21,12 @@ from jobs.selectors.wait_reasons import (
     check_results,
     is_cluster_busy,
     is_disk_full,
+    is_idle_leaving,
     is_start_failed,
     is_start_pending,
     label_of,
 )
+from portal.pages.stopped_for import last_stop
 from portal.templatetags.ui import approximately, duration, foreseen
 from tenants import access
 from tenants.models import Tenant
@@ -83,7 +85,8 @@ def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
         return START_FAILED
     if is_disk_full(code):
         return ASK
-    return WAIT if is_cluster_busy(code) or is_start_pending(code) else CHECKING
+    moves_on = is_cluster_busy(code) or is_start_pending(code) or is_idle_leaving(code)
+    return WAIT if moves_on else CHECKING
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
         "checked_at": checked_at(),
         "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
         "places": _places(around(user, job, now), now),
+        "stopped": last_stop(user, job),
         "turns": _turns(job, guest=needs_redaction(user, job.tenant_id)),
     }
 
@@ -174,9 +178,12 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
         "gpu_type": f"Use {count}",
         "priority": f"Use {count} priority",
         "topology": _topology_title(way.value),
+        "opportunistic": "Make it opportunistic",
     }
     query = urlencode({"from": job["id"], way.kind: way.value})
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
+    if way.kind == "opportunistic":
+        text = f"{text} It uses no quota, and is stopped when another job can start on its devices."
     return SuggestionCard(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
 
 

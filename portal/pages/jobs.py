@@ -45,6 +45,9 @@ VIEWS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("all", "All", {}),
 )
 
+KINDS = {"true": True, "false": False}
+"""What the filter for opportunistic jobs takes: these alone, or all others."""
+
 
 @dataclass(frozen=True)
 class Filters:
@@ -56,6 +59,7 @@ class Filters:
     tag: str = ""
     gpu_type: str = ""
     project: str = ""
+    opportunistic: str = ""
     before: str = ""
     problems: tuple[str, ...] = ()
 
@@ -66,6 +70,10 @@ class Filters:
         if state and state != "active" and state not in State.__members__:
             problems.append(f"Unknown state {state[:40]!r}.")
             state = ""
+        opportunistic = query.get("opportunistic", "")
+        if opportunistic and opportunistic not in KINDS:
+            problems.append(f"Unknown kind of job {opportunistic[:40]!r}.")
+            opportunistic = ""
         before = query.get("before", "")
         if before and not is_job_id(before):
             problems.append("Invalid page cursor; showing the newest.")
@@ -73,12 +81,12 @@ class Filters:
         text = {
             name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type", "project")
         }
-        return cls(state=state, before=before, problems=tuple(problems), **text)
+        return cls(state=state, opportunistic=opportunistic, before=before, problems=tuple(problems), **text)
 
     @property
     def chosen(self) -> dict[str, str]:
         """The filters that are set, without the page mark."""
-        names = ("q", "state", "owner", "tag", "gpu_type", "project")
+        names = ("q", "state", "owner", "tag", "gpu_type", "project", "opportunistic")
         return {name: value for name in names if (value := getattr(self, name))}
 
     @property
@@ -238,6 +246,7 @@ def _listing(request: HttpRequest, tenant: Tenant, filters: Filters) -> Listing:
         tag=filters.tag,
         gpu_type=filters.gpu_type,
         project=filters.project,
+        opportunistic=KINDS.get(filters.opportunistic),
         q=filters.q,
     )
 

@@ -36,6 +36,8 @@ from tenants.errors import NotAllowed
 from tenants.models import Tenant
 from tenants.roles import Permission
 
+SAID_AFTERWARD = ("env_looks_secret", "checkpoints_not_found")
+"""Warnings that are said of a submitted job, too: it can still be canceled before something is lost or known."""
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
@@ -63,7 +65,7 @@ def new_job(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     except JobError as error:
         return _page(request, tenant, source="refused", text=text, error=error)
     for warning in parse_spec(text, "application/yaml").warnings:
-        if warning.code == "env_looks_secret":
+        if warning.code in SAID_AFTERWARD:
             say(request, f"{warning.path} {warning.message}.", messages.WARNING)
     return HttpResponseRedirect(f"/t/{tenant.slug}/jobs/{made['job']}")
 
@@ -136,6 +138,8 @@ def _changes(request: HttpRequest) -> dict[str, Any]:
     if (topology := request.GET.get("topology", "")) in TOPOLOGIES:
         how, level = topology.split()
         found["topology"] = {how: level}
+    if request.GET.get("opportunistic", "") == "true":
+        found["opportunistic"] = True
     return found
 
 
@@ -146,6 +150,7 @@ def _changed_fields(request: HttpRequest) -> str:
         {"priority": changes["priority"]} if "priority" in changes else {}
     )
     fields |= {f"{how} topology": level for how, level in changes.get("topology", {}).items()}
+    fields |= {"opportunistic": "true"} if "opportunistic" in changes else {}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
 
 

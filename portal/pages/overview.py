@@ -95,6 +95,7 @@ def quota_row(use: QuotaStatus, mine: int) -> dict[str, Any]:
         "waiting": use.waiting,
         "borrowed": use.borrowed,
         "lent": use.lent,
+        "opportunistic": use.opportunistic,
         "cells": [
             kind for kind, count in cells for _ in range(1 if kind == "tick" else -(-count // per_cell))
         ],

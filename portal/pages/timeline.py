@@ -172,6 +172,7 @@ def _node(node: NodeTime, frame: Frame) -> dict[str, Any]:
         "slots": node.slots,
         "unit": humanize.unit(node.slot_type, node.slots),
         "used": _used(node, slots, held, frame),
+        "opportunistic": _used(node, slots, node.opportunistic, frame) if any(node.opportunistic) else None,
         "partly_known": any(phase.state == UNKNOWN for phase in node.phases),
         "bands": [
             *_bands("part-used", node.visible, [0.0] * len(held), slots),

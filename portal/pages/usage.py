@@ -105,6 +105,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
     waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
+    beside = usage.opportunistic_s(tenant, start=month.start, end=month.end, resource=resource) / 3600
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     people = _people(rows, kinds, waits, _summed(submitted, OWNER))
@@ -126,7 +127,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         or any(_of("gpu", kind) for kind in [*kinds, *(use.gpu_type for use in quotas if use.limit)]),
         "total": _totals(rows, kinds, waits.whole),
         "stopped_s": stopped_s(month.start, month.end),
-        "sum": _sum(rows, waits, quotas, month, resource),
+        "sum": _sum(rows, waits, quotas, month, resource, beside),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
         "entitlements": entitlements,
@@ -155,8 +156,8 @@ def _lines(tenant: Tenant, month: Month) -> Iterator[Sequence[object]]:
 
 
 def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:
-    """Who holds slots of this type now, most first."""
-    rows = Attempt.objects.filter(tenant=tenant, held=True, slot_type=gpu_type)
+    """Who holds slots of the quota of this type now, most first."""
+    rows = Attempt.objects.filter(tenant=tenant, held=True, opportunistic=False, slot_type=gpu_type)
     sums = rows.values_list("job__owner__username").annotate(n=Sum(F("slots") * F("learners"))).order_by("-n")
     return [(name, int(count)) for name, count in sums]
 
@@ -260,8 +261,10 @@ def _sum(
     quotas: list[usage.QuotaStatus],
     month: Month,
     resource: str,
+    beside: float,
 ) -> dict[str, Any]:
-    """The month on one resource: hours, the share of what today's limits allow, what was lost, the waits."""
+    """The month on one resource: hours, the share of what today's limits allow, what was lost, the waits. beside: hours
+    of opportunistic jobs, which use no quota."""
     hours = _hours(rows, resource)
     slots = sum(quota.limit for quota in quotas if _of(resource, quota.gpu_type))
     so_far = (month.end - month.start).total_seconds() / 3600
@@ -269,7 +272,8 @@ def _sum(
     return hours | {
         "median": median,
         "p90": p90,
-        "share": 100 * hours["used"] / (slots * so_far) if slots and so_far else None,
+        "opportunistic": beside,
+        "share": 100 * max(0, hours["used"] - beside) / (slots * so_far) if slots and so_far else None,
         "lost_share": 100 * hours["lost"] / hours["used"] if hours["used"] else None,
         "projected": hours["used"] * 24 * month.days / so_far if month.ongoing and so_far >= 24 else None,
     }

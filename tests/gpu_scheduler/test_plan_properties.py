@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.checks import CHECKS, NOT_QUEUED, Scope, check_named, check_of
+from gpu_scheduler.checks import CHECKS, NOT_QUEUED, RULES, Scope, check_named, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import (
     CPU_TYPE,
@@ -450,14 +450,18 @@ def test_each_reason_is_given_by_one_rule_that_has_all_its_words() -> None:
         for code in WaitReason
         if code
         not in {
+            WaitReason.NO_QUOTA,
+            WaitReason.NOT_IDLE,
             WaitReason.NOT_EVALUATED,
+            WaitReason.IDLE_LEAVING,
             WaitReason.START_PENDING,
             WaitReason.CLUSTER_BUSY,
             WaitReason.DISK_FULL,
             WaitReason.START_FAILED,
         }
     ]
-    for check in CHECKS:
+    assert [check.code for check in RULES[len(CHECKS) :]] == [WaitReason.NO_QUOTA, WaitReason.NOT_IDLE]
+    for check in RULES:
         assert check_of(check.code) is check
         assert check_named(check.key) is check
         assert check.title

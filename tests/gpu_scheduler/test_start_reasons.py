@@ -94,8 +94,10 @@ def test_what_starts_say_they_borrow_is_what_their_tenants_use_beyond_their_limi
 
 
 def test_old_records_are_read() -> None:
-    """Of before a gang had a generation: its list is shorter."""
+    """Of before a gang could be opportunistic, and of before it had a generation: its list is shorter."""
     seen = snapshot(nodes(a1=4), [gang("j1", generation=7)])
-    text = record.written(seen).replace(b',"",7]', b',""]')
-    assert text != record.written(seen)
-    assert record.read(text, FairShare()) == replace(seen, waiting=(gang("j1"),))
+    text = record.written(seen)
+    for shorter, found in ((b',"",7]', gang("j1", generation=7)), (b',""]', gang("j1"))):
+        older = text.replace(b',"",7,false]', shorter)
+        assert older != text
+        assert record.read(older, FairShare()) == replace(seen, waiting=(found,))

@@ -40,7 +40,7 @@ def held(job: Job, since: datetime, until: datetime | None, nodes: tuple[str, ..
     Attempt.objects.create(
         job=job, tenant=job.tenant, n=n, cluster="memory", slot_type=job.gpu_type or "cpu", slots=job.slots,
         learners=len(nodes), nodes=list(nodes), opened_at=since, held=until is None, closed_at=until,
-        outcome="" if until is None else State.COMPLETED,
+        outcome="" if until is None else State.COMPLETED, opportunistic=job.opportunistic,
     )  # fmt: skip
     if until is None:
         Job.objects.filter(pk=job.pk).update(state=State.DEPLOYING)

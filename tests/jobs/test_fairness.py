@@ -35,6 +35,7 @@ class Past:
     now: datetime
     vision: Tenant
     nlp: Tenant
+    audio: Tenant
     jobs: dict[str, Job]
 
     def at(self, hours: float) -> datetime:
@@ -56,7 +57,7 @@ def past(monkeypatch: pytest.MonkeyPatch) -> Past:
     vision = factories.tenant("vision-lab", quotas={"cpu": 4}, cohort="lab")
     nlp = factories.tenant("nlp-research", quotas={"cpu": 4}, cohort="lab")
     audio = factories.tenant("audio", quotas={"cpu": 4})
-    made = Past(now, vision, nlp, {})
+    made = Past(now, vision, nlp, audio, {})
     greedy = job_of_the_past(nlp, 6, made.at(0))
     held(greedy, made.at(0), made.at(1.5))
     own = job_of_the_past(vision, 4, made.at(1))
@@ -105,6 +106,19 @@ def test_stored_hours_recomputed_hours_and_a_reckoning_by_hand_agree(past: Past)
         assert slot_hours(report) == EXPECTED
         assert report.jain == {"cpu": pytest.approx(JAIN)}
         assert (report.start, report.end, report.unknown) == (past.at(0), past.at(3), ())
+
+
+def test_opportunistic_jobs_are_owed_nothing_and_receive_nothing(past: Past) -> None:
+    """Nor do they borrow or make others lend: what they hold is another job's whenever one wants it."""
+    beyond = job_of_the_past(past.audio, 8, past.at(0), opportunistic=True)
+    waited(beyond, WaitReason.NODE_CPUS, past.at(0))
+    held(beyond, past.at(0.5), past.at(1))
+    stopping = job_of_the_past(past.vision, 4, past.at(2.5))
+    waited(stopping, WaitReason.IDLE_LEAVING, past.at(2.5))
+    ended(stopping, past.at(3))
+    store()
+    owed = EXPECTED | {"vision-lab": [8, 0, 4, 0, 3, 4]}
+    assert slot_hours(past.report()) == owed, "who waits until they have left is owed what it waits for"
 
 
 def test_it_stays_when_the_jobs_are_purged(past: Past) -> None:

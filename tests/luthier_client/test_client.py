@@ -129,6 +129,8 @@ def test_a_job_from_its_spec_to_its_deletion_at_the_command_line(
     job = said("submit", str(spec)).strip()
     assert said("show", "first").startswith(f"{job}  first  Queued\n")
     assert job in said("list", "--state", "QUEUED")
+    assert job in said("list", "--opportunistic", "false")
+    assert job not in said("list", "--opportunistic", "true")
     assert json.loads(said("cancel", job[:8], "--json"))["intent"] == "CANCEL"
     assert "SUBMITTED" in said("events", job)
     factories.job(owner=people.alice, name="second", state=State.COMPLETED)

@@ -40,6 +40,7 @@ class Cell:
     terms: tuple[TermField, ...] = ()
     borrowed: int = 0
     lent: int = 0
+    opportunistic: int = 0
 
     @property
     def key(self) -> Key:
@@ -187,8 +188,9 @@ def _cell(key: Key, use: usage.QuotaStatus, draft: LimitsDraft, scale: int) -> C
     shown = draft.wrong.get(key, str(limit))
     of_type = terms.fields(*key, {name: getattr(use, name) for name in TERMS}, draft.terms)
     return Cell(
-        key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown, of_type, use.borrowed, use.lent
-    )
+        key[0], key[1], use.limit, limit, use.used, use.waiting, meter, shown, of_type, use.borrowed, use.lent,
+        use.opportunistic,
+    )  # fmt: skip
 
 
 def _column(kind: str, index: int, rows: tuple[Row, ...], pool: cluster.PoolUse | None) -> Column:

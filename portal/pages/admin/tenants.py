@@ -69,6 +69,8 @@ def listing(request: HttpRequest) -> HttpResponse:
         "gpus_used": sum(pool.used for pool in pools),
         "gpus_usable": sum(pool.slots - pool.down for pool in pools),
         "holders": [(each.tenant.name, meters.series(n)) for n, each in enumerate(drawn.rows)],
+        "opportunistic": any(column.pool.opportunistic for column in drawn.columns if column.pool),
+        "rest": meters.REST,
         "held": [_held(drawn, n, column) for n, column in enumerate(drawn.columns)],
     }
     return render(request, "console/tenants.html", context)
@@ -172,11 +174,19 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _held(drawn: Matrix, index: int, column: Column) -> dict[str, Any]:
-    """One pool by tenant, in the order and the colors of the table."""
+    """One pool by tenant, in the order and the colors of the table; what opportunistic jobs hold is of no tenant's
+    quota."""
     free, down = (column.pool.free, column.pool.down) if column.pool else (0, 0)
     rows = [(each.tenant.name, meters.series(n), each.cells[index].used) for n, each in enumerate(drawn.rows)]
-    meter = meters.held_meter(column.kind, rows, free=free, down=down)
-    return {"column": column, "meter": meter, "used": sum(used for _, _, used in rows)}
+    idle = column.pool.opportunistic if column.pool else 0
+    beside = [("opportunistic jobs", meters.REST, idle)] if idle else []
+    meter = meters.held_meter(column.kind, [*rows, *beside], free=free, down=down)
+    return {
+        "column": column,
+        "meter": meter,
+        "used": sum(used for _, _, used in rows),
+        "opportunistic": idle,
+    }
 
 
 def _get(slug: str) -> Tenant:

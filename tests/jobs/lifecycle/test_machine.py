@@ -95,10 +95,21 @@ class Lifecycle(RuleBasedStateMachine):
         self.bring_to_run(0)
         self.submit(1, 2, 1)
 
-    @rule(learners=st.integers(1, 3), slots=st.integers(1, 2), max_restarts=st.integers(0, 2))
-    def submit(self, learners: int, slots: int, max_restarts: int) -> None:
+    @rule(
+        learners=st.integers(1, 3),
+        slots=st.integers(1, 2),
+        max_restarts=st.integers(0, 2),
+        opportunistic=st.booleans(),
+    )
+    def submit(self, learners: int, slots: int, max_restarts: int, opportunistic: bool = False) -> None:
         if len(self.jobs) < 8:
-            job = self.world.submit(learners=learners, slots=slots, max_restarts=max_restarts, grace_s=10)
+            job = self.world.submit(
+                learners=learners,
+                slots=slots,
+                max_restarts=max_restarts,
+                grace_s=10,
+                opportunistic=opportunistic,
+            )
             self.jobs.append(job.pk)
 
     @rule(key=st.sampled_from(["k1", "k2"]))

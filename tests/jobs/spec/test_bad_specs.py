@@ -38,6 +38,7 @@ RANGES = [
     ("resources", ELASTIC | {"batch": {"min": 1, "max": 3}}, "resources.batch.max", "out_of_range"),
     ("resources", [], "resources", "wrong_type"),
     ("placement", "packed", "placement", "not_a_choice"),
+    ("opportunistic", "yes", "opportunistic", "wrong_type"),
     ("topology", {}, "topology", "exactly_one"),
     ("topology", {"required": "rack", "preferred": "rack"}, "topology", "exactly_one"),
     ("topology", {"required": "row"}, "topology.required", "not_a_choice"),
@@ -243,3 +244,25 @@ def test_problem_as_list_has_the_shape_of_the_api() -> None:
     (entry,) = caught.value.as_list()
     assert set(entry) == {"path", "code", "message", "got", "allowed", "line", "column", "near"}
     assert (entry["path"], entry["got"], entry["allowed"]) == ("priority", "x", "low, normal, high, urgent")
+
+
+def test_what_contradicts_an_opportunistic_job_is_said_at_once() -> None:
+    wrong = spec_with(opportunistic=True, priority="urgent", resources=ELASTIC)
+    with pytest.raises(SpecError) as caught:
+        parse(wrong)  # type: ignore[arg-type]
+    found = [(problem.path, problem.code, problem.message) for problem in caught.value.problems]
+    assert found == [
+        (
+            "opportunistic",
+            "not_opportunistic",
+            "An urgent job stops others, an opportunistic one is stopped for others: remove opportunistic, or choose"
+            " another priority",
+        ),
+        (
+            "opportunistic",
+            "not_opportunistic",
+            "An opportunistic job has one size: remove opportunistic, or give the number of its learners, such as"
+            " learners: 1",
+        ),
+    ]
+    assert codes(wrong | {"opportunistic": False}) == {}

@@ -174,6 +174,19 @@ def test_without_any_quota_of_the_type_the_warning_says_so() -> None:
     )
 
 
+def test_an_opportunistic_job_is_held_to_no_quota_and_to_no_projects_limit() -> None:
+    large = spec_with(resources={"gpus": 8, "gpu_type": "a100"}, opportunistic=True, project="vision")
+    divided = replace(HERE, projects={"vision": {"a100": 2}})
+    findings = check(parse(large), divided)
+    assert findings.errors == findings.warnings == ()
+    assert check(parse(large), replace(divided, limits={"a100": 0})).warnings == ()
+    (problem,) = check(parse(large), replace(divided, limits={"cpu": 8})).warnings
+    assert problem.code == "above_quota", "without a quota of the type it waits"
+    (problem,) = check(parse(large), replace(divided, gang_limits={"a100": 4})).errors
+    assert problem.code == "exceeds_gang_limit"
+    assert found(divided, **(large | {"opportunistic": False})) == {"resources.gpus": "exceeds_project_limit"}
+
+
 def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> None:
     """By each limit alone, one type does: a100 for the user, h100 for the job."""
     both = replace(

@@ -85,6 +85,14 @@ def test_a_topology_is_one_level_required_or_preferred(level: Level, required: b
     assert spec.normalized["topology"] == written
 
 
+def test_a_job_is_opportunistic_only_if_it_says_so() -> None:
+    assert not parse(spec_with()).opportunistic
+    assert "opportunistic" not in parse(spec_with(opportunistic=False)).normalized
+    spec = parse(spec_with(opportunistic=True))
+    assert spec.opportunistic
+    assert parse(to_yaml(spec)) == spec
+
+
 @pytest.mark.parametrize("distributed", [True, False])
 def test_whether_a_job_is_distributed_follows_its_learners_unless_it_is_said(distributed: bool) -> None:
     assert "distributed" not in parse(LEAST).normalized, "a clone may change the number of learners"

@@ -366,7 +366,7 @@ async def test_a_tenant_s_rows_and_quotas_come_when_they_change(
     quota = (await socket.next(ch="tenant:vision-lab:quotas"))["items"][0]
     assert quota == {
         "gpu_type": "cpu", "limit": 8, "used": 1, "borrowed": 0, "lent": 0, "waiting": 0, "etag": '"limit-8"',
-        "user_limit": None, "gang_limit": None,
+        "opportunistic": 0, "user_limit": None, "gang_limit": None,
         "cohort": "", "borrowing_limit": None, "lending_limit": None, "weight": 1,
     }  # fmt: skip
     other = await sync_to_async(factories.job)(owner=alice)

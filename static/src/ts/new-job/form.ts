@@ -45,10 +45,10 @@ export class SpecForm {
   /** Show the values of the spec, except in the focused control. */
   show(spec: Spec): void {
     for (const control of this.controls) {
-      if (control === document.activeElement && control.type !== "radio") continue;
+      if (control === document.activeElement && !isChoice(control)) continue;
       const value = control.name === "gpu_type" ? deviceOf(spec) : spec.get(pathOf(control.dataset.path ?? ""));
-      if (control.type === "radio") {
-        (control as HTMLInputElement).checked = String(value ?? "") === control.value;
+      if (isChoice(control)) {
+        control.checked = control.type === "radio" ? String(value ?? "") === control.value : value === true;
       } else {
         const text = isPair(control) ? pairText(value) : isSize(control) ? sizeText(value) : Array.isArray(value) ? value.join(isLines(control) ? "\n" : ", ") : value == null ? "" : String(value);
         const fits = !isLines(control) || value == null || (Array.isArray(value) && value.every((one) => !/\n|^$/.test(String(one))));
@@ -77,10 +77,10 @@ export class SpecForm {
         const line = lines.get(mine.path) ?? sentence(control, mine);
         lines.set(mine.path, line);
         control.setAttribute("aria-invalid", "true");
-        control.setAttribute("aria-describedby", line.id);
+        describe(control, line.id);
       } else {
         control.removeAttribute("aria-invalid");
-        control.removeAttribute("aria-describedby");
+        describe(control, "");
       }
     }
     for (const [place, lines] of shown) place.replaceChildren(...lines.values());
@@ -114,11 +114,20 @@ function sentence(control: Control, { path, message }: Finding): HTMLElement {
   return line;
 }
 
+/** By what is wrong with it, and by what it means where the page says so. */
+function describe(control: Control, error: string): void {
+  const ids = [error, control.dataset.hint].filter(Boolean).join(" ");
+  if (ids) control.setAttribute("aria-describedby", ids);
+  else control.removeAttribute("aria-describedby");
+}
+
 /** Whether a path is this control's value or, of a list with an entry a line, one of its entries. */
 const isAbout = (path: string, control: Control): boolean =>
   path === control.dataset.path ||
   (isLines(control) && path.startsWith(`${control.dataset.path}[`)) ||
   ((isPair(control) || isSize(control)) && path.startsWith(`${control.dataset.path}.`));
+
+const isChoice = (control: Control): control is HTMLInputElement => control.type === "radio" || control.type === "checkbox";
 
 const isLines = (control: Control): control is HTMLTextAreaElement => control.dataset.kind === "lines";
 
@@ -168,6 +177,8 @@ function read(control: Control): unknown {
       return text ? text.split("\n").map((line) => line.trim()).filter(Boolean) : undefined;
     case "pair":
       return text ? Object.fromEntries([text.split(" ")]) : undefined;
+    case "switch":
+      return (control as HTMLInputElement).checked || undefined; // off is what a spec means that does not say it
     case "flag":
       return text ? text === "true" : undefined;
     default:

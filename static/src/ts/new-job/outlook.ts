@@ -47,7 +47,8 @@ export function showOutlook(page: HTMLElement, verdict: Verdict, kind: Kind): vo
   title.replaceChildren(symbol, headline(verdict, kind));
   text.textContent = details(verdict);
   if (verdict.quota) showQuota(box, verdict.quota);
-  else showOldQuota(box);
+  else if (verdict.errors.length || verdict.problem) showOldQuota(box);
+  else hideQuota(box);
 }
 
 /** The quota is of the last valid spec, and says so. */
@@ -57,6 +58,12 @@ function showOldQuota(box: HTMLElement): void {
   if (!holder || !small || holder.hidden || "old" in holder.dataset) return;
   holder.dataset.old = "";
   small.textContent = texts.lastValid;
+}
+
+/** An opportunistic job uses none. */
+function hideQuota(box: HTMLElement): void {
+  const holder = box.querySelector<HTMLElement>("[data-quota]");
+  if (holder) holder.hidden = true;
 }
 
 function showQuota(box: HTMLElement, quota: Quota): void {

@@ -1,0 +1,321 @@
+"""Opportunistic jobs run on what no other job can take, and delay none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import record, world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import RunTime, forecast
+from gpu_scheduler.idle import without
+from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
+from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fifo import FifoBackfill
+from gpu_scheduler.simulation import Scenario, simulate
+from gpu_scheduler.simulation.report import shares_received
+from gpu_scheduler.simulation.scenario import Costs, SimulatedJob
+from tests.gpu_scheduler.elastic_runs import elastic_worlds
+from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
+from tests.gpu_scheduler.worlds import (
+    NOON,
+    fitting,
+    free_after,
+    gang,
+    nodes,
+    overcommitted,
+    racked_worlds,
+    running,
+    snapshot,
+    worlds,
+)
+
+EVERYDAY = settings(max_examples=150, deadline=None)
+
+
+def idle(job: str, learners: int = 1, slots: int = 1, **changes: object) -> Gang:
+    return replace(gang(job, learners, slots, **changes), opportunistic=True)
+
+
+def idle_run(job: str, *on: str, slots: int = 1, **changes: object) -> Running:
+    made = running(job, *on, slots=slots, **changes)
+    return replace(made, gang=replace(made.gang, opportunistic=True))
+
+
+def started(made: Snapshot) -> dict[str, str]:
+    return {start.job: start.reason.value for start in plan(made).starts}
+
+
+def stopped(made: Snapshot) -> list[Stop]:
+    return list(plan(made).stops)
+
+
+def test_it_counts_against_no_quota_and_starts_after_all_others() -> None:
+    quotas = (QuotaUse("red", "a100", 0, 0), QuotaUse("green", "a100", 8, 0))
+    made = snapshot(nodes(a1=8), [idle("j1", slots=4), gang("j2", slots=4, tenant="green")], quotas=quotas)
+    assert started(made) == {"j2": "guaranteed", "j1": "opportunistic"}
+    after = world.apply(made, plan(made))
+    assert [quota.used for quota in after.quotas] == [0, 4]
+    assert [quota.used for quota in world.apply(after, ended=["j1", "j2"]).quotas] == [0, 0]
+    full = replace(made, waiting=(idle("j1", slots=4), gang("j2", slots=5, tenant="green")))
+    assert started(full) == {"j2": "guaranteed"}
+    (wait,) = plan(full).waits
+    assert (wait.code, wait.message) == (
+        WaitReason.NOT_IDLE,
+        "Runs on idle devices only: 3 of 8 a100 GPUs are idle; this job needs 4.",
+    )
+
+
+def test_it_leaves_at_once_for_a_job_that_may_run_and_that_says_what_it_waits_for() -> None:
+    """Whatever its class, and without a lease: it started a second ago."""
+    run = replace(idle_run("r1", "a1", slots=8), started_at=NOON - timedelta(seconds=1))
+    made = snapshot(nodes(a1=8), [gang("j1", slots=2)], [run])
+    assert stopped(made) == [Stop("r1", "preempted", "j1")]
+    (wait,) = plan(made).waits
+    assert (wait.code, wait.numbers["stopping_for_it"]) == (WaitReason.IDLE_LEAVING, 1)
+    assert (
+        wait.message
+        == "Starts as soon as an opportunistic job has saved and left the 2 a100 GPUs that it starts on."
+    )
+    meanwhile = world.apply(made, plan(made))
+    assert (stopped(meanwhile), started(meanwhile)) == ([], {})
+    after = world.apply(meanwhile, ended=["r1"])
+    assert started(after) == {"j1": "nominated"}
+    assert plan(after).waits[0].job == "r1", "it does not come back onto what it left"
+
+
+def test_it_stays_where_the_other_job_fits_beside_it_and_where_that_may_not_run() -> None:
+    run = idle_run("r1", "a1", slots=4)
+    beside = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=8)], [run])
+    assert (started(beside), stopped(beside)) == ({"j1": "guaranteed"}, [])
+    refused = snapshot(nodes(a1=8), [gang("j1", slots=8)], [run], quotas=(QuotaUse("red", "a100", 7, 0),))
+    assert stopped(refused) == []
+
+
+def test_of_equal_starts_the_first_gets_what_is_free_and_the_last_waits_for_a_run_to_leave() -> None:
+    made = snapshot(
+        nodes(a1=8, a2=8), [gang("j1", slots=8), gang("j2", slots=8)], [idle_run("r1", "a1", slots=8)]
+    )
+    decided = plan(made)
+    assert [(start.job, start.placement.nodes) for start in decided.starts] == [("j1", ("a2",))]
+    assert stopped(made) == [Stop("r1", "preempted", "j2")]
+    assert decided.waits[0].numbers["stopping_for_it"] == 1
+
+
+def test_a_start_is_not_moved_onto_nodes_that_are_planned_for_another() -> None:
+    """j1 would fit on what is left of a2 beside r2, but then nothing would be cleared for j2."""
+    runs = [idle_run("r1", "a1", slots=8), idle_run("r2", "a2", slots=4)]
+    made = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=4, priority=2), gang("j2", slots=8)], runs)
+    assert started(made) == {}
+    assert {(stop.job, stop.for_job) for stop in stopped(made)} == {("r1", "j1"), ("r2", "j2")}
+
+
+def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
+    runs = [
+        idle_run("r1", "a1", slots=2),
+        idle_run("r2", "a1", slots=2, last_checkpoint_at=NOON),
+        idle_run("r3", "a1", slots=4, last_checkpoint_at=NOON - timedelta(seconds=1)),
+    ]
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], runs)
+    assert [stop.job for stop in stopped(made)] == ["r3"], "with r2 gone, too, nothing would be gained"
+
+
+def test_a_borrower_has_them_leave_too() -> None:
+    quotas = shared({"red": 0, "green": 8})
+    made = snapshot(nodes(a1=8), [gang("j1", slots=2)], [idle_run("r1", "a1", slots=8)], quotas=quotas)
+    assert [stop.job for stop in stopped(made)] == ["r1"]
+
+
+def test_nothing_that_is_reserved_is_used() -> None:
+    waiting = [gang("j1", 2, 8), idle("j2")]
+    heads = {"j1": NOON - timedelta(hours=1)}
+    made = snapshot(nodes(a1=8, a2=8), waiting, [running("r", "a1", tenant="green")], policy_state=heads)
+    assert started(made) == {}
+    assert started(replace(made, policy_state={})) == {"j2": "opportunistic"}
+
+
+def test_the_tenant_with_the_lowest_share_by_weight_comes_first() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 0, weight=3), QuotaUse("green", "a100", 1, 0))
+    waiting = [idle(f"{tenant}{n}", tenant=tenant, slots=2) for n in range(4) for tenant in ("green", "red")]
+    made = snapshot(nodes(a1=8), waiting, quotas=quotas)
+    assert [start.job for start in plan(made).starts] == ["green0", "red0", "red1", "red2"]
+    first = replace(made, running=(idle_run("r1", "a1", slots=2, tenant="green"),))
+    assert [start.job for start in plan(first).starts] == ["red0", "red1", "red2"]
+
+
+def test_a_quota_of_0_is_enough_and_without_one_it_says_so() -> None:
+    made = snapshot(nodes(a1=8), [idle("j1")], quotas=(QuotaUse("red", "h200", 8, 0),))
+    (wait,) = plan(made).waits
+    assert (wait.code, "position" in wait.numbers) == (WaitReason.NO_QUOTA, False)
+    assert wait.message == (
+        "The tenant has no quota for a100 GPUs: without one, be it 0, its jobs cannot even use idle ones. Ask a"
+        " platform admin."
+    )
+    assert started(replace(made, quotas=(QuotaUse("red", "a100", 0, 0),))) == {"j1": "opportunistic"}
+
+
+def test_the_limits_of_users_count_it_for_itself_but_not_for_others() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 0, user_limit=4, gang_limit=4),)
+    run = idle_run("r1", "a1", slots=4, user="ann")
+    made = snapshot(
+        nodes(a1=16), [gang("j1", slots=4, user="ann"), idle("j2", user="ann")], [run], quotas=quotas
+    )
+    assert started(made) == {"j1": "guaranteed"}
+    assert {wait.job: wait.code for wait in plan(made).waits} == {"j2": WaitReason.USER_GPUS}
+    large = replace(made, waiting=(idle("j3", slots=5, user="bea"), idle("j4", slots=4, user="bea")))
+    assert started(large) == {"j4": "opportunistic"}
+
+
+def test_its_position_is_behind_all_other_jobs_that_wait_for_the_same() -> None:
+    quotas = (QuotaUse("red", "a100", 8, 8), QuotaUse("green", "a100", 8, 0))
+    waiting = [
+        gang("j1", slots=4),
+        gang("j2", slots=8, tenant="green"),
+        idle("j3", slots=8),
+        idle("j4", slots=8, tenant="green"),
+    ]
+    made = snapshot(nodes(a1=8), waiting, [running("r", "a1", slots=8)], quotas=quotas)
+    shown = {wait.job: (wait.numbers["position"], wait.numbers["nodes_ahead"]) for wait in plan(made).waits}
+    assert shown == {"j2": (1, 0), "j1": (2, 1), "j3": (3, 1), "j4": (3, 2)}, (
+        "j1 waits for its tenant's quota"
+    )
+
+
+def test_what_is_reserved_is_said_to_be_kept() -> None:
+    heads = {"j1": NOON - timedelta(hours=1)}
+    waiting = [gang("j1", 2, 8), idle("j2")]
+    made = snapshot(nodes(a1=8, a2=8), waiting, [running("r", "a1", tenant="green")], policy_state=heads)
+    (wait,) = [wait for wait in plan(made).waits if wait.job == "j2"]
+    assert (wait.numbers["free"], wait.numbers["kept"], wait.numbers["nodes_down"]) == (0, 15, 0)
+    assert wait.message == (
+        "Runs on idle devices only: 0 of 16 a100 GPUs are idle, 15 more are kept for jobs ahead; this job needs 1."
+    )
+
+
+def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> None:
+    """An hour of work beyond the quota, beside jobs that come every ten minutes and each take five."""
+    costs = Costs(checkpoint_s=10)
+    come = {f"g{n}": NOON + timedelta(minutes=10 * n) for n in range(1, 5)}
+    others = [
+        SimulatedJob(gang(job, slots=8, tenant="green", queued_at=at), 300, costs) for job, at in come.items()
+    ]
+    beyond = SimulatedJob(idle("r1", slots=8, queued_at=NOON), 3600, costs)
+    quotas = (QuotaUse("red", "a100", 0, 0), QuotaUse("green", "a100", 8, 0))
+    scenario = Scenario(nodes(a1=8), (beyond, *others), quotas, FairShare(), round_s=0)
+    outcome = simulate(scenario)
+    assert {outcome.first_started[job] - at for job, at in come.items()} == {timedelta(seconds=10)}
+    assert outcome.completed["r1"] == NOON + timedelta(seconds=3600 + 4 * (10 + 300))
+    assert set(shares_received(outcome, scenario, {"red": 8, "green": 8})) == {"green"}, "it is owed nothing"
+
+
+def test_forecasts_know_that_it_leaves_and_comes_back() -> None:
+    run = idle_run("r1", "a1", slots=8, checkpoint_cost_s=30)
+    made = snapshot(nodes(a1=8), [gang("j1", slots=8), idle("j2", slots=8)], [run])
+    known = {"r1": RunTime((3600.0,)), "j1": RunTime((600.0,))}
+    found = forecast(made, known)
+    assert found["j1"].p50 == NOON + timedelta(seconds=30)
+    back = 30 + 600  # in its old place, which is before j2's
+    assert found["j2"].p50 == NOON + timedelta(seconds=back + 3600)
+
+
+@st.composite
+def idle_worlds(draw: st.DrawFn) -> Snapshot:
+    """Any world, of which some jobs are opportunistic; they count in no quota."""
+    made = draw(st.one_of(worlds(), sharing_worlds(), racked_worlds(), elastic_worlds()))
+    runs = tuple(
+        replace(run, gang=replace(run.gang, opportunistic=draw(st.booleans()))) for run in made.running
+    )
+    waiting = tuple(replace(each, opportunistic=draw(st.integers(0, 2)) == 0) for each in made.waiting)
+    used: Counter[tuple[str, str]] = Counter()
+    live: Counter[str] = Counter()
+    for run in runs:
+        if not run.gang.opportunistic:
+            used[run.tenant, run.slot_type] += run.slots * len(run.nodes)
+            live[run.tenant] += 1
+    quotas = tuple(replace(each, used=used[each.tenant, each.slot_type]) for each in made.quotas)
+    tenants = tuple(replace(each, jobs_used=live[each.tenant]) for each in made.tenants)
+    policy = draw(st.sampled_from([made.policy, FifoBackfill()]))
+    state = made.policy_state if policy is made.policy else {}
+    return replace(
+        made, running=runs, waiting=waiting, quotas=quotas, tenants=tenants, policy=policy, policy_state=state
+    )
+
+
+def of_others(made: Snapshot, decided: Plan) -> set[str]:
+    gangs = {each.job: each for each in made.waiting}
+    return {start.job for start in decided.starts if not gangs[start.job].opportunistic}
+
+
+def leaving(decided: Plan) -> set[str]:
+    return {wait.job for wait in decided.waits if wait.code is WaitReason.IDLE_LEAVING}
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_all_other_jobs_are_decided_as_without_them(made: Snapshot) -> None:
+    decided, alone = plan(made), plan(without(made))
+    assert of_others(made, decided) | leaving(decided) == {start.job for start in alone.starts}
+    idle_jobs = {run.job for run in made.running if run.gang.opportunistic}
+    assert [stop for stop in decided.stops if stop.job not in idle_jobs] == list(alone.stops)
+    assert decided.resizes == alone.resizes
+    others = {wait.job: wait for wait in decided.waits}
+    assert all(others[wait.job] == wait for wait in alone.waits)
+    assert decided.policy_state == alone.policy_state
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_no_node_is_overcommitted_and_each_waiting_job_is_explained(made: Snapshot) -> None:
+    decided = plan(made)
+    assert not overcommitted(made, decided)
+    assert {start.job for start in decided.starts} | {wait.job for wait in decided.waits} == {
+        each.job for each in made.waiting
+    }
+    assert len(decided.starts) + len(decided.waits) == len(made.waiting)
+    gangs = {each.job: each for each in made.waiting}
+    for start in decided.starts:
+        assert (start.reason is StartReason.OPPORTUNISTIC) == gangs[start.job].opportunistic
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_who_waits_for_them_starts_when_they_have_left_and_none_comes_back_onto_it(made: Snapshot) -> None:
+    """One round of orders is enough: no cycle, and each job that leaves, leaves for a job that then starts."""
+    decided = plan(made)
+    waits = leaving(decided)
+    for wait in decided.waits:
+        assert wait.code is not WaitReason.IDLE_LEAVING or wait.numbers["stopping_for_it"] > 0
+    on_the_way = {run.job for run in made.running if run.gang.opportunistic and (run.order or run.stopping)}
+    gone = {stop.job for stop in decided.stops if stop.for_job in waits} | on_the_way
+    ordered = world.apply(made, replace(decided, starts=()))
+    again = plan(ordered)
+    idle_jobs = {run.job for run in made.running if run.gang.opportunistic}
+    assert not [stop for stop in again.stops if stop.job in idle_jobs], "one order is enough"
+    after = world.apply(ordered, ended=gone)
+    assert waits <= of_others(after, plan(after))
+
+
+@EVERYDAY
+@given(idle_worlds())
+def test_none_waits_for_devices_that_are_idle(made: Snapshot) -> None:
+    """Work conservation: nothing reserved, nothing leaving, and yet it waits for devices: then it does not fit."""
+    decided = plan(made)
+    if decided.reserved or decided.stops or leaving(decided):
+        return
+    free = free_after(made, decided)
+    gangs = {each.job: each for each in made.waiting}
+    for wait in decided.waits:
+        job = gangs[wait.job]
+        if not job.opportunistic or job.slot_type is None or wait.code is not WaitReason.NOT_IDLE:
+            continue
+        assert fitting(job, free, made, job.slot_type) < job.learners.min
+
+
+@given(idle_worlds())
+def test_records_keep_it(made: Snapshot) -> None:
+    assert record.read(record.written(made), policy_of(made)) == made

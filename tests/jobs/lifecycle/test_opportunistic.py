@@ -1,0 +1,224 @@
+"""Opportunistic jobs through the lifecycle: beyond every quota, stopped with a save for others, back by themselves."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
+
+from jobs import invariants
+from jobs.models import Attempt, Job
+from jobs.selectors.decisions import Verdict, check_newest
+from jobs.selectors.suggestions import suggestions_for
+from jobs.selectors.usage import quotas_of
+from jobs.selectors.validation import of_valid
+from jobs.selectors.what_if import preview
+from jobs.spec import parse
+from jobs.states import EventCode, Phase, State, StopReason
+from tenants.models import Project, ProjectShare, Quota, Tenant, User
+from tests import factories
+from tests.jobs.lifecycle.test_limits import admits
+from tests.jobs.lifecycle.world import World, job_of, last_move, state, used
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def bob(world: World) -> User:
+    """Of another tenant, which may use half of the cluster; alice's may use a quarter."""
+    Quota.objects.filter(tenant=world.tenant).update(limit=2)
+    return factories.member(factories.tenant(quotas={"cpu": 4}), "bob")
+
+
+def of_bob(bob: User, **fields: object) -> Job:
+    return factories.job(owner=bob, of=bob.memberships.get().tenant, **fields)
+
+
+def jobs_used(world: World) -> int:
+    return Tenant.objects.get(pk=world.tenant.pk).jobs_used
+
+
+def started_because(job: Job) -> str:
+    why: str = job.events.filter(code=EventCode.PLACED).latest("n").numbers["why"]
+    return why
+
+
+def save_and_leave(world: World, job: Job, step: int) -> None:
+    world.save(job, step)
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+
+
+def complete(world: World, job: Job) -> None:
+    world.report(job, phase=Phase.PROCESSING)
+    world.settle()
+    world.exit(job)
+    world.settle()
+    world.done(job)
+    world.settle()
+    assert state(job) == State.COMPLETED
+
+
+def test_it_runs_beyond_the_quota_leaves_with_its_work_saved_and_comes_back_by_itself(
+    world: World, bob: User
+) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    assert started_because(idle) == "opportunistic"
+    assert (used(world.tenant), jobs_used(world)) == (0, 0), (
+        "all of the cluster, and nothing of its quota of 2"
+    )
+    assert invariants.violations() == []
+
+    others = of_bob(bob, slots=4)
+    world.settle()
+    row = job_of(others)
+    assert (row.state, row.reason_code) == (State.QUEUED, "IDLE_LEAVING")
+    assert row.reason_message == (
+        "Starts as soon as an opportunistic job has saved and left the 4 CPUs that it starts on."
+    )
+    row = job_of(idle)
+    assert (row.state, row.stop_reason) == (State.STOPPING, StopReason.PREEMPTED)
+    assert "for_job" not in row.reason_numbers, "another tenant's job is not named"
+    assert row.reason_numbers["expected_loss"]["slot_type"] == "cpu"
+    save_and_leave(world, idle, 40)
+
+    moved = last_move(idle)
+    assert (moved.to_state, moved.reason, moved.numbers["lost"]) == ("QUEUED", "preempted", 0)
+    closed = idle.attempts.get(n=1)
+    assert (closed.held, closed.opportunistic, closed.freed_for) == (False, True, others.pk)
+    assert (state(others), started_because(others)) == (State.DEPLOYING, "nominated")
+    row = job_of(idle)
+    assert (row.state, row.reason_code, row.reason_numbers["free"]) == (State.QUEUED, "NOT_IDLE", 4)
+    assert row.reason_message == "Runs on idle devices only: 4 of 8 CPUs are idle; this job needs 8."
+    assert (used(world.tenant), used(others.tenant), jobs_used(world)) == (0, 4, 0)
+    assert invariants.violations() == []
+
+    complete(world, others)
+    assert state(idle) == State.DEPLOYING
+    again = idle.attempts.get(n=2)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 40
+    complete(world, idle)
+    assert (used(world.tenant), jobs_used(world)) == (0, 0)
+    assert invariants.violations() == []
+
+
+def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: User) -> None:
+    """And neither the user's limits nor the tenant's limit of live jobs count it."""
+    Quota.objects.filter(tenant=world.tenant).update(user_limit=8)
+    Tenant.objects.filter(pk=world.tenant.pk).update(jobs_limit=1, user_jobs_limit=1)
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    own = world.submit(slots=2)
+    world.settle()
+    assert state(idle) == State.STOPPING
+    assert job_of(idle).reason_numbers["for_job"] == own.pk
+    save_and_leave(world, idle, 10)
+    assert state(own) == State.DEPLOYING
+    assert job_of(idle).reason_code == "USER_GPUS", "it would be one more of its user's"
+    assert invariants.violations() == []
+
+
+def test_what_is_refused_at_the_last_moment(world: World) -> None:
+    Quota.objects.filter(tenant=world.tenant).update(limit=0)
+    idle = [world.submit(slots=2, opportunistic=True) for _ in range(6)]
+    assert not admits(world.submit(slots=2))
+    assert admits(idle[0]), "a quota of 0 is enough"
+    Quota.objects.update(user_limit=3)
+    assert not admits(idle[1])
+    Quota.objects.update(user_limit=None, gang_limit=1)
+    assert not admits(idle[1])
+    Quota.objects.update(gang_limit=None)
+    Tenant.objects.update(max_time_s=60)
+    assert not admits(idle[1])
+    Tenant.objects.update(max_time_s=None, state=Tenant.State.SUSPENDED)
+    assert not admits(idle[1])
+    Tenant.objects.update(state=Tenant.State.ACTIVE)
+    Quota.objects.all().delete()
+    assert not admits(idle[1])
+    assert invariants.violations() == []
+
+
+def test_a_limit_that_was_lowered_keeps_none_from_starting(world: World) -> None:
+    world.running(slots=4)
+    Quota.objects.update(limit=1)
+    Tenant.objects.update(jobs_limit=0)
+    assert admits(world.submit(slots=2, opportunistic=True))
+    assert not admits(world.submit(slots=1))
+    assert (used(world.tenant), jobs_used(world)) == (4, 1)
+
+
+def test_others_are_not_counted_against_it_nor_it_against_others_in_limits(world: World) -> None:
+    project = Project.objects.create(tenant=world.tenant, slug="vision")
+    ProjectShare.objects.create(project=project, gpu_type="cpu", limit=2)
+    Quota.objects.update(user_limit=4)
+    assert admits(world.submit(slots=4, opportunistic=True, project="vision"))
+    assert admits(world.submit(slots=2, project="vision"))
+    assert not admits(world.submit(slots=1, project="vision"))
+    assert admits(world.submit(slots=2)), "its user's limit counts what is not opportunistic"
+    assert not admits(world.submit(slots=1, opportunistic=True))
+    assert invariants.violations() == []
+
+
+def test_quota_pages_show_neither_its_use_nor_its_wait(world: World, bob: User) -> None:
+    world.running(learners=2, slots=4, opportunistic=True)
+    world.submit(slots=4, opportunistic=True)
+    world.settle()
+    (shown,) = quotas_of(world.tenant)
+    assert (shown.used, shown.waiting) == (0, 0)
+
+
+def test_a_process_of_the_version_before_cannot_return_what_was_never_taken(world: World) -> None:
+    idle = world.running(slots=2, opportunistic=True)
+    with pytest.raises(IntegrityError, match="took nothing of a quota"), transaction.atomic():
+        Attempt.objects.filter(job=idle).update(held=False, closed_at=Now(), outcome="QUEUED")
+    assert Attempt.objects.get(job=idle).held
+
+
+def test_what_a_process_of_the_version_before_started_counts_as_any_other(world: World, bob: User) -> None:
+    """It does not write the column of the attempt."""
+    Quota.objects.exclude(tenant=world.tenant).update(limit=8)
+    idle = world.submit(slots=2)
+    world.settle()
+    Job.objects.filter(pk=idle.pk).update(opportunistic=True)
+    other = of_bob(bob, learners=2, slots=4)
+    world.settle()
+    assert state(idle) == State.DEPLOYING, "it holds slots of its quota, so it is not stopped for another job"
+    assert (used(world.tenant), job_of(other).reason_code) == (2, "INSUFFICIENT_CAPACITY")
+    complete(world, idle)
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+
+
+def test_what_was_decided_with_them_is_decided_again(world: World, bob: User) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    of_bob(bob, slots=4)
+    world.settle()
+    save_and_leave(world, idle, 10)
+    found = list(check_newest(100))
+    assert [each.verdict for each in found] == [Verdict.SAME] * 3, "its start, its stop, the other's start"
+    assert [bool(each.decided["stops"]) for each in found] == [False, True, False]
+
+
+def test_a_dry_run_says_that_it_would_start_and_takes_no_quota(world: World) -> None:
+    world.running(slots=4)
+    Quota.objects.update(limit=4)
+    text = factories.spec(resources={"learners": 1, "cpus": 4}) | {"opportunistic": True}
+    foreseen = preview(world.tenant, parse(text), "alice")
+    assert (foreseen.starts, foreseen.nodes) == (True, ("node-b",))
+    checks = {line["name"]: line for line in of_valid(world.tenant, parse(text), foreseen, warnings=0)}
+    assert checks["quota"]["message"] == "cpu: opportunistic, so it takes nothing of the 4"
+    beyond = preview(world.tenant, parse(text | {"opportunistic": False}), "alice")
+    assert (beyond.starts, beyond.code) == (False, "QUOTA_GPUS")
+
+
+def test_it_is_offered_to_a_job_that_waits_for_quota_if_that_would_start_it_at_once(world: World) -> None:
+    world.running(slots=4)
+    Quota.objects.update(limit=6)
+    waits = world.submit(slots=4)
+    world.settle()
+    way = next(way for way in suggestions_for(job_of(waits)) if way.kind == "opportunistic")
+    assert (way.value, way.changes) == ("true", {"opportunistic": True})
+    Job.objects.filter(pk=world.submit(slots=4, opportunistic=True).pk).update(priority_rank=2)
+    world.settle()
+    assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "now another has it"
