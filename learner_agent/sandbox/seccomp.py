@@ -42,11 +42,11 @@ _OWN_ONLY = (
 time for the platform. 0 is the caller, and 1 with ioprio_set says that one process is meant."""
 _AFFINITY = (203, 122)
 """Of another thread it is done only in appearance: starting a thread that is bound to a core would fail otherwise, and
-a filter cannot tell whose thread it is."""
+a filter does not know whose thread it is."""
 _CLONE, _FCNTL = (56, 220), (72, 25)
 _NEW_NAMESPACES = 0x7E020000
 _SETLEASE = 1024
-"""A lease on a file that can be read delays whoever opens it next, by lease-break-time (45 s)."""
+"""A lease on a file that can be read delays the next process that opens it, by lease-break-time (45 s)."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 

@@ -312,11 +312,11 @@ def bind_another_process_to_one_core():
     assert changed == fewer
 
 
-def give_another_process_the_time_that_nobody_wants():
+def make_another_process_run_as_a_batch():
     os.sched_setscheduler(VICTIM, os.SCHED_BATCH, os.sched_param(0))
 
 
-def give_another_process_the_time_that_nobody_wants_by_attributes():
+def make_another_process_idle_by_attributes():
     attributes = struct.pack("IIQiIQQQ", 48, 3, 0, 19, 0, 0, 0, 0)
     call(314 if X86 else 274, VICTIM, attributes, 0)
 
@@ -348,7 +348,7 @@ def watch_the_names_by_fanotify():
     checked(libc.fanotify_mark(handle, 1, ctypes.c_uint64(0x100), -100, os.fsencode(OTHER / "state")))
 
 
-def delay_whoever_opens_a_file():
+def delay_the_next_who_opens_a_file():
     handle = os.open(DATA / "datasets" / "set" / "rows.csv", os.O_RDONLY)
     fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
