@@ -20,22 +20,38 @@ _DENIED = {
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "acct": (163, 89), "quotactl": (179, 60),
     "bpf": (321, 280), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "fanotify_init": (300, 262),
 }  # fmt: skip
-_ABSENT = {"io_uring_setup": (425, 425), "clone3": (435, 435)}
-"""Answered as by a kernel without them, so that callers take the older way: whose arguments a filter can see."""
+_ABSENT = {
+    "io_uring_setup": (425, 425), "clone3": (435, 435), "inotify_init": (253, 26), "inotify_init1": (294, 26),
+}  # fmt: skip
+"""Answered as by a kernel without them, so that callers take the older way: whose arguments a filter can see. inotify
+would name the files of any folder whose path is known, and Landlock does not deny it."""
 _SYSTEM_V = {
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
     "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
 }  # fmt: skip
 """One name space for all processes of the machine, unless they have a namespace of their own."""
-_CLONE, _PRLIMIT = (56, 220), (302, 261)
+_OWN_ONLY = (
+    ("prlimit", (302, 261), 0, 0), ("setpriority", (141, 140), 0, 0), ("setpriority", (141, 140), 1, 0),
+    ("ioprio_set", (251, 30), 0, 1), ("ioprio_set", (251, 30), 1, 0), ("sched_setparam", (142, 118), 0, 0),
+    ("sched_setscheduler", (144, 119), 0, 0), ("sched_setattr", (314, 274), 0, 0),
+)  # fmt: skip
+"""(name, numbers, argument, the only value of it): what has an effect on any process of the same user, such as no CPU
+time for the platform. 0 is the caller, and 1 with ioprio_set says that one process is meant."""
+_AFFINITY = (203, 122)
+"""Of another thread it is done only in appearance: starting a thread that is bound to a core would fail otherwise, and
+a filter does not know whose thread it is."""
+_CLONE, _FCNTL = (56, 220), (72, 25)
 _NEW_NAMESPACES = 0x7E020000
+_SETLEASE = 1024
+"""A lease on a file that can be read delays the next process that opens it, by lease-break-time (45 s)."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _MODE_FILTER = 2
 
@@ -64,17 +80,40 @@ def program(*, own_ipc: bool) -> bytes:
     for numbers, answer in ((denied, refuse), (absent, _ERROR | errno.ENOSYS)):
         for pair in numbers.values():
             steps += [(_EQUAL, 0, 1, pair[column]), (_RETURN, 0, 0, answer)]
-    # Limits of another process of the same user, such as no CPU time for the platform.
-    steps += [(_EQUAL, 0, 4, _PRLIMIT[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0)]
-    steps += [(_RETURN, 0, 0, refuse), (_RETURN, 0, 0, _ALLOW)]
+    for _, pair, argument, value in _OWN_ONLY:
+        steps += _unless_equal(pair[column], argument, value, refuse)
+    steps += _unless_equal(_AFFINITY[column], 0, 0, _ERROR)
+    steps += [
+        (_EQUAL, 0, 4, _FCNTL[column]),
+        (_LOAD, 0, 0, _argument(1)),
+        (_EQUAL, 0, 1, _SETLEASE),
+        (_RETURN, 0, 0, refuse),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
     # A user namespace would give it privileges inside, and with them more of the kernel to attack.
     steps += [
         (_EQUAL, 0, 3, _CLONE[column]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_LOAD, 0, 0, _argument(0)),
         (_ANY_BIT, 0, 1, _NEW_NAMESPACES),
     ]
     steps += [(_RETURN, 0, 0, refuse), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _argument(place: int) -> int:
+    """Where the lower half of an argument is: the kernel reads no more of an int."""
+    return _ARGUMENTS + 8 * place
+
+
+def _unless_equal(number: int, argument: int, value: int, answer: int) -> List[Tuple[int, int, int, int]]:
+    """Answer this call unless its argument has the value. The number is loaded before and after."""
+    return [
+        (_EQUAL, 0, 4, number),
+        (_LOAD, 0, 0, _argument(argument)),
+        (_EQUAL, 1, 0, value),
+        (_RETURN, 0, 0, answer),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
 
 
 def install(code: bytes) -> None:

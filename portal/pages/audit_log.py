@@ -28,7 +28,7 @@ from tenants.roles import Permission
 
 PER_PAGE = 50
 LIMIT_SET = "quota.set"
-"""What a change of a limit is called beside the actions of the audit entries; its rows are kept apart (QuotaChange)."""
+"""A change of a limit. The page shows it from QuotaChange, which has those from before it had an entry, too."""
 
 CURSOR = re.compile(r"(\d{4}-[0-9T:.+-]{10,30})~([01])~(\d{1,18})")
 ENTRY, CHANGE = 0, 1
@@ -138,7 +138,8 @@ def _rows(
     tenant: Tenant | None, q: str, days: Days, start: Place | None
 ) -> list[tuple[Place, dict[str, Any]]]:
     """One more than a page of both tables together: each is asked for as many, in its own order."""
-    entries, changes = AuditEntry.objects.filter(days.rows), QuotaChange.objects.filter(days.rows)
+    entries = AuditEntry.objects.filter(days.rows).exclude(action=LIMIT_SET)
+    changes = QuotaChange.objects.filter(days.rows)
     if tenant is not None:
         entries, changes = entries.filter(tenant=tenant), changes.filter(tenant=tenant)
     if q:

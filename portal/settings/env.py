@@ -221,9 +221,12 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_at_start(environment: Environment) -> None:
-    """End the start of an installation for what a single process that restarts does without."""
+    """End the start of an installation for what a single process that restarts does without, or goes on with."""
+    problems = plain_connections(environment, os.environ)
     if problem := _breached_passwords(environment):
-        refuse([problem])
+        problems.append(problem)
+    if problems:
+        refuse(problems)
 
 
 def warnings(environment: Environment, variables: Mapping[str, str]) -> list[str]:

@@ -291,20 +291,22 @@ def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, chang
     if not one.changes:
         return
     terms = {name: after for name, (_, after) in one.terms.items()}
+    changes: dict[str, tuple[Term, Term]] = dict(one.terms)
     if one.gpu_type == WHOLE:
         Tenant.objects.filter(pk=tenant.pk).update(**terms)
-        details = {name: {"from": before, "to": after} for name, (before, after) in one.terms.items()}
-        audit.record(
-            actor=user,
-            action="tenant.change",
-            tenant_id=tenant.pk,
-            target=tenant.slug,
-            reason=reason,
-            details=details,
-        )
     else:
         values = {"limit": one.new_limit, **terms}
         Quota.objects.update_or_create(tenant=tenant, gpu_type=one.gpu_type, defaults=values)
+        if one.new_limit != one.old_limit:
+            changes = {"limit": (one.old_limit, one.new_limit), **changes}
+    audit.record(
+        actor=user,
+        action="tenant.change" if one.gpu_type == WHOLE else "quota.set",
+        tenant_id=tenant.pk,
+        target=tenant.slug if one.gpu_type == WHOLE else one.gpu_type,
+        reason=reason,
+        details={name: {"from": before, "to": after} for name, (before, after) in changes.items()},
+    )
     _record(one, tenant, reason, user, change_set)
 
 

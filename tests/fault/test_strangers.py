@@ -1,26 +1,43 @@
-"""What a client without an account can hold of a running platform: bytes, connections, and its health probes."""
+"""What a client without an account can hold of a running platform: bytes, connections, and its health probes.
+
+With `-s` it prints the figures of docs/security.md, "Attacked from outside".
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import socket
+import statistics
 import time
 import uuid
 import zipfile
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import psutil
 import pytest
 
 from tests.fault.faults import frozen
-from tests.platform import Platform, running, wait_for
+from tests.platform import Client, Platform, running, wait_for
 
 STRANGERS_SHARE = 64 * 1024
 KERNEL_BYTES = 8 * 1024**2
 """What the kernels' buffers of both ends may hold of a body that is not read."""
-HEAD_S = 10
+HEAD_S, BODY_S = 10, 30
+SLACK_S = 20
+"""This machine may be busy."""
+STRANGERS_PATHS = (
+    "/login", "/", "/welcome/password", "/me/password", "/t/vision-lab/secrets/set", "/api/v1/me/tokens",
+    "/api/v1/tenants/vision-lab/uploads", "/api/v1/tenants/vision-lab/jobs", "/agent/v1/uploads/1", "/nowhere",
+)  # fmt: skip
+MEMBERS_PATHS = ("/api/v1/tenants/{}/jobs", "/api/v1/tenants/{}/jobs:validate", "/api/v1/me/tokens")
+LOGINS = 20
+"""Failed ones that an address has in five minutes."""
 
 
 @pytest.mark.fault
@@ -51,9 +68,153 @@ def test_a_stranger_fills_no_disk_holds_no_connection_and_stops_no_probe(tmp_pat
         wait_for(lambda: not _connections_of_clients(web, platform.port), within_s=60)
 
 
+@pytest.mark.fault
+@pytest.mark.timeout(400)
+def test_what_strangers_do_at_once_stays_within_its_limits(tmp_path: Path) -> None:
+    """Each row of the table in docs/security.md but the first test's."""
+    with running(tmp_path / "data", workers=1) as platform:
+        member = platform.client()
+        _bodies(platform, member)
+        half_open, began = [_half_open(platform, n) for n in range(80)], time.monotonic()
+        alive_s = [_seconds(f"{platform.url}/healthz") for _ in range(40)]
+        _print("/healthz while 80 are half-open", f"{1000 * statistics.median(alive_s):.1f} ms in the median")
+        assert statistics.median(alive_s) <= 0.05
+        with ThreadPoolExecutor(2) as slow:
+            head = slow.submit(_byte_by_byte, platform, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ")
+            body = slow.submit(
+                _byte_by_byte,
+                platform,
+                b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 60000\r\n\r\n",
+            )
+            for client in half_open:
+                client.settimeout(HEAD_S + 60)
+                with client:
+                    while client.recv(4096):
+                        pass
+            _print("80 half-open connections", f"none after {time.monotonic() - began:.0f} s")
+            assert time.monotonic() - began < 60
+            _print(
+                "byte by byte",
+                f"a head ended after {head.result():.0f} s, a body after {body.result():.0f} s",
+            )
+            assert head.result() <= HEAD_S + SLACK_S
+            assert body.result() <= BODY_S + SLACK_S
+        _invalid_tokens(platform, member)
+        _guesses(platform)
+
+
+def _bodies(platform: Platform, member: Client) -> None:
+    strangers = [_send_much(platform, path) for path in STRANGERS_PATHS]
+    bearer = f"Authorization: Bearer {member.token}\r\nContent-Type: application/json\r\n"
+    members = [_send_much(platform, path.format(member.tenant), bearer) for path in MEMBERS_PATHS]
+    for whose, found in (("a stranger", strangers), ("a member", members)):
+        sizes = sorted(sent / 1024**2 for sent, _ in found)
+        statuses = Counter(status for _, status in found)
+        _print(f"300 MiB of {whose}", f"{sizes[0]:.1f} to {sizes[-1]:.1f} MiB were sent; {dict(statuses)}")
+    assert all(sent <= STRANGERS_SHARE + KERNEL_BYTES for sent, _ in strangers)
+    assert all(sent <= 4 * 1024**2 + KERNEL_BYTES for sent, _ in members)
+    assert not {status for _, status in strangers + members} & {200, 201, 202, 500}
+
+
+def _send_much(platform: Platform, path: str, headers: str = "") -> tuple[int, int | None]:
+    """300 MiB in chunks, as a body of unknown size: how many bytes left this process before the answer or the
+    end, and the answer's status."""
+    sent, size, answer, chunk, left = 0, 300 * 1024**2, b"", b"10000\r\n" + bytes(65_536) + b"\r\n", b""
+    with socket.create_connection(("127.0.0.1", platform.port)) as client:
+        client.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        client.setblocking(False)
+        ends = time.monotonic() + 60
+        while sent < size and time.monotonic() < ends:
+            try:
+                answer += client.recv(4096)
+                break
+            except BlockingIOError:
+                pass
+            except OSError:
+                break
+            left = left or chunk
+            try:
+                gone = client.send(left)
+                sent, left = sent + gone, left[gone:]
+            except BlockingIOError:
+                time.sleep(0.001)
+            except OSError:
+                break
+    found = re.match(rb"HTTP/1.1 (\d+)", answer)
+    return sent, int(found[1]) if found else None
+
+
+def _byte_by_byte(platform: Platform, start: bytes) -> float:
+    """Send one byte each half second: after how many seconds the server has ended it."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", platform.port)) as client:
+        client.sendall(start)
+        client.settimeout(0.5)
+        while time.monotonic() - began < 120:
+            try:
+                client.sendall(b"a")
+                if not client.recv(4096):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    return time.monotonic() - began
+
+
+def _invalid_tokens(platform: Platform, member: Client) -> None:
+    """200 valid calls, with one invalid one before each, from the same address."""
+    stranger = Client(platform.url, "luthier_" + "0" * 40, member.tenant)
+    refused = Counter[int]()
+    valid = Counter[int]()
+    for _ in range(200):
+        refused[stranger.call("GET", "/me").status] += 1
+        valid[member.call("GET", "/me").status] += 1
+    _print("valid calls between 200 with invalid tokens", f"{dict(valid)}; those {dict(refused)}")
+    assert valid == {200: 200}
+    assert set(refused) <= {401, 429}
+
+
+def _guesses(platform: Platform) -> None:
+    """Failed sign-ins with 40 forwarded addresses and 40 names."""
+    answers = list(_sign_ins(platform))
+    failed = answers.index(429)
+    _print("failed sign-ins with 40 forwarded addresses", f"{failed}, then 429")
+    assert failed <= LOGINS
+    assert set(answers[failed:]) == {429}
+
+
+def _sign_ins(platform: Platform) -> Iterator[int]:
+    for n in range(40):
+        page = urlopen(f"{platform.url}/login")
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode())
+        cookie = page.headers["Set-Cookie"].partition(";")[0]
+        assert token
+        data = f"csrfmiddlewaretoken={token[1]}&username=name{n}&password=a-wrong-one".encode()
+        request = Request(f"{platform.url}/login", data=data)
+        for name, value in (
+            ("Cookie", cookie),
+            ("Origin", platform.url),
+            ("X-Forwarded-For", f"203.0.113.{n + 1}"),
+        ):
+            request.add_header(name, value)
+        try:
+            with urlopen(request, timeout=60) as answer:
+                yield answer.status
+        except HTTPError as error:
+            yield error.code
+
+
+def _print(what: str, seen: str) -> None:
+    print(f"\n{what}: {seen}")
+
+
 def _half_open(platform: Platform, n: int) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", platform.port))
-    client.sendall((b"", b"GET / HT", b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\n")[n % 3])
+    head = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    client.sendall((b"", b"GET / HT", head, head + b"Content-Length: 9\r\n\r\n")[n % 4])
     return client
 
 

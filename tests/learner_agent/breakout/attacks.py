@@ -7,6 +7,7 @@ is attacked. Standard library only: it runs with any Python.
 # The calls that an attacker makes.
 # ruff: noqa: PTH101, PTH108, PTH115, PTH208
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from pathlib import Path
 T = json.loads(os.environ["TARGETS"])
 DATA, OTHER, OWN, VICTIM = Path(T["data"]), Path(T["other"]), Path(T["own"]), T["victim"]
 LAUNCHER = os.getppid()
+X86 = os.uname().machine == "x86_64"
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
@@ -286,6 +288,43 @@ def limit_another_process():
     resource.prlimit(VICTIM, resource.RLIMIT_CPU, (10_000, resource.RLIM_INFINITY))
 
 
+def lower_the_priority_of_another_process():
+    before = os.getpriority(os.PRIO_PROCESS, VICTIM)
+    os.setpriority(os.PRIO_PROCESS, VICTIM, before + 1)
+    assert os.getpriority(os.PRIO_PROCESS, VICTIM) == before + 1
+
+
+def lower_the_priority_of_a_group():
+    os.setpriority(os.PRIO_PGRP, VICTIM, os.getpriority(os.PRIO_PGRP, VICTIM) + 1)
+
+
+def lower_the_priority_of_reads_and_writes():
+    call(251 if X86 else 30, 1, VICTIM, 3 << 13)  # idle
+
+
+def bind_another_process_to_one_core():
+    cores = os.sched_getaffinity(VICTIM)
+    fewer = {min(cores)}
+    assert fewer != cores, "this machine has one core"
+    os.sched_setaffinity(VICTIM, fewer)
+    changed = os.sched_getaffinity(VICTIM)
+    os.sched_setaffinity(VICTIM, cores)
+    assert changed == fewer
+
+
+def make_another_process_run_as_a_batch():
+    os.sched_setscheduler(VICTIM, os.SCHED_BATCH, os.sched_param(0))
+
+
+def make_another_process_idle_by_attributes():
+    attributes = struct.pack("IIQiIQQQ", 48, 3, 0, 19, 0, 0, 0, 0)
+    call(314 if X86 else 274, VICTIM, attributes, 0)
+
+
+def give_another_process_a_parameter():
+    os.sched_setparam(VICTIM, os.sched_param(0))
+
+
 def make_another_process_the_first_to_be_killed():
     Path(f"/proc/{VICTIM}/oom_score_adj").write_text("999")
 
@@ -294,6 +333,25 @@ def enter_the_namespaces_of_a_process():
     libc.setns.restype = ctypes.c_int
     handle = os.open(f"/proc/{VICTIM}/ns/uts", os.O_RDONLY)
     checked(libc.setns(handle, 0))
+
+
+# What a file that others use shows of them, and does to them
+
+
+def watch_the_names_in_the_folder_of_another_job():
+    handle = checked(libc.inotify_init1(0))
+    checked(libc.inotify_add_watch(handle, os.fsencode(OTHER / "state"), 0xFFF))
+
+
+def watch_the_names_by_fanotify():
+    handle = call(300 if X86 else 262, 0x600, 0)  # with names
+    checked(libc.fanotify_mark(handle, 1, ctypes.c_uint64(0x100), -100, os.fsencode(OTHER / "state")))
+
+
+def delay_the_next_who_opens_a_file():
+    handle = os.open(DATA / "datasets" / "set" / "rows.csv", os.O_RDONLY)
+    fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
 
 # Sockets, terminals and shared memory
@@ -406,8 +464,7 @@ def open_by_handle():
 
 
 def add_a_key_for_all_jobs():
-    number = 248 if os.uname().machine == "x86_64" else 217
-    call(number, b"user", b"luthier-test", b"x", 1, -4)
+    call(248 if X86 else 217, b"user", b"luthier-test", b"x", 1, -4)
 
 
 ROOT_ONLY = {

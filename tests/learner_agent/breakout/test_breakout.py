@@ -1,4 +1,4 @@
-"""A program that breaks out in more than 60 ways: each fails in the sandbox, as root and as an ordinary user.
+"""A program that breaks out in more than 70 ways: each fails in the sandbox, as root and as an ordinary user.
 
 Without the sandbox each succeeds: so what is tried here is a real attack, on a stage that could be attacked.
 """
@@ -31,7 +31,7 @@ from tests.learner_agent.breakout.stage import AGENT, Stage, stage
 
 __all__ = ["stage"]
 
-ATTEMPTS_MIN = 60
+ATTEMPTS_MIN = 70
 UNCHANGED = ("secret_key", "datasets/set/rows.csv", "nodes/node-a/job-b-1-0/code/train.py")
 LOCKED = Sandboxing(landlock=7, namespaces=True, why_not="")
 WITHOUT_NAMESPACES = Sandboxing(landlock=7, namespaces=False, why_not="forbidden here")
@@ -84,7 +84,7 @@ def test_without_namespaces_only_modes_and_known_names_of_shared_memory_are_open
 
 
 WORKS = """\
-import ctypes, multiprocessing, os, pathlib, socket, subprocess, sys, tempfile
+import ctypes, fcntl, multiprocessing, os, pathlib, socket, subprocess, sys, tempfile
 from multiprocessing import shared_memory
 
 def square(number):
@@ -116,6 +116,15 @@ if __name__ == "__main__":
     with socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))) as client:
         client.sendall(b"reached")
     assert "LUTHIER_SANDBOX" not in os.environ
+    os.nice(1)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    assert os.sched_getaffinity(0) == {min(cores)}
+    os.sched_setaffinity(os.getpid(), cores)
+    assert os.sched_getaffinity(0) == {min(cores)}, "of a thread that is named, in appearance only"
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with open("watched", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
     print("all of it works")
 """
 

@@ -14,7 +14,7 @@ from jobs.selectors import quota_effects, what_if
 from jobs.services import quotas as quota_services
 from jobs.states import State
 from portal.api.quotas import CHANGE_SETS_A_MINUTE
-from tenants.models import Quota, QuotaChange
+from tenants.models import AuditEntry, Quota, QuotaChange
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -88,6 +88,19 @@ def test_a_limit_needs_its_reason_and_a_number_in_range(admin: Api) -> None:
     ):
         assert admin.put(f"{QUOTAS}/cpu", body).status_code == 400, body
     assert limits()["vision-lab"] == 8
+
+
+def test_a_change_is_in_the_audit_log_with_its_address_and_a_change_of_nothing_is_not(
+    admin: Api, people: People
+) -> None:
+    admin.put(f"{QUOTAS}/cpu", {"limit": 10, "lending_limit": 2, "reason": "Grant"})
+    entry = AuditEntry.objects.get(action="quota.set")
+    assert (entry.actor, entry.tenant, entry.target) == (people.admin, people.vision, "cpu")
+    assert (entry.reason, entry.address) == ("Grant", "127.0.0.1")
+    assert entry.details["limit"] == {"from": 8, "to": 10}
+    assert entry.details["lending_limit"]["to"] == 2
+    admin.put(f"{QUOTAS}/cpu", {"limit": 10, "reason": "Again"})
+    assert AuditEntry.objects.filter(action="quota.set").count() == 1
 
 
 def test_an_unknown_type_has_no_quota(admin: Api) -> None:
