@@ -77,7 +77,10 @@ def test_an_installation_without_a_token_serves_no_metrics(settings: Any) -> Non
 
 def test_queue_slots_and_nodes_are_those_of_the_rows() -> None:
     tenant = factories.tenant("vision-lab", quotas={"a100": 8})
-    factories.quota(tenant, "h100", 4, used=2)
+    factories.quota(tenant, "h100", 4)
+    runs = {"of": tenant, "state": State.PROCESSING, "gpu_type": "h100"}
+    factories.job(gpus=2, slots=2, **runs)
+    factories.job(gpus=1, slots=1, opportunistic=True, **runs)
     waiting = factories.job(of=tenant, state=State.QUEUED)
     Job.objects.filter(pk=waiting.pk).update(
         gpus=2, slots=2, learners=3, gpu_type="a100", reason_code="quota_exceeded",
@@ -99,7 +102,7 @@ def test_queue_slots_and_nodes_are_those_of_the_rows() -> None:
     assert value(found, "luthier_jobs", tenant="vision-lab", state="QUEUED") == 1
     assert value(found, "luthier_slots_quota", tenant="vision-lab", pool="a100") == 8
     assert value(found, "luthier_slots_used", tenant="vision-lab", pool="h100") == 2
-    shown = {"usable": 8, "unusable": 8, "outside": 1, "used": 2, "free": 5}
+    shown = {"usable": 8, "unusable": 8, "outside": 1, "used": 3, "free": 4}
     assert {kind: value(found, "luthier_pool_slots", pool="h100", kind=kind) for kind in shown} == shown
     assert value(found, "luthier_nodes", pool="h100", state="cordoned") == 1
 
