@@ -12,7 +12,7 @@ from gpu_scheduler import budgets, record
 from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
-from tests.gpu_scheduler.test_cohorts import sharing_worlds
+from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.test_opportunistic import idle, idle_run
 from tests.gpu_scheduler.worlds import NOON, TENANTS, gang, nodes, running, snapshot, worlds
 
@@ -126,6 +126,22 @@ def test_nothing_is_kept_or_stopped_for_a_job_that_it_holds() -> None:
     assert decided.stops == ()
     assert [start.job for start in decided.starts] == ["j2"]
     assert decided.reserved == ()
+
+
+def test_what_it_lent_stays_lent() -> None:
+    quotas = shared({"red": 4, "green": 4}, {"green": 8})
+    lent = [running("r1", "a1", slots=4, tenant="green"), running("r2", "a1", slots=4, tenant="green")]
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], lent, quotas=quotas)
+    assert [stop.reason for stop in plan(made).stops] == ["reclaimed"]
+    held = plan(with_budgets(made, {"red": red(5, 5)}))
+    assert (held.stops, held.waits[0].code) == ((), WaitReason.BUDGET_EXHAUSTED)
+
+
+def test_a_run_that_leaves_for_its_budget_is_not_stopped_for_another_job_too() -> None:
+    run = running("r1", "a1", slots=8, priority=0)
+    made = snapshot(nodes(a1=8), [gang("j1", slots=8, tenant="green", priority=3)], [run])
+    assert plan(made).stops == (Stop("r1", "preempted", "j1"),)
+    assert plan(with_budgets(made, {"red": red(5, 5)})).stops == (Stop("r1", "budget_exhausted"),)
 
 
 def test_when_it_changes_by_itself() -> None:
