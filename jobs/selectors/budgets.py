@@ -66,7 +66,7 @@ def month_of(now: datetime) -> tuple[datetime, datetime]:
     return first, (first + timedelta(days=31)).replace(day=1)
 
 
-_FIRST = "date_trunc('month', clock_timestamp(), 'UTC')"
+_FIRST = "date_trunc('month', now(), 'UTC')"
 THIS_MONTH = _FIRST, f"(({_FIRST} AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC')"
 """The same of the present in SQL."""
 

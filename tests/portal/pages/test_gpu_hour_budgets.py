@@ -7,8 +7,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from gpu_scheduler.cycle import plan
+from jobs.lifecycle.plan_effects import explain
 from jobs.models import ClusterNode, UsageDay
 from jobs.selectors.budgets import month_of
+from jobs.selectors.what_if import current
+from jobs.services.sharing import SharePermission, job_share
 from tenants.models import Tenant, User
 from tests import factories
 from tests.markup import markup
@@ -124,3 +128,24 @@ def test_an_admin_sets_one_in_the_quota_matrix_and_sees_it_on_the_tenant(
         ("budget_gpu_hours", None),
         ("budget_is_hard", True),
     }
+
+
+def test_the_page_of_a_held_job_says_why_and_a_guest_reads_none_of_the_numbers(
+    lab: Tenant, member: User, signed_in: SignIn
+) -> None:
+    ClusterNode.objects.create(name="gpu-a", cluster="memory", slot_type="a100", slots=8)
+    factories.quota(lab, "a100", 8)
+    used(lab, member, 100, of=100)
+    job = factories.job(of=lab, owner=member, slots=2, gpus=2, gpu_type="a100")
+    explain([wait for wait in plan(current()).waits if wait.job == job.pk])
+    path = f"/t/vision-lab/jobs/{job.pk}"
+    page = words(markup(signed_in(member).get(path)))
+    assert "GPU-hour budget is used up: 100 of 100 GPU-hours of this month are used." in page
+    assert f"{month_of(timezone.now())[1]:%Y-%m-%d} 00:00 UTC" in page
+    assert "Ask a platform admin" in page
+    assert "100 of 100 GPU-hours of this month used" in page
+    bob = factories.member(factories.tenant("nlp-research"), "bob", password=factories.PASSWORD)
+    job_share(user=member, job_id=job.pk, username="bob", permission=SharePermission.VIEW)
+    page = words(markup(signed_in(bob).get(path)))
+    assert "Waiting: its tenant can start no GPU job now." in page
+    assert "100 of 100" not in page
