@@ -115,5 +115,5 @@ def test_the_audit_log_is_searched_without_reading_it(old_log: tuple[Tenant, Ten
         ("big", None, 51),
         ("job", None, 51),
     ):
-        assert len(audit_log._rows(of, q, None)) == count, q
-        assert pages_read(lambda q=q, of=of: audit_log._rows(of, q, None)) < 400, q
+        assert len(audit_log._rows(of, q, audit_log.Days(), None)) == count, q
+        assert pages_read(lambda q=q, of=of: audit_log._rows(of, q, audit_log.Days(), None)) < 400, q
