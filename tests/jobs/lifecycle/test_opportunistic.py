@@ -219,6 +219,9 @@ def test_it_is_offered_to_a_job_that_waits_for_quota_if_that_would_start_it_at_o
     world.settle()
     way = next(way for way in suggestions_for(job_of(waits)) if way.kind == "opportunistic")
     assert (way.value, way.changes) == ("true", {"opportunistic": True})
+    Job.objects.filter(pk=waits.pk).update(grace_s=301)
+    assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "it may save too long"
+    Job.objects.filter(pk=waits.pk).update(grace_s=300)
     Job.objects.filter(pk=world.submit(slots=4, opportunistic=True).pk).update(priority_rank=2)
     world.settle()
     assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "now another has it"
