@@ -15,7 +15,8 @@ class UsageDay(models.Model):
     """Slot-seconds of one user's jobs on one slot type and one UTC day, as in selectors.usage.Usage. It stays when the
     jobs are purged. Written by jobs.usage_days only.
 
-    first_waits: for each job that started for the first time on this day, the seconds that it had waited.
+    first_waits: for each job that started for the first time on this day, the seconds that it had waited; without
+    opportunistic ones.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)

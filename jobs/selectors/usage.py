@@ -20,7 +20,7 @@ from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import quota_uses
-from jobs.selectors.usage_sql import FIRST_WAIT, USAGE, Span, direct, first_waits_sql
+from jobs.selectors.usage_sql import FIRST_START, FIRST_WAIT, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Tenant, User
 from tenants.services.quotas import TERMS
@@ -177,7 +177,7 @@ class Wait:
 
 
 def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
-    """Waiting times of the jobs that started since then, by slot type."""
+    """Waiting times of the jobs that started since then, by slot type, without opportunistic ones."""
     with connection.cursor() as cursor:
         cursor.execute(WAITS, {"tenant": tenant.pk, "since": since})
         return [Wait(*row) for row in cursor.fetchall()]
@@ -194,7 +194,8 @@ class FirstWaits:
 
 
 def first_waits(tenant: Tenant, *, start: datetime, end: datetime) -> FirstWaits:
-    """Of the jobs that first started between two times; those of whole days count although they were purged."""
+    """Of the jobs that first started between two times, without opportunistic ones; those of whole days count although
+    they were purged."""
     span = Span.of(start, end, timezone.now())
     values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end}
     with connection.cursor() as cursor:
@@ -375,7 +376,7 @@ FROM (
   SELECT attempt.slot_type, percentile_cont(ARRAY[0.5, 0.9])
     WITHIN GROUP (ORDER BY {FIRST_WAIT}) AS waits
   FROM jobs_attempt AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
-  WHERE attempt.tenant_id = %(tenant)s AND attempt.n = 1 AND attempt.opened_at > %(since)s
+  WHERE attempt.tenant_id = %(tenant)s AND {FIRST_START} AND attempt.opened_at > %(since)s
   GROUP BY attempt.slot_type
 ) AS attempt ORDER BY 1
 """

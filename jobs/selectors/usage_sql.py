@@ -89,6 +89,9 @@ cut to lo and hi, by job and UTC day. Only the days of one part are looked at, n
 
 FIRST_WAIT = f"{waited_s_sql('job.created_at', 'attempt.opened_at')}::float8"
 """Seconds from a job's submission to the start of its first attempt, without those of a stopped platform."""
+FIRST_START = "attempt.n = 1 AND NOT attempt.opportunistic"
+"""Which attempts count in waits. An opportunistic job may wait for as long as others take everything, which says
+nothing of how long its tenant waits for what it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ starts AS (
   UNION ALL
   SELECT job.owner_id, attempt.slot_type, {FIRST_WAIT}
   FROM begun AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
-  WHERE attempt.n = 1 AND attempt.opened_at >= %(start)s AND attempt.opened_at < %(end)s
+  WHERE {FIRST_START} AND attempt.opened_at >= %(start)s AND attempt.opened_at < %(end)s
 )
 SELECT coalesce(owner.username, ''), coalesce(resource, ''), waits[1], waits[2]
 FROM (

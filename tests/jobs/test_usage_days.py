@@ -326,6 +326,20 @@ def test_time_of_a_stopped_platform_is_no_wait(people: People) -> None:
     assert stop == {"from": rfc3339(began), "to": rfc3339(began + timedelta(seconds=6))}
 
 
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_what_an_opportunistic_job_waited_is_no_wait_of_its_tenant(rolled_up: bool) -> None:
+    tenant = factories.tenant()
+    job = over_midnight(tenant)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")  # past the guard of closed attempts
+        cursor.execute("UPDATE jobs_attempt SET opportunistic = true WHERE job_id = %s", [job.pk])
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    if rolled_up:
+        settle()
+    found = first_waits(tenant, start=yesterday(-48), end=timezone.now())
+    assert (found.whole, found.by_user, found.by_resource) == (None, {}, {})
+
+
 def test_a_month_reads_days_in_place_of_jobs() -> None:
     tenant = factories.tenant()
     history(tenant, 10_000, apart="4 minutes")  # of 28 days
