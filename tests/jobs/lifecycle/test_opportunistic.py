@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from jobs import invariants
+from jobs import failpoints, invariants
 from jobs.models import Attempt, Job
 from jobs.selectors.decisions import Verdict, check_newest
 from jobs.selectors.suggestions import suggestions_for
@@ -117,6 +117,41 @@ def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: 
     assert state(own) == State.DEPLOYING
     assert job_of(idle).reason_code == "USER_GPUS", "it would be one more of its user's"
     assert invariants.violations() == []
+
+
+def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(world: World, bob: User) -> None:
+    """Between two tries the job waits for runs to leave, which must not begin its back-off again."""
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    broken = of_bob(bob, slots=4)
+
+    def fail(name: str) -> None:
+        if name == "admit.after_rows" and state(broken) == State.DEPLOYING:
+            raise ValueError(name)
+
+    failpoints.arm(fail)
+    for failures, wait_s in enumerate((30, 60, 120), 1):
+        world.settle()
+        assert (state(idle), job_of(broken).reason_code) == (State.STOPPING, "IDLE_LEAVING")
+        save_and_leave(world, idle, 10 * failures)
+        row = job_of(broken)
+        assert (row.reason_code, row.reason_numbers) == (
+            "START_FAILED",
+            {"failures": failures, "retry_s": wait_s},
+        )
+        world.elapse(5)  # until the next pass
+        world.settle()
+        assert state(idle) == State.DEPLOYING, "it is back"
+        world.report(idle, phase=Phase.PROCESSING)
+        world.settle()
+        world.elapse(wait_s - 15)
+        world.report(idle, phase=Phase.PROCESSING)
+        world.settle()
+        assert state(idle) == State.PROCESSING, "not before the back-off ends"
+        world.elapse(11)
+    failpoints.arm(None)
+    world.settle()
+    save_and_leave(world, idle, 40)
+    assert state(broken) == State.DEPLOYING
 
 
 def test_what_is_refused_at_the_last_moment(world: World) -> None:
