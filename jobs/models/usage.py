@@ -15,8 +15,7 @@ class UsageDay(models.Model):
     """Slot-seconds of one user's jobs on one slot type and one UTC day, as in selectors.usage.Usage. It stays when the
     jobs are purged. Written by jobs.usage_days only.
 
-    first_waits: for each job that started for the first time on this day, the seconds that it had waited; without
-    opportunistic ones.
+    first_waits: for each job that started for the first time on this day, the seconds that it had waited.
     """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
