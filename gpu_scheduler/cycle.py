@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpu_scheduler import idle
+from gpu_scheduler import budgets, idle
 from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Running, Snapshot, Start
@@ -24,6 +25,12 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
     explained False leaves the explanations out and decides the same. O(n log n) in waiting jobs plus, for each
     start, the number of distinct free sizes among the nodes.
     """
+    snapshot, exhausted = budgets.enforced(snapshot)
+    decided = _plan(snapshot, explained=explained)
+    return replace(decided, stops=(*exhausted, *decided.stops)) if exhausted else decided
+
+
+def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
     if not idle.has_any(snapshot):
         return _Cycle(snapshot).run(explained=explained)
     cycle = _Cycle(idle.without(snapshot))

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from gpu_scheduler.model import Gang, Project, QuotaUse, Running, TenantState
+from gpu_scheduler.model import Budget, Gang, Project, QuotaUse, Running, TenantState
 from gpu_scheduler.projects import Projects
 
 
@@ -87,13 +87,14 @@ class Account:
 @dataclass(slots=True)
 class JobCount:
     """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
-    first. max_time_s: the longest that one can be allowed to run; None: no limit."""
+    first. max_time_s: the longest that one can be allowed to run; None: no limit. budget: None: GPU-hours have none."""
 
     suspended: bool = False
     limit: int | None = None
     used: int = 0
     reserved_for: list[str] = field(default_factory=list)
     max_time_s: int | None = None
+    budget: Budget | None = None
 
     def reserved_ahead_of(self, job: str) -> int:
         """How many are reserved for others before this job."""
@@ -154,7 +155,11 @@ class Ledger:
         self._cohorts: dict[tuple[str, str], Cohort] = {}
         self._jobs: dict[str, JobCount] = {
             state.tenant: JobCount(
-                state.suspended, state.jobs_limit, state.jobs_used, max_time_s=state.max_time_s
+                state.suspended,
+                state.jobs_limit,
+                state.jobs_used,
+                max_time_s=state.max_time_s,
+                budget=state.budget,
             )
             for state in tenants
         }

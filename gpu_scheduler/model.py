@@ -113,6 +113,7 @@ class WaitReason(StrEnum):
     EXCEEDS_USER_LIMIT = "EXCEEDS_USER_LIMIT"
     EXCEEDS_PROJECT_LIMIT = "EXCEEDS_PROJECT_LIMIT"
     TENANT_SUSPENDED = "TENANT_SUSPENDED"
+    BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
     USER_GPUS = "USER_GPUS"
     USER_JOBS = "USER_JOBS"
     PROJECT_GPUS = "PROJECT_GPUS"
@@ -495,9 +496,25 @@ class QuotaUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """The GPU-hours that a tenant's jobs can use until month_ends, of which they have used so many GPU-seconds."""
+
+    gpu_hours: float
+    used_gpu_s: float
+    month_ends: datetime
+
+    @property
+    def left_gpu_s(self) -> float:
+        """Not above 0: it is used up."""
+        return self.gpu_hours * 3600 - self.used_gpu_s
+
+
+@dataclass(frozen=True, slots=True)
 class TenantState:
     """A tenant's own limits, None: no limit. suspended starts nothing. jobs_limit: live jobs; user_jobs_limit: those of
-    one user. max_time_s: the longest time limit of a job; one without a time limit does not start then."""
+    one user. max_time_s: the longest time limit of a job; one without a time limit does not start then.
+    budget_gpu_hours: of the month that ends at month_ends, in which used_gpu_s GPU-seconds are used. These two are
+    known where a budget holds jobs back."""
 
     tenant: str
     suspended: bool = False
@@ -505,6 +522,17 @@ class TenantState:
     jobs_used: int = 0
     user_jobs_limit: int | None = None
     max_time_s: int | None = None
+    budget_gpu_hours: float | None = None
+    budget_is_hard: bool = True
+    used_gpu_s: float = 0.0
+    month_ends: datetime | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget that holds jobs back, if there is one: a soft one only warns people."""
+        if self.budget_gpu_hours is None or not self.budget_is_hard or self.month_ends is None:
+            return None
+        return Budget(self.budget_gpu_hours, self.used_gpu_s, self.month_ends)
 
 
 @dataclass(frozen=True, slots=True)

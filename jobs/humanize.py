@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from gpu_scheduler.model import unit as unit
 
 
@@ -62,3 +64,8 @@ def filesize(count: float) -> str:
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def decimal(value: float) -> str:
+    """A number as people type it, read back as the same: "1000", "12.5"."""
+    return format(Decimal(repr(float(value))), "f").removesuffix(".0")

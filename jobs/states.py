@@ -230,7 +230,7 @@ STOP_LABELS: dict[StopReason, str] = {
     StopReason.RESCALED: "Rescaling",
     StopReason.CANCEL_REQUESTED: "Canceling",
     StopReason.TIME_LIMIT: "Stopping",
-    StopReason.BUDGET_EXHAUSTED: "Preempting",
+    StopReason.BUDGET_EXHAUSTED: "Stopping",
     StopReason.LEARNER_FAILED: "Stopping",
     StopReason.LEARNER_LOST: "Restarting",
     StopReason.NODE_LOST: "Restarting",

@@ -39,19 +39,22 @@ waiting AS (
 ),
 {PIECES},
 added AS (
-  INSERT INTO jobs_usageday AS known (tenant_id, day, owner_id, slot_type, used, waited, lost, first_waits)
-  SELECT tenant_id, day, owner_id, slot_type, sum(used), sum(waited), sum(lost),
+  INSERT INTO jobs_usageday AS known (tenant_id, day, owner_id, slot_type, used, waited, lost, opportunistic,
+    first_waits)
+  SELECT tenant_id, day, owner_id, slot_type, sum(used), sum(waited), sum(lost), sum(opportunistic),
     coalesce(array_agg(first_wait) FILTER (WHERE first_wait IS NOT NULL), '{{{{}}}}')
   FROM (
-    SELECT tenant_id, day, owner_id, slot_type, used, waited, lost, NULL AS first_wait FROM piece
+    SELECT tenant_id, day, owner_id, slot_type, used, waited, lost,
+      CASE WHEN opportunistic THEN used ELSE 0 END AS opportunistic, NULL AS first_wait FROM piece
     UNION ALL
-    SELECT job.tenant_id, (attempt.opened_at AT TIME ZONE 'UTC')::date, job.owner_id, attempt.slot_type, 0, 0, 0,
+    SELECT job.tenant_id, (attempt.opened_at AT TIME ZONE 'UTC')::date, job.owner_id, attempt.slot_type, 0, 0, 0, 0,
       {FIRST_WAIT}
     FROM attempts AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id WHERE {FIRST_START}
   ) AS one
   GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4  -- one order for all workers, so that they cannot deadlock
   ON CONFLICT (tenant_id, day, owner_id, slot_type) DO UPDATE SET used = known.used + EXCLUDED.used,
     waited = known.waited + EXCLUDED.waited, lost = known.lost + EXCLUDED.lost,
+    opportunistic = known.opportunistic + EXCLUDED.opportunistic,
     first_waits = known.first_waits || EXCLUDED.first_waits
 )
 SELECT count(*) FROM taken

@@ -215,6 +215,10 @@ class Tenant(models.Model):
     jobs_used = models.PositiveIntegerField(default=0)
     user_jobs_limit = models.PositiveIntegerField(null=True, blank=True)  # of one user; null: no limit
     max_time_s = models.PositiveIntegerField(null=True, blank=True)  # longest time limit; null: none needed
+    budget_gpu_hours = models.FloatField(null=True, blank=True)  # of a calendar month (UTC); null: no budget
+    budget_is_hard = models.BooleanField(
+        default=True, db_default=True
+    )  # at its end GPU jobs stop; else it only warns
     storage_limit = models.BigIntegerField(null=True, blank=True)  # bytes; null: no limit
     # of the container images that its jobs may run, as tenants.images reads them; null: as the installation says
     image_patterns = ArrayField(models.CharField(max_length=300), null=True, blank=True)
@@ -224,7 +228,8 @@ class Tenant(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=Q(storage_limit__gte=0), name="storage_limit_not_negative")
+            models.CheckConstraint(condition=Q(storage_limit__gte=0), name="storage_limit_not_negative"),
+            models.CheckConstraint(condition=Q(budget_gpu_hours__gte=0), name="budget_not_negative"),
         ]
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from gpu_scheduler.checks.nodes import Capacity, Idle, NodeCpus, NodeMemory, Who
 from gpu_scheduler.checks.project import ProjectMax, ProjectRoom
 from gpu_scheduler.checks.quota import CohortRoom, HasQuota, MaxQuota, QuotaRoom
 from gpu_scheduler.checks.reservation import Unreserved
-from gpu_scheduler.checks.tenant import ActiveTenant, JobsLimit
+from gpu_scheduler.checks.tenant import ActiveTenant, GpuBudget, JobsLimit
 from gpu_scheduler.checks.topology import OneDomain, TopologySize
 from gpu_scheduler.checks.user import UserJobs, UserMax, UserRoom
 
@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     UserMax(),
     ProjectMax(),
     ActiveTenant(),
+    GpuBudget(),
     UserRoom(),
     UserJobs(),
     ProjectRoom(),
@@ -54,5 +55,5 @@ IDLE_CHECKS: tuple[Check, ...] = (
     NodeMemory(),
     OneDomain(),
 )
-"""Those of an opportunistic job: it counts against no quota, no project and no limit of its tenant's live jobs. What it
-may have beside its user's other jobs is what that user's limits leave."""
+"""Those of an opportunistic job: it counts against no quota, no budget, no project and no limit of its tenant's live
+jobs. What it may have beside its user's other jobs is what that user's limits leave."""

@@ -1,12 +1,14 @@
-"""Whether the tenant may start a job at all: it is active, and below its limit of concurrent jobs."""
+"""Whether the tenant may start a job at all: it is active, has GPU-hours left for a GPU job, and is below its limit of
+concurrent jobs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
+from gpu_scheduler.checks.words import hours
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import Gang, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Gang, WaitReason
 
 
 class ActiveTenant(Check):
@@ -26,6 +28,67 @@ class ActiveTenant(Check):
 
     def sentence(self, finding: Finding) -> str:
         return "The tenant is suspended: no job starts until a platform admin reopens it."
+
+
+LEAST_RUN_S = 60
+"""A GPU job starts only if the budget lasts for so long of its own run. What an attempt counts can shrink by seconds
+when it is closed: a job that was stopped because the budget was used up must not start for these, again and again."""
+
+
+class GpuBudget(Check):
+    """The tenant has GPU-hours left in its budget of the month. Asked before its quotas are: nothing is kept, borrowed
+    or stopped for a job that the budget holds."""
+
+    code = WaitReason.BUDGET_EXHAUSTED
+    key = "budget"
+    title = "GPU-hour budget"
+    claim = "The tenant has GPU-hours left in its budget of this month"
+    label = "GPU-hour budget used up"
+    remedy = Remedy.ASK
+    scope = Scope.TENANT
+    queues = False
+    private = frozenset({"budget_gpu_hours", "budget_used_gpu_hours", "month_ends"})
+    redacted = "Waiting: its tenant can start no GPU job now."
+
+    def applies(self, supply: Supply) -> bool:
+        return supply.jobs.budget is not None and supply.slot_type != CPU_TYPE
+
+    def test(self, gang: Gang, supply: Supply) -> Finding | None:
+        budget = supply.jobs.budget
+        if budget is None or supply.slot_type == CPU_TYPE or budget.left_gpu_s >= gang.asked * LEAST_RUN_S:
+            return None
+        return Finding(self, gang, supply, self.scope)
+
+    def numbers(self, gang: Gang, supply: Supply) -> dict[str, Any]:
+        budget = supply.jobs.budget
+        if budget is None:
+            return {}
+        return {
+            "budget_gpu_hours": budget.gpu_hours,
+            "budget_used_gpu_hours": round(budget.used_gpu_s / 3600, 3),
+            "month_ends": budget.month_ends.isoformat(),
+        }
+
+    def sentence(self, finding: Finding) -> str:
+        budget = finding.supply.jobs.budget
+        assert budget is not None
+        left = (
+            "used up"
+            if budget.left_gpu_s <= 0
+            else "nearly used up, with less left than a minute of this job"
+        )
+        return (
+            f"The tenant's GPU-hour budget is {left}: {hours(budget.used_gpu_s / 3600)} of"
+            f" {hours(budget.gpu_hours)} GPU-hours of this month are used. It starts after the next month begins,"
+            f" {budget.month_ends:%Y-%m-%d %H:%M} UTC, or when a platform admin raises the budget."
+        )
+
+    def meter(self, numbers: dict[str, Any]) -> Meter | None:
+        """In whole GPU-hours."""
+        return Meter(round(numbers["budget_used_gpu_hours"]), round(numbers["budget_gpu_hours"]), 0)
+
+    def meter_text(self, *, used: int, limit: int, asked: int) -> str:
+        return f"{used:,} of {limit:,} GPU-hours of this month used"
 
 
 class JobsLimit(Check):

@@ -55,3 +55,8 @@ def duration(seconds: float) -> str:
         if whole and whole % unit_s == 0:
             return f"{whole // unit_s}{letter}"
     return f"{whole}s"
+
+
+def hours(count: float) -> str:
+    """Hours of a budget, to a tenth if they are few: "0.5", "1,250"."""
+    return f"{count:,.0f}" if count >= 1000 or count == int(count) else f"{count:,.1f}"

@@ -52,8 +52,8 @@ ORDER_MESSAGES = {
         "Stopped to start again elsewhere: a larger job needed its place",
     ),
     StopReason.BUDGET_EXHAUSTED: (
-        "Preempting: its tenant's budget is used up",
-        "Preempted: its tenant's budget is used up",
+        "Stopping: its tenant's GPU-hour budget is used up",
+        "Stopped: its tenant's GPU-hour budget is used up",
     ),
     StopReason.RESCALED: ("Rescaling", "Stopped for rescaling"),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from jobs.models import SCHEDULER, WORKER_SILENT_S, PeriodicTask
+from jobs.selectors.budgets import THIS_MONTH, used_sql
 from jobs.selectors.platform_stops import waited_s_sql
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
 
@@ -120,6 +121,11 @@ LEFT JOIN jobs_worker AS w ON {{which}} starts_with(w.name, '{SCHEDULER}') AND k
   CASE WHEN w.seen_at > clock_timestamp() - make_interval(secs => %(silent_s)s) THEN 'alive' ELSE 'silent' END
 GROUP BY 1
 """
+USED_THIS_MONTH = used_sql(
+    start=THIS_MONTH[0],
+    end=THIS_MONTH[1],
+    of="tenant.budget_gpu_hours IS NOT NULL",
+)
 FACTS = (
     Fact(
         "luthier_jobs",
@@ -181,6 +187,18 @@ FACTS = (
         "Slots that a tenant may hold.",
         ("tenant", "pool"),
         'SELECT slug, gpu_type, "limit" FROM tenants_quota JOIN tenants_tenant AS t ON t.id = tenant_id',
+    ),
+    Fact(
+        "luthier_budget_gpu_hours",
+        "GPU-hours that a tenant with a budget can use in a calendar month (UTC).",
+        ("tenant",),
+        "SELECT slug, budget_gpu_hours FROM tenants_tenant WHERE budget_gpu_hours IS NOT NULL",
+    ),
+    Fact(
+        "luthier_budget_used_gpu_hours",
+        "GPU-hours that it has used in the present one, without CPU jobs and opportunistic ones.",
+        ("tenant",),
+        f"SELECT slug, gpu_s / 3600 FROM ({USED_THIS_MONTH}) AS used(slug, gpu_s)",
     ),
     Fact(
         "luthier_pool_slots",

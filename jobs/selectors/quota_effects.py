@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from django.db.models import F
 
 from gpu_scheduler.model import Snapshot
+from jobs.selectors.budgets import with_use
 from jobs.selectors.what_if import Affected, current, outcome, with_limits
 from tenants.models import Quota, Tenant
 from tenants.services.quotas import WHOLE, Applied, ChangeSet, Total
@@ -50,7 +51,9 @@ def quota_effects(made: ChangeSet, seen: Snapshot) -> QuotaEffects:
         }
         for one in made.changes
     }
-    before, after = outcome(seen), outcome(with_limits(seen, limits))
+    changed = with_limits(seen, limits)
+    changed = replace(changed, tenants=with_use(changed.tenants, seen.now))
+    before, after = outcome(seen), outcome(changed)
     stopped_before = {job.job for job in before.stopping}
     return QuotaEffects(
         tuple(_over(made)),

@@ -10,12 +10,16 @@ from typing import Any
 
 from gpu_scheduler.checks import PRIVATE, check_named, check_of
 from jobs.models import Job, JobEvent
-from jobs.states import EVENT_MESSAGES, EventCode
+from jobs.states import EVENT_MESSAGES, EventCode, StopReason
 from tenants import access
 
 HIDDEN = PRIVATE | {"for_job", "why"}
 """Names of numbers that a guest does not see: private ones of the checks, the job that a stop makes room for, and what
 a start says of its tenant's limit."""
+
+
+STOPS = {StopReason.BUDGET_EXHAUSTED.value: "Stopped by the scheduler; it starts again automatically."}
+"""What a guest reads of stops whose sentence is about the tenant, by reason."""
 
 
 def needs_redaction(user: access.Person, tenant_id: int) -> bool:
@@ -28,7 +32,7 @@ def redact(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, di
     if code == EventCode.QUOTA_CHANGED:
         return EVENT_MESSAGES[EventCode.QUOTA_CHANGED], {}
     check = check_of(code)
-    redacted = check.redacted if check else ""
+    redacted = check.redacted if check else STOPS.get(code, "")
     shown = {name: value for name, value in numbers.items() if name not in HIDDEN}
     if isinstance(listed := shown.get("checks"), list):
         shown["checks"] = [_redact_check(one, redacted) for one in listed]
@@ -49,7 +53,7 @@ def _redact_check(one: dict[str, Any], redacted: str) -> dict[str, Any]:
 def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
     """True if a guest reads something else than the tenant's members."""
     check = check_of(code)
-    hidden = bool(check and check.redacted) or code == EventCode.QUOTA_CHANGED
+    hidden = bool(check and check.redacted) or code == EventCode.QUOTA_CHANGED or code in STOPS
     return hidden or not HIDDEN.isdisjoint(numbers)
 
 

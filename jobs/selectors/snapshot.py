@@ -33,6 +33,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
+from jobs.selectors.budgets import may_run_out, with_use
 from jobs.selectors.past_use import with_the_past
 from jobs.selectors.requests import elastic_range, per_learner, profile, requested
 from jobs.states import TAKES_ORDERS, Intent, State, StopReason
@@ -90,7 +91,7 @@ def snapshot(
         running=running,
         quotas=with_the_past(quota_uses(), now, policy.half_life_s()),
         policy=policy,
-        tenants=tenant_states(),
+        tenants=with_use(tenant_states(), now),
         policy_state=state,
         promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
         projects=projects(),
@@ -98,7 +99,7 @@ def snapshot(
 
 
 def tenant_states() -> tuple[TenantState, ...]:
-    """All tenants' own limits, and what they use of them."""
+    """All tenants' own limits, and what they use of them, but for GPU-hours (budgets.with_use)."""
     return tuple(
         TenantState(
             tenant.slug,
@@ -107,6 +108,8 @@ def tenant_states() -> tuple[TenantState, ...]:
             tenant.jobs_used,
             tenant.user_jobs_limit,
             tenant.max_time_s,
+            tenant.budget_gpu_hours,
+            tenant.budget_is_hard,
         )
         for tenant in Tenant.objects.order_by("pk")
     )
@@ -152,11 +155,12 @@ def _readable(rows: Iterable[Sequence[Any]], broken: dict[str, Exception]) -> It
 
 
 def needs_plan() -> bool:
-    """A job waits, or the policy can change something without one. One query if a job waits, else two."""
+    """A job waits, or something can change without one: by the policy, or as a budget is used up. One query if a job
+    waits, else up to three."""
     if waiting_rows().exists():
         return True
     policy = scheduling_policy()
-    return policy.plans_without_queue(policy_state(policy))
+    return policy.plans_without_queue(policy_state(policy)) or may_run_out()
 
 
 def scheduling_policy() -> Policy:

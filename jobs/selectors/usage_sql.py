@@ -51,7 +51,7 @@ PIECES = f"""
 held AS (
   SELECT attempt.job_id, attempt.slot_type, attempt.slots * attempt.learners AS size, attempt.opened_at AS a,
          {COUNTS_UNTIL} AS b, attempt.lo, attempt.hi,
-         {LOST_FROM} AS lost_from
+         {LOST_FROM} AS lost_from, attempt.opportunistic
   FROM attempts AS attempt
 ),
 ended_waits AS (
@@ -62,17 +62,17 @@ ended_waits AS (
 ),
 part AS (
   SELECT job.tenant_id, job.owner_id, held.job_id, held.slot_type, held.size, held.a, held.b, held.lo, held.hi,
-         held.lost_from, TRUE AS holds
+         held.lost_from, TRUE AS holds, held.opportunistic
   FROM held JOIN jobs_job AS job ON job.id = held.job_id
   UNION ALL
   SELECT job.tenant_id, job.owner_id, wait.job_id,
          CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END,
-         job.slots * job.learners, wait.a, wait.b, wait.lo, wait.hi, NULL, FALSE
+         job.slots * job.learners, wait.a, wait.b, wait.lo, wait.hi, NULL, FALSE, FALSE
   FROM (SELECT * FROM ended_waits UNION ALL SELECT * FROM waiting) AS wait
   JOIN jobs_job AS job ON job.id = wait.job_id
 ),
 piece AS (
-  SELECT part.tenant_id, part.owner_id, part.slot_type, span.day,
+  SELECT part.tenant_id, part.owner_id, part.slot_type, span.day, part.opportunistic,
     CASE WHEN holds THEN size * extract(epoch FROM span.b - span.a) ELSE 0 END::float8 AS used,
     CASE WHEN holds THEN 0 ELSE size * {waited_s_sql("span.a", "span.b")} END::float8 AS waited,
     CASE WHEN lost_from IS NULL THEN 0

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 
 from gpu_scheduler.model import CPU_TYPE
 from jobs import events, pubsub, wake
+from jobs.humanize import decimal
 from jobs.models import JobEvent
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import pools
@@ -163,4 +164,8 @@ def _words(changed: Sequence[Changed]) -> str:
 def _shown(name: str, value: Term) -> str:
     if name == "max_time_s" and isinstance(value, int):
         return print_duration(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return decimal(value)
     return "no limit" if value is None else str(value) or "none"

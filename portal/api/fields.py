@@ -6,6 +6,7 @@ The errors of a body or a query are listed by field: what was sent, what is allo
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -76,6 +77,19 @@ class StrictIntegerField(serializers.IntegerField):
         if isinstance(data, bool) or not isinstance(data, int):
             self.fail("invalid")
         return int(data)
+
+
+class StrictNumberField(serializers.FloatField):
+    """A JSON number, not below 0; strings and booleans are refused."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("min_value", 0)
+        super().__init__(**options)
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
+            self.fail("invalid")
+        return float(data)
 
 
 class StrictBooleanField(serializers.BooleanField):

@@ -9,6 +9,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors import quota_effects, usage
+from jobs.selectors.budgets import budget_of
 from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import QuotaSerializer
 from jobs.selectors.usage import quota_etag
@@ -21,12 +22,14 @@ from portal.api.fields import (
     StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
+    StrictNumberField,
     StrictSerializer,
 )
 from portal.api.operations import Call, operation
 from portal.api.periods import period
 from tenants.errors import FieldsInvalid, LimitChanged, Overcommitted, TenantError, VersionChanged
 from tenants.services.quotas import (
+    MAX_GPU_HOURS,
     MAX_LIMIT,
     MAX_TIME_S,
     MAX_WEIGHT,
@@ -154,7 +157,8 @@ class QuotaChangeSerializer(ReadSerializer):
     actor = serializers.CharField(allow_null=True, source="actor.username")
     terms = serializers.DictField(
         help_text="borrowing_limit, lending_limit, weight, user_limit and gang_limit, or of the whole tenant cohort, "
-        "jobs_limit, user_jobs_limit and max_time_s, as far as they changed: [before, after]"
+        "jobs_limit, user_jobs_limit, max_time_s, budget_gpu_hours and budget_is_hard, as far as they changed: "
+        "[before, after]"
     )
     change_set = serializers.UUIDField(help_text="the changes that were applied together")
     at = TimestampField()
@@ -189,6 +193,15 @@ class WholeTermsRequest(StrictSerializer):
     jobs_limit = StrictIntegerField(required=False, allow_null=True, max_value=MAX_LIMIT)
     user_jobs_limit = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_LIMIT)
     max_time_s = StrictIntegerField(required=False, allow_null=True, min_value=1, max_value=MAX_TIME_S)
+    budget_gpu_hours = StrictNumberField(
+        required=False,
+        allow_null=True,
+        max_value=MAX_GPU_HOURS,
+        help_text="of each calendar month (UTC); null: no budget",
+    )
+    budget_is_hard = StrictBooleanField(
+        required=False, help_text="true: GPU jobs stop when it is used up; false: it only warns"
+    )
     cohort = StrictCharField(required=False, allow_blank=True, max_length=40)
 
 
@@ -197,8 +210,8 @@ class ChangeRequest(TermsRequest, WholeTermsRequest):
     gpu_type = StrictCharField(
         max_length=40,
         allow_blank=True,
-        help_text="empty: the tenant as a whole, which has no limit, but cohort, jobs_limit, user_jobs_limit and "
-        "max_time_s",
+        help_text="empty: the tenant as a whole, which has no limit, but cohort, jobs_limit, user_jobs_limit, "
+        "max_time_s, budget_gpu_hours and budget_is_hard",
     )
     limit = StrictIntegerField(
         required=False, max_value=MAX_LIMIT, help_text="required unless gpu_type is empty"
@@ -358,6 +371,18 @@ class UsageSerializer(ReadSerializer):
     )
 
 
+class BudgetSerializer(ReadSerializer):
+    gpu_hours = serializers.FloatField()
+    used_gpu_hours = serializers.FloatField(help_text="without CPU jobs and opportunistic ones")
+    is_hard = serializers.BooleanField()
+    period_start = TimestampField()
+    period_end = TimestampField(help_text="when the next month begins")
+    projected_gpu_hours = serializers.FloatField(
+        allow_null=True,
+        help_text="of the whole month if it continues as it was; null: it is too young to say",
+    )
+
+
 @operation(
     Out=UsageSerializer,
     Query=UsageQuery,
@@ -368,12 +393,20 @@ def usage_list(call: Call, t: str) -> dict[str, Any]:
     """Slot-seconds used, waited for and lost, by user, slot type or day (UTC).
 
     Whole days are read from daily sums, which outlive the jobs; of a part of a day, jobs that were purged do not count.
-    `platform_stopped_s`: seconds of the period in which the platform was stopped; no job waits in them.
+    `platform_stopped_s`: seconds of the period in which the platform was stopped; no job waits in them. `budget`: of
+    the present month, whatever the period, with gpu_hours, used_gpu_hours, is_hard, period_start, period_end and
+    projected_gpu_hours (null: the month is too young to say); null: the tenant has none.
     """
     tenant = permissions.tenant(call, t)
     start, end = period(call.query, usual=USUAL_USAGE, most=MAX_USAGE_SPAN)
     by = usage.By(call.query["by"])
     found = usage.usage_of(tenant, start=start, end=end, by=by)
     rows = [UsageSerializer.render(row) | {by.value: row.key} for row in found]
-    span = {"from": start, "to": end, "platform_stopped_s": stopped_s(start, end)}
+    budget = budget_of(tenant)
+    span = {
+        "from": start,
+        "to": end,
+        "platform_stopped_s": stopped_s(start, end),
+        "budget": BudgetSerializer.render(budget) if budget else None,
+    }
     return {**paging.whole(call, rows, keys=("key", "gpu_type")), **span}

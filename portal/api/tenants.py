@@ -37,6 +37,12 @@ class TenantSerializer(ReadSerializer):
     max_time_s = serializers.IntegerField(
         allow_null=True, help_text="longest time_limit of a job, in seconds; null: none is needed"
     )
+    budget_gpu_hours = serializers.FloatField(
+        allow_null=True, help_text="of each calendar month (UTC); null: no budget"
+    )
+    budget_is_hard = serializers.BooleanField(
+        help_text="true: GPU jobs stop when it is used up; false: it only warns"
+    )
     cohort = serializers.CharField(
         allow_blank=True, help_text="tenants with the same one lend each other slots; empty: none"
     )
@@ -67,6 +73,8 @@ TENANT_EXAMPLE = {
     "jobs_used": 3,
     "user_jobs_limit": None,
     "max_time_s": 172800,
+    "budget_gpu_hours": 5000.0,
+    "budget_is_hard": True,
     "cohort": "research",
     "created_at": "2026-11-21T09:00:00.000Z",
     "etag": '"t17"',

@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.dateparse import parse_datetime
 
 from jobs.models import Attempt, Job
+from jobs.selectors.budgets import Budget
 from jobs.selectors.failures import last_failures
 from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
@@ -55,15 +56,25 @@ class Attention:
 
     shown: list[Notice]
     counts: dict[str, int]
+    budget: Budget | None = None
+    """The tenant's, if people are to know how much of it is used."""
 
     @property
     def total(self) -> int:
-        return sum(self.counts.values())
+        return sum(self.counts.values()) + (self.budget is not None)
+
+    @property
+    def color(self) -> str:
+        """Of the most severe line."""
+        if self.budget is not None and self.budget.is_used_up and self.budget.is_hard:
+            return "red"
+        return "red" if self.shown and self.shown[0].color == "red" else "amber"
 
     @property
     def summary(self) -> str:
-        """1 failed · 2 running."""
-        return " · ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
+        """1 failed · 2 running · GPU-hour budget."""
+        counted = [f"{count} {kind}" for kind, count in self.counts.items() if count]
+        return " · ".join([*counted, *(["GPU-hour budget"] if self.budget else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,9 @@ def candidates(jobs: QuerySet[Job], now: datetime) -> Candidates:
     return Candidates(kinds, [*lists, list(running)])
 
 
-def judged(found: Candidates, details: Sequence[list[Job]], now: datetime) -> Attention:
+def judged(
+    found: Candidates, details: Sequence[list[Job]], now: datetime, budget: Budget | None = None
+) -> Attention:
     """What is wrong with them; of the running ones those that are silent or without a recent checkpoint. details:
     found.lists with details."""
     kinds, first = found.kinds, dict(zip(found.kinds, details, strict=False))
@@ -111,7 +124,7 @@ def judged(found: Candidates, details: Sequence[list[Job]], now: datetime) -> At
         *running,
         *map(_forgotten, first["halted"]),
     ]
-    return Attention(notices[:SHOWN], counts)
+    return Attention(notices[:SHOWN], counts, budget if budget and budget.warns else None)
 
 
 def _failed(job: Job) -> Notice:

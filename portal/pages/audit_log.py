@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.utils.dateparse import parse_datetime
@@ -25,10 +25,14 @@ from tenants import access, search
 from tenants.errors import NotAllowed
 from tenants.models import AUDIT_TERMS, AuditEntry, QuotaChange, Tenant, User
 from tenants.roles import Permission
+from tenants.services.quotas import WHOLE
 
 PER_PAGE = 50
 LIMIT_SET = "quota.set"
-"""A change of a limit. The page shows it from QuotaChange, which has those from before it had an entry, too."""
+"""The action of a change of a limit. It is listed by its row of the quota history, which says from what to what, with
+what its entry adds; rows of versions that wrote no such entries have none."""
+SAME_CHANGE = timedelta(minutes=1)
+"""A row and its entry are written in one transaction, the entry first."""
 
 CURSOR = re.compile(r"(\d{4}-[0-9T:.+-]{10,30})~([01])~(\d{1,18})")
 ENTRY, CHANGE = 0, 1
@@ -139,7 +143,7 @@ def _rows(
 ) -> list[tuple[Place, dict[str, Any]]]:
     """One more than a page of both tables together: each is asked for as many, in its own order."""
     entries = AuditEntry.objects.filter(days.rows).exclude(action=LIMIT_SET)
-    changes = QuotaChange.objects.filter(days.rows)
+    changes = QuotaChange.objects.filter(days.rows).exclude(gpu_type=WHOLE)  # its entry is tenant.change
     if tenant is not None:
         entries, changes = entries.filter(tenant=tenant), changes.filter(tenant=tenant)
     if q:
@@ -160,10 +164,13 @@ def _rows(
         entries = entries.filter(common | text if found is None else Q(pk__in=found))
         if q.lower() not in LIMIT_SET:
             changes = changes.filter(common | Q(gpu_type__icontains=q))
-    places = [
-        (Place(row.at, table, row.pk), _described(row))
-        for table, rows in ((ENTRY, entries), (CHANGE, changes))
-        for row in _part(rows, table, start)
+    listed = list(_part(changes.annotate(entry=Subquery(_entry_of_change())), CHANGE, start))
+    of_changes = AuditEntry.objects.select_related("tenant", "actor").in_bulk(
+        [row.entry for row in listed if row.entry is not None]
+    )
+    places = [(Place(row.at, ENTRY, row.pk), _described(row)) for row in _part(entries, ENTRY, start)]
+    places += [
+        (Place(row.at, CHANGE, row.pk), _described_limit(row, of_changes.get(row.entry))) for row in listed
     ]
     return sorted(places, key=lambda one: (one[0].at, one[0].table, one[0].pk), reverse=True)[: PER_PAGE + 1]
 
@@ -173,11 +180,22 @@ def _part(rows: QuerySet[Any], table: int, start: Place | None) -> QuerySet[Any]
     return (rows.filter(start.rows_after(table)) if start else rows)[: PER_PAGE + 1]
 
 
-def _described(row: AuditEntry | QuotaChange) -> dict[str, Any]:
-    if isinstance(row, AuditEntry):
-        facts = {name.replace("_", " "): _text(value) for name, value in row.details.items()}
-        return {"row": row, "action": row.action, "target": row.target, "facts": facts}
-    return {"row": row, "action": LIMIT_SET, "target": row.gpu_type, "limit": (row.old_limit, row.new_limit)}
+def _entry_of_change() -> QuerySet[Any, Any]:
+    """The id of the entry that was written with a row of the quota history."""
+    near = Q(at__lte=OuterRef("at"), at__gt=OuterRef("at") - SAME_CHANGE)
+    same = Q(action=LIMIT_SET, tenant=OuterRef("tenant"), target=OuterRef("gpu_type"))
+    return AuditEntry.objects.filter(near, same).order_by("-at", "-pk").values("pk")[:1]
+
+
+def _described(row: AuditEntry) -> dict[str, Any]:
+    facts = [(name.replace("_", " "), _text(value)) for name, value in row.details.items()]
+    return {"row": row, "action": row.action, "target": row.target, "facts": facts}
+
+
+def _described_limit(row: QuotaChange, entry: AuditEntry | None) -> dict[str, Any]:
+    limit = (row.old_limit, row.new_limit) if row.old_limit != row.new_limit else None
+    described = _described(entry) if entry else {"row": row, "action": LIMIT_SET}
+    return described | {"target": row.gpu_type, "limit": limit}
 
 
 def _text(value: Any) -> str:

@@ -33,6 +33,7 @@ from portal.pages.shell import frame
 from tenants.models import Tenant, User
 
 PAGE = 50
+FOUND = 8
 RESULTS = "bulk_results"
 """The session's key of what the last action on many jobs did, shown once."""
 COUNT_CAP = 10_000
@@ -97,9 +98,11 @@ class Filters:
 @require_GET
 @in_tenant
 def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """The page, or with ?rows= the rows that have changed."""
+    """The page, or with ?rows= the rows that have changed, or with ?find= the newest that match."""
     if "rows" in request.GET:
         return _some(request, tenant)
+    if "find" in request.GET:
+        return _found(request, tenant)
     filters = Filters.read(request.GET)
     news = heads.first_row(heads.of_jobs(tenant.slug))  # before the rows are read, like the newest job
     newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))["newest"]
@@ -140,6 +143,13 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             "counts": _counts(request, tenant).items(),
         },
     )
+
+
+def _found(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """The rows of the newest jobs that match ?find=, for the palette."""
+    found = _rows(request, tenant, Filters(q=request.GET["find"].strip()[:200]))[:FOUND].only("pk")
+    rows = [row(JobSerializer.render(job)) for job in detailed(list(found))]
+    return render(request, "jobs/_rows.html", {"tenant": tenant, "rows": rows})
 
 
 Act = Callable[[User, str, QueryDict], object]

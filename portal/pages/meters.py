@@ -105,6 +105,15 @@ def stored(limit: int | None, used: int, scale: int) -> MeterBars:
     return MeterBars(text, (_bar("part-track", 0, limit, whole), *bars), _percent(limit, whole))
 
 
+def budget_meter(limit: float, used: float) -> MeterBars:
+    """GPU-hours used of a budget, separately those above it, and a tick at its end."""
+    whole = max(limit, used) or 1.0
+    parts = [("part-used", min(used, limit)), ("part-over", used - limit)]
+    text = f"GPU-hour budget: {used:,.1f} of {limit:,.1f} used"
+    bars = (_bar("part-track", 0, limit, whole), *_in_a_row(parts, whole))
+    return MeterBars(text, bars, _percent(limit, whole))
+
+
 def pool_meter(label: str, *, used: int, free: int, down: int) -> MeterBars:
     """A pool: used, free and down add up to its slots."""
     whole = max(1, used + free + down)

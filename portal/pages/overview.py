@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 from examples import catalog
 from jobs.models import Job
 from jobs.selectors import cluster, heads
+from jobs.selectors.budgets import budget_of
 from jobs.selectors.jobs import detailed_lists, job_list
 from jobs.selectors.metrics import glances
 from jobs.selectors.serializers import JobSerializer
@@ -53,7 +54,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     ]
     watched = attention.candidates(mine, now)
     now_active, waiting, done, *details = detailed_lists([*shown, *watched.lists])
-    found = attention.judged(watched, details, now)
+    found = attention.judged(watched, details, now, budget_of(tenant))
     noticed = {one.job.pk for one in found.shown if one.kind == attention.BLOCKED}
     held = held_by(user, tenant)
     first_run = not mine.exists()

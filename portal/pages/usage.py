@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET
 from jobs import storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
+from jobs.selectors.budgets import budget_of
 from jobs.selectors.fairness import fairness
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.platform_stops import stopped_s
@@ -106,6 +107,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
     beside = usage.opportunistic_s(tenant, start=month.start, end=month.end, resource=resource) / 3600
+    budget = budget_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
     people = _people(rows, kinds, waits, _summed(submitted, OWNER))
@@ -118,6 +120,8 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "by": by,
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
+        "budget": budget,
+        "budget_meter": meters.budget_meter(budget.gpu_hours, budget.used_gpu_hours) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
         "people": people[:PEOPLE_SHOWN],

@@ -21,6 +21,7 @@ QUOTA_LOCK = 4_770_001
 MAX_LIMIT = 1_000_000
 MAX_WEIGHT = 1000
 MAX_TIME_S = 10 * 365 * 86_400
+MAX_GPU_HOURS = MAX_LIMIT * 31 * 24
 TERMS: Mapping[str, int | None] = {
     "borrowing_limit": None,
     "lending_limit": None,
@@ -32,17 +33,19 @@ TERMS: Mapping[str, int | None] = {
 quota."""
 WHOLE = ""
 """In place of a slot type: what is set for all of a tenant's types together."""
-WHOLE_TERMS: Mapping[str, int | str | None] = {
+WHOLE_TERMS: Mapping[str, int | float | str | None] = {
     "cohort": "",
     "jobs_limit": None,
     "user_jobs_limit": None,
     "max_time_s": None,
+    "budget_gpu_hours": None,
+    "budget_is_hard": True,
 }
 """The terms of a tenant as a whole, fields of its row, and what they are by default."""
-Term = int | str | None
+Term = int | float | str | None
 LEAST = {"weight": 1, "user_limit": 1, "gang_limit": 1, "user_jobs_limit": 1, "max_time_s": 1}
 """The least that a limit or a term can be, if not 0: one of 0 for each user or job is a limit of 0."""
-MOST = {"weight": MAX_WEIGHT, "max_time_s": MAX_TIME_S}
+MOST = {"weight": MAX_WEIGHT, "max_time_s": MAX_TIME_S, "budget_gpu_hours": MAX_GPU_HOURS}
 """The most that it can be, if not MAX_LIMIT."""
 
 
@@ -153,9 +156,14 @@ def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
             if wrong:
                 yield wrong
             continue
+        if name == "budget_is_hard":
+            if not isinstance(value, bool):
+                yield problem(f"changes[{index}].{name}", "invalid", "must be true or false", value)
+            continue
         least, most = LEAST.get(name, 0), MOST.get(name, MAX_LIMIT)
         unlimited = value is None and name in usual and usual[name] is None
-        if not unlimited and not (isinstance(value, int) and least <= value <= most):
+        kinds = (int, float) if name == "budget_gpu_hours" else int
+        if not unlimited and not (isinstance(value, kinds) and least <= value <= most):
             allowed = f"{least}s to {most // 86_400}d" if name == "max_time_s" else f"{least} to {most}"
             yield problem(f"changes[{index}].{name}", "out_of_range", f"must be {allowed}", value, allowed)
 

@@ -15,7 +15,17 @@ from tenants.services import quotas
 from tenants.services.editing import locked_tenant
 
 PRIORITIES = ("low", "normal", "high", "urgent")
-EDITABLE = ("name", "state", "priorities", "jobs_limit", "user_jobs_limit", "max_time_s", "cohort")
+EDITABLE = (
+    "name",
+    "state",
+    "priorities",
+    "jobs_limit",
+    "user_jobs_limit",
+    "max_time_s",
+    "cohort",
+    "budget_gpu_hours",
+    "budget_is_hard",
+)
 
 
 def version(tenant: Tenant) -> str:

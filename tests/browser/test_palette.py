@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -82,9 +82,11 @@ def test_pages_are_chosen_with_the_arrows_and_escape_goes_back(open_as: Open) ->
     page.keyboard.press("Escape")
     expect(palette).to_be_hidden()
     expect(page.locator("#q")).to_be_focused()
-    searched(opened(page))  # jobs that were found before are not what is typed now
+    palette = opened(page, "palette-sw")
+    searched(palette)
+    page.keyboard.press("Control+a")
     page.keyboard.type("usage quota")
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # jobs that were found before are not what is typed now
     page.wait_for_url(re.compile("/usage$"))
 
 
@@ -131,10 +133,39 @@ def test_it_is_there_without_single_keys_and_on_a_phone(open_as: Open, picture: 
 
 def test_pages_are_there_while_the_server_is_not(open_as: Open) -> None:
     page = open_as("alice", HOME)
-    page.route(re.compile(r"/jobs\?q="), lambda route: route.abort())
+    page.route(re.compile(r"/jobs\?find="), lambda route: route.abort())
     palette = opened(page, "memb")
     expect(palette.get_by_role("status")).to_contain_text("Jobs could not be searched")
     expect(chosen(palette)).to_have_text("Members")
+
+
+def test_keys_are_meant_for_the_palette_while_it_is_loaded(open_as: Open) -> None:
+    page = open_as("alice", JOBS)
+    expect(page.locator("x-connection")).to_have_attribute("data-status", "live")
+    held: list[Route] = []
+    page.route(re.compile(r"chunks/palette"), lambda route: held.append(route))
+    with page.expect_request(re.compile(r"chunks/palette")):
+        page.keyboard.press("Control+k")
+    page.keyboard.press("Control+k")  # nothing has appeared yet, so people press again
+    page.keyboard.press("n")
+    held[0].abort()
+    expect(page.locator("#toasts")).to_contain_text("The search could not be loaded")
+    assert page.url.endswith(JOBS), "no new job was begun"
+    page.unroute_all()
+    page.reload()
+    opened(page)
+
+
+def test_an_admin_does_not_read_a_tenant_of_others_by_the_way(open_as: Open) -> None:
+    page = open_as("admin", JOBS)  # the tenant that the admin read last
+    page.goto(page.url.replace(JOBS, "/cluster"))
+    palette = opened(page, "theme")
+    expect(palette.get_by_role("status")).to_have_text("1 match")  # and searches for nothing
+    page.keyboard.press("Escape")
+    page.goto(page.url.replace("/cluster", JOBS))
+    palette = opened(page, "palette-sw")
+    expect(palette.get_by_role("status")).to_contain_text("match", ignore_case=True)
+    searched(palette)
 
 
 def test_an_admin_finds_the_pages_of_the_console(open_as: Open) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.selectors import cluster, installation, queue, usage
+from jobs.selectors.budgets import Budget, budgets_of
 from jobs.selectors.wait_reasons import Remedy, check_of, is_start_failed, label_of
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
@@ -19,7 +20,7 @@ from portal.pages.admin.terms import described
 from portal.pages.cluster import pool_view
 from portal.pages.guard import admins_only, person
 from portal.pages.meters import FULL
-from tenants.models import QuotaChange
+from tenants.models import QuotaChange, Tenant
 
 WAITING_SHOWN = 8
 CHANGES_SHOWN = 5
@@ -30,14 +31,15 @@ CHANGES_SHOWN = 5
 def page(request: HttpRequest) -> HttpResponse:
     user = person(request)
     nodes = cluster.nodes(user)
-    changes = _changes()
+    changes, drawn = _changes(), matrix(user)
     context = frame(request, "overview") | {
         "pools": [pool_view(pool) for pool in cluster.pools(nodes)],
         "down": [node for node in nodes if not node.ready],
         "queue": queue.queue_totals(),
         "working": installation.working(),
         "waiting": [_waiting(job) for job in queue.waiting_jobs()[:WAITING_SHOWN]],
-        "full": _full(matrix(user)),
+        "full": _full(drawn),
+        "budgets": [each for each in _budgets(drawn) if each[1].warns],
         "full_share": FULL,
         "changes": changes,
         "terms": {change.pk: described(change.terms) for change, _ in changes},
@@ -82,6 +84,16 @@ def _changes() -> list[tuple[QuotaChange, int]]:
     sets = {row["first"]: row["count"] - 1 for row in newest.order_by("-first")[:CHANGES_SHOWN]}
     rows = QuotaChange.objects.select_related("tenant", "actor").in_bulk(list(sets))
     return [(rows[pk], more) for pk, more in sets.items()]
+
+
+def _budgets(drawn: Matrix) -> list[tuple[Tenant, Budget]]:
+    """The budgets that there are, those of which the most is used first."""
+    tenants = {row.tenant.slug: row.tenant for row in drawn.rows}
+    found = sorted(
+        budgets_of(tenants.values()).items(),
+        key=lambda each: -each[1].used_gpu_hours / (each[1].gpu_hours or 1e-9),
+    )
+    return [(tenants[slug], budget) for slug, budget in found]
 
 
 def _full(drawn: Matrix) -> list[Any]:

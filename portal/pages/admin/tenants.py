@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from jobs import storage
 from jobs.selectors import usage
+from jobs.selectors.budgets import budget_of
 from jobs.selectors.jobs import detailed, job_list
 from jobs.selectors.serializers import JobSerializer
 from jobs.services.isolation import require_isolation_for_one_more
@@ -89,6 +90,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
     gpus = tenant.quotas.exclude(gpu_type=usage.CPU_TYPE).exists()
     resource = request.GET.get("of") or ("gpu" if gpus else "cpu")
     live = jobs.filter(state__in=ACTIVE)
+    budget = budget_of(tenant)
     members = list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
     context = frame(request, "tenants") | {
         "tenant": tenant,
@@ -104,6 +106,8 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "roles": list(Role),
         "retention": effective_rules(tenant).items(),
         "images": effective_patterns(tenant),
+        "budget": budget,
+        "budget_meter": meters.budget_meter(budget.gpu_hours, budget.used_gpu_hours) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
     }
     return render(request, "console/tenant.html", context)

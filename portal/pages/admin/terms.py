@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.humanize import decimal
 from jobs.spec.quantities import parse_duration, print_duration
 from tenants.services.quotas import MAX_LIMIT, TERMS, WHOLE, WHOLE_TERMS, Term
 
@@ -21,8 +22,12 @@ LABELS = {
     "jobs_limit": ("Concurrent jobs", "no limit"),
     "user_jobs_limit": ("Concurrent jobs of one user", "no limit"),
     "max_time_s": ("Longest time limit", "none needed"),
+    "budget_gpu_hours": ("GPU-hours a month", "no budget"),
+    "budget_is_hard": ("Budget is", "hard"),
 }
 """What each term is called, and what an empty field means."""
+HARDNESS = {"hard": True, "soft": False}
+"""Of a budget: whether GPU jobs stop at its end."""
 MAX_TEXT = 40
 
 
@@ -124,13 +129,27 @@ def _term(name: str, text: str) -> Term:
     """The term that a text is. Raises ValueError, of which UnitError is one."""
     if name == "cohort":
         return text[: MAX_TEXT + 1]
+    if name == "budget_is_hard":
+        if text.lower() not in ("", *HARDNESS):
+            raise ValueError(text)
+        return HARDNESS.get(text.lower(), True)
     if not text:
         return 1 if name == "weight" else None
+    if name == "budget_gpu_hours":
+        return _hours(text)
     if name == "max_time_s":
         return parse_duration(text)
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise ValueError(text)
     return int(text)
+
+
+def _hours(text: str) -> float:
+    """Whole or decimal hours. Raises ValueError."""
+    whole, _, part = text.partition(".")
+    if not (text.isascii() and whole.isdigit() and len(whole) <= 9 and (part.isdigit() or "." not in text)):
+        raise ValueError(text)
+    return float(text)
 
 
 def described(changes: Mapping[str, tuple[Term, Term]]) -> list[tuple[str, str, str]]:
@@ -147,6 +166,15 @@ def problems(draft: TermsDraft) -> Iterator[tuple[Key, str]]:
     for key, text in draft.wrong.items():
         if key[2] == "max_time_s":
             yield key, f"{text!r} is no time; give one such as 90m, 12h or 2d, or leave it empty."
+            continue
+        if key[2] == "budget_is_hard":
+            yield (
+                key,
+                f"{text!r} is neither hard nor soft; a hard budget stops GPU jobs, a soft one only warns.",
+            )
+            continue
+        if key[2] == "budget_gpu_hours":
+            yield key, f"{text!r} is no number of hours; give one such as 5000 or 12.5, or leave it empty."
             continue
         yield key, f"{text!r} is no number; give a whole number up to {MAX_LIMIT:,}, or leave it empty."
 
@@ -168,4 +196,8 @@ def said(name: str, value: Term) -> str:
 def _text(name: str, value: Term) -> str:
     if value is None:
         return ""
+    if name == "budget_is_hard":
+        return "hard" if value else "soft"
+    if name == "budget_gpu_hours" and isinstance(value, int | float):
+        return decimal(value)
     return print_duration(value) if name == "max_time_s" and isinstance(value, int) else str(value)

@@ -13,16 +13,15 @@ const words = {
   jobs: "Jobs",
   nothing: "No matches",
   searching: "Searching for jobs…",
-  unreachable: "Jobs could not be searched: the server is not responding.",
+  unanswered: "Jobs could not be searched.",
   hint: "↑ ↓ to choose, Enter to open, Esc to close",
   found: (count: number) => (count === 1 ? "1 match" : `${count} matches`),
 };
 const PAUSE_MS = 200; // after the last key; each search is a request
-const SHOWN = 8; // of the jobs
 
 /** What of the page itself can be chosen: where its links lead, and what can be pressed. */
 const PAGES = ".side li a, .top .tabs a";
-const ACTIONS = ".head-row :is(a.button, button), a[href$='/jobs/new'], .side .foot button";
+const ACTIONS = ".head-row :is(a.button, button:not([data-copy])), a[href$='/jobs/new'], .side .foot button";
 const CHOSEN = "[aria-selected=true]";
 const FIELD = {
   role: "combobox",
@@ -52,12 +51,10 @@ let chosen = new Map<HTMLElement, Choice>();
 let jobs: Choice[] = [];
 let jobsOf = ""; // what they were searched by
 let note = "";
+let hasMoved = false; // a person chose another one than the first
 
-export async function togglePalette(): Promise<void> {
-  if (!dialog) {
-    dialog = made();
-    await styled();
-  }
+export function togglePalette(): void {
+  dialog ??= made();
   if (dialog.open) return dialog.close();
   field.value = "";
   jobs = [];
@@ -66,14 +63,13 @@ export async function togglePalette(): Promise<void> {
 }
 
 /** Its styles, whose address the sidebar's button has. Without them it works, too. */
-async function styled(): Promise<unknown> {
+function addStyles(): void {
   const address = document.querySelector<HTMLElement>(".side [data-palette]")?.dataset.palette;
   if (!address) return;
   const link = document.createElement("link");
   link.rel = "stylesheet";
   link.href = address;
   document.head.append(link);
-  return new Promise((loaded) => (link.onload = link.onerror = loaded));
 }
 
 function made(): HTMLDialogElement {
@@ -90,12 +86,15 @@ function made(): HTMLDialogElement {
   status = text("p", "");
   status.className = "hint";
   status.setAttribute("role", "status");
-  box.append(field, list, status);
+  const hint = text("p", words.hint);
+  hint.className = "hint";
+  box.append(field, list, status, hint);
   field.addEventListener("input", sought);
   field.addEventListener("keydown", pressed);
   list.addEventListener("click", (event) => take((event.target as Element).closest<HTMLElement>("[role=option]")));
   box.addEventListener("click", (event) => event.target === box && box.close());
   box.addEventListener("close", stop);
+  addStyles();
   document.body.append(box);
   return box;
 }
@@ -108,6 +107,7 @@ function pressed(event: KeyboardEvent): void {
   else if (event.key === "ArrowDown") mark(options[(at + 1) % options.length]);
   else if (event.key === "ArrowUp") mark(options[(at + options.length - 1) % options.length]);
   else return;
+  hasMoved = event.key !== "Enter";
   event.preventDefault();
 }
 
@@ -132,19 +132,29 @@ function stop(): void {
 /** What was typed has changed: show what this page knows at once, and ask for jobs once the typing pauses. */
 function sought(): void {
   stop();
-  const tenant = document.querySelector<HTMLElement>(".app")?.dataset.tenant;
-  note = tenant ? words.searching : "";
+  hasMoved = false;
+  const tenant = searchedTenant();
+  const wanted = field.value.trim();
+  if (!wanted) jobs = [];
+  note = tenant && wanted ? words.searching : "";
   draw();
-  if (tenant) timer = setTimeout(() => void searchJobs(tenant), field.value ? PAUSE_MS : 0);
+  if (tenant && wanted) timer = setTimeout(() => void searchJobs(tenant, wanted), PAUSE_MS);
 }
 
-async function searchJobs(tenant: string): Promise<void> {
+/** Where jobs are searched: in the person's own tenant, or in the one whose page this is. An admin's read of another is
+ * recorded, so it must be meant. */
+function searchedTenant(): string | undefined {
+  const { tenant, member } = document.querySelector<HTMLElement>(".app")?.dataset ?? {};
+  return tenant && (member !== undefined || location.pathname.startsWith(`/t/${tenant}/`)) ? tenant : undefined;
+}
+
+async function searchJobs(tenant: string, wanted: string): Promise<void> {
   const { signal } = (search = new AbortController());
-  const page = await fetchPage(`/t/${tenant}/jobs?q=${encodeURIComponent(field.value.trim())}`, { signal });
+  const page = await fetchPage(`/t/${tenant}/jobs?find=${encodeURIComponent(wanted)}`, { signal });
   if (signal.aborted) return;
-  note = page ? "" : words.unreachable;
+  note = page ? "" : words.unanswered;
   jobsOf = field.value;
-  jobs = [...(page?.querySelectorAll<HTMLElement>("tr[data-job]") ?? [])].slice(0, SHOWN).map((row) => {
+  jobs = [...(page?.querySelectorAll<HTMLElement>("tr[data-job]") ?? [])].map((row) => {
     const link = row.querySelector<HTMLAnchorElement>("a.name");
     const badge = row.querySelector(".phone-corner > *");
     return { text: `${link?.textContent ?? ""} ${row.querySelector(".sub")?.textContent ?? ""}`, also: badge?.cloneNode(true), choose: () => location.assign(link?.href ?? "") };
@@ -153,7 +163,7 @@ async function searchJobs(tenant: string): Promise<void> {
 }
 
 function draw(): void {
-  const before = [...chosen.keys()].find((option) => option.matches(CHOSEN))?.textContent;
+  const before = hasMoved ? [...chosen.keys()].find((option) => option.matches(CHOSEN))?.textContent : undefined;
   chosen = new Map();
   const wanted = field.value;
   const ofJobs = wanted === jobsOf ? jobs : matching(wanted, jobs); // the server knows owners and tags, too
@@ -164,7 +174,8 @@ function draw(): void {
   options.forEach((option, number) => (option.id = `palette-${number}`));
   chosen = new Map(options.map((option) => [option, chosen.get(option) as Choice]));
   mark(options.find((option) => option.textContent === before) ?? options[0]);
-  status.textContent = [note || (options.length ? words.found(options.length) : words.nothing), words.hint].join(" · ");
+  field.setAttribute("aria-expanded", String(options.length > 0));
+  status.textContent = note || (options.length ? words.found(options.length) : words.nothing);
 }
 
 function group(title: string, choices: readonly Choice[]): HTMLElement | null {
@@ -197,9 +208,10 @@ function pages(): Choice[] {
   }));
 }
 
-/** Each once, by its name: a button may be on the page twice, for a phone and for a desk. */
+/** Each once, by its name: a button may be on the page twice, for a phone and for a desk. The sidebar's count on a phone, too. */
 function actions(): Choice[] {
-  const found = [...document.querySelectorAll<HTMLElement>(ACTIONS)].filter((one) => !one.hidden && !one.matches(":disabled"));
+  const canBeUsed = (one: HTMLElement): boolean => !one.matches(":disabled") && (one.getClientRects().length > 0 || one.closest(".side") !== null);
+  const found = [...document.querySelectorAll<HTMLElement>(ACTIONS)].filter(canBeUsed);
   const once = new Map(found.reverse().map((one) => [named(one), one]));
   return [...once].reverse().filter(([name]) => name).map(([name, one]) => ({ text: name, choose: () => one.click() }));
 }

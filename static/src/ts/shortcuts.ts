@@ -1,6 +1,7 @@
 // The single keys of pages, and the sheet that lists every key (`?`). They are off in text fields, while a modifier is held,
 // and if turned off in the settings. Keys of one part of a page are in keys.ts, and handled there.
 import { texts } from "./texts";
+import { toast } from "./toast";
 
 const words = texts.keys;
 const GO_MS = 1200;
@@ -117,15 +118,30 @@ function act(keys: string): boolean {
   return SCOPES.filter((scope) => scope.works?.() ?? true).some(({ bindings }) => bindings.some((one) => one.keys.includes(keys) && one.press?.(keys)));
 }
 
-const palette = (): void => void import("./palette").then(({ togglePalette }) => togglePalette());
+/** While the palette is loaded, keys are meant for it and do nothing else. */
+let opening: Promise<void> | undefined;
+const onMac = /Mac|iP/.test(navigator.platform);
+
+function palette(): void {
+  opening ??= import("./palette")
+    .then(({ togglePalette }) => togglePalette())
+    .catch(() => toast(texts.keys.unreachable, "error"))
+    .finally(() => (opening = undefined));
+}
+
+/** ⌘K on a Mac, where Ctrl+K deletes to the end of a line; Ctrl+K elsewhere. The key is that of the layout, or where it has other letters, the place. */
+function opensPalette({ key, code, ctrlKey, metaKey, altKey, shiftKey }: KeyboardEvent): boolean {
+  const letter = /^[a-z]$/i.test(key) ? key.toLowerCase() : code === "KeyK" ? "k" : "";
+  return letter === "k" && (onMac ? metaKey && !ctrlKey : ctrlKey && !metaKey) && !altKey && !shiftKey;
+}
 
 function startPalette(): void {
+  for (const shown of document.querySelectorAll(".open-palette kbd")) if (onMac) shown.textContent = "⌘ K";
   document.addEventListener("click", (event) => (event.target as Element).closest("[data-palette]") && palette());
   document.addEventListener("keydown", (event) => {
-    const isOther = event.key !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey;
-    if (isOther || document.querySelector("dialog:modal:not(.palette)") || !document.getElementById("keys")) return;
+    if (!opensPalette(event) || document.querySelector("dialog:modal:not(.palette)") || !document.getElementById("keys")) return;
     event.preventDefault();
-    palette();
+    if (!event.repeat) palette();
   });
 }
 
@@ -135,7 +151,7 @@ export function startShortcuts(): void {
   if (document.documentElement.dataset.shortcuts === "off") return;
   let prefix = 0;
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.querySelector("dialog:modal") || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.defaultPrevented || opening || document.querySelector("dialog:modal") || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     const waiting = prefix > 0 && Date.now() - prefix < GO_MS;
     prefix = !waiting && event.key === "g" ? Date.now() : 0;
     if (prefix || act(waiting ? `g ${event.key}` : event.key)) event.preventDefault();

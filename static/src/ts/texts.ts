@@ -55,6 +55,7 @@ export const texts = {
     theme: "Change theme",
     sheet: "Show or hide this list",
     palette: "Search pages, jobs and actions",
+    unreachable: "The search could not be loaded: the server is not responding. Try again.",
     move: "Next or previous job; Enter opens it",
     select: "Select the job",
     compare: "Compare the selected jobs",

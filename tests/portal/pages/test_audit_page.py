@@ -51,7 +51,7 @@ def test_a_changed_limit_is_listed_among_the_entries_with_who_what_and_why(
     entries = [re.sub(r"^\d+ \w+ \d+ [\d:]+ ", "", row) for row in rows if "tenant" in row or "quota" in row]
     assert entries[:3] == [
         "admin Reopened a tenant vision-lab vision-lab 127.0.0.1 paid",
-        "admin Changed a quota cpu 8 to 6 vision-lab — Two go back",
+        "admin Changed a quota cpu 8 to 6 vision-lab 127.0.0.1 Two go back",
         "admin Suspended a tenant vision-lab vision-lab 127.0.0.1 unpaid",
     ]
 
@@ -177,3 +177,21 @@ def test_an_entry_shows_what_was_kept_with_it(signed_in: SignIn, lab: Tenant, ad
     assert facts is not None
     words = " ".join(re.sub(r"<[^>]+>", " ", facts[0]).split())
     assert words == ("Details from {&quot;days&quot;: 30} known name &lt;b&gt;x&lt;/b&gt; request id a1b2c3")
+
+
+def test_a_changed_limit_shows_what_its_entry_adds_and_terms_alone_are_no_limit(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    client = signed_in(admin)
+    change = {
+        "limit:vision-lab:cpu": "8",
+        "if:vision-lab:cpu": "8",
+        "term:vision-lab:cpu:gang_limit": "4",
+        "was:vision-lab:cpu:gang_limit": "",
+        "action": "apply",
+        "reason": "Four each",
+    }
+    assert client.post("/admin-console/quotas", change).status_code == 302
+    (row,) = [row for row in client.get(PATH).context["rows"] if row["action"] == "quota.set"]
+    assert (row["limit"], row["target"], row["row"].address) == (None, "cpu", "127.0.0.1")
+    assert [name for name, _ in row["facts"]] == ["gang limit"]

@@ -198,3 +198,21 @@ def test_what_is_selected_beyond_the_most_at_a_time_is_listed_as_not_done(
     assert "Not done: at most" in page
     made[2].refresh_from_db()
     assert made[2].intent == "RUN"
+
+
+def test_the_palette_finds_the_newest_jobs_and_takes_nothing_of_the_page(
+    browser: Client, lab: Tenant, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "FOUND", 2)
+    found = [factories.job(of=lab, owner=alice, name=f"sweep-{n}").pk for n in range(3)]
+    factories.job(of=lab, owner=alice, name="another")
+    factories.job(of=factories.tenant("nlp-research"), owner=factories.user("eve"), name="sweep-4")
+    session = browser.session
+    session[jobs.RESULTS] = {"title": "Halting 1 job", "rows": []}
+    session.save()
+    with CaptureQueriesContext(connection) as queries:
+        text = markup(browser.get("/t/vision-lab/jobs?find=sweep"))
+    assert set(re.findall(r'data-job="(\w+)"', text)) == set(sorted(found)[1:])
+    assert "<html" not in text
+    assert not [query for query in queries if "COUNT(*)" in query["sql"]], "views are not counted for it"
+    assert "Halting 1 job" in markup(browser.get("/t/vision-lab/jobs")), "shown once, on the page"

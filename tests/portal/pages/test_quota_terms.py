@@ -128,7 +128,7 @@ def test_forty_tenants_with_five_types_are_reviewed_and_applied_without_scripts(
         factories.tenant(f"tenant-{number}")
     client = signed_in(admin)
     draft = Inputs(markup(client.get(PAGE))).found
-    assert len([name for name in draft if name.startswith("term:")]) == 40 * (5 * 5 + 4)
+    assert len([name for name in draft if name.startswith("term:")]) == 40 * (5 * 5 + 6)
     draft |= {"limit:vision-lab:cpu": "7", "reason": "Smaller"}
     review = client.post(PAGE, draft | {"action": "review"})
     assert "1 change, not applied" in markup(review)

@@ -1,0 +1,202 @@
+"""A hard GPU-hour budget holds its tenant's GPU jobs, and stops those that run; nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import budgets, record
+from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
+from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
+from tests.gpu_scheduler.test_opportunistic import idle, idle_run
+from tests.gpu_scheduler.worlds import NOON, TENANTS, gang, nodes, running, snapshot, worlds
+
+EVERYDAY = settings(max_examples=150, deadline=None)
+TURNS = NOON + timedelta(days=3)
+
+
+def red(hours: float | None, used: float, *, hard: bool = True, **changes: object) -> TenantState:
+    """used: in hours, too."""
+    return TenantState(
+        "red",
+        budget_gpu_hours=hours,
+        budget_is_hard=hard,
+        used_gpu_s=used * 3600,
+        month_ends=TURNS,
+        **changes,
+    )
+
+
+def with_budgets(made: Snapshot, states: dict[str, TenantState]) -> Snapshot:
+    """Each tenant's limits as they were, with the budget of this state."""
+    found = {state.tenant: state for state in made.tenants}
+    names = ("budget_gpu_hours", "budget_is_hard", "used_gpu_s", "month_ends")
+    return replace(
+        made,
+        tenants=tuple(
+            replace(
+                found.get(tenant, TenantState(tenant)),
+                **{name: getattr(states[tenant], name) for name in names},
+            )
+            if tenant in states
+            else found.get(tenant, TenantState(tenant))
+            for tenant in TENANTS
+        ),
+    )
+
+
+def test_a_job_waits_for_the_next_month_and_says_so() -> None:
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(100, 101.5),))
+    (wait,) = plan(made).waits
+    assert wait.code is WaitReason.BUDGET_EXHAUSTED
+    assert wait.message == (
+        "The tenant's GPU-hour budget is used up: 101.5 of 100 GPU-hours of this month are used. It starts after the"
+        f" next month begins, {TURNS:%Y-%m-%d %H:%M} UTC, or when a platform admin raises the budget."
+    )
+    assert wait.numbers["budget_gpu_hours"] == 100
+    assert wait.numbers["budget_used_gpu_hours"] == 101.5
+    assert datetime.fromisoformat(wait.numbers["month_ends"]) == TURNS
+    assert "position" not in wait.numbers
+    check = check_of("BUDGET_EXHAUSTED")
+    assert check is not None
+    assert check.remedy is Remedy.ASK
+    (failed,) = [one for one in wait.checks() if one["ok"] is False]
+    assert (failed["check"], failed["used"], failed["limit"]) == ("budget", 102, 100)
+
+
+def test_whom_it_holds() -> None:
+    waiting = [
+        gang("gpu", slots=1),
+        gang("cpu", slots=1, slot_type="cpu"),
+        gang("other", slots=1, tenant="green"),
+        idle("idle", slots=1),
+    ]
+    made = snapshot(nodes(a1=8, c1=8), waiting, tenants=(red(0, 0), TenantState("green")))
+    assert {start.job for start in plan(made).starts} == {"cpu", "other", "idle"}
+    for state in (red(0, 0, hard=False), red(None, 9), red(10, 1)):
+        made = replace(made, tenants=(state, TenantState("green")))
+        assert {start.job for start in plan(made).starts} == {"gpu", "cpu", "other", "idle"}
+
+
+def test_a_job_starts_only_if_a_minute_of_it_is_left() -> None:
+    """Else what a closed attempt counts less than it did while it ran would start jobs again and again."""
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(1, 1 - 4 / 60),))
+    assert plan(made).starts
+    short = replace(made, tenants=(red(1, 1 - 3.9 / 60),))
+    assert not plan(short).starts
+    assert "nearly used up" in plan(short).waits[0].message
+
+
+def test_what_runs_is_stopped_once_and_not_what_is_just_ending() -> None:
+    runs = [
+        running("r1", "a1", generation=7),
+        running("ends", "a1", stopping=True),
+        running("halts", "a1", requeues=False, stopping=True),
+        running("ordered", "a1", order=Stop("ordered", "preempted", "j9")),
+        running("resized", "a1", order=Resize("resized", 1)),
+        running("cpu", "c1", slot_type="cpu"),
+        idle_run("idle", "a1"),
+        running("other", "a1", tenant="green"),
+    ]
+    on = nodes(a1=8, c1=8)
+    made = snapshot(on, [], runs, tenants=(red(100, 100), TenantState("green")))
+    (stop,) = plan(made).stops
+    assert stop == Stop("r1", "budget_exhausted", None, 7)
+    later = replace(made, running=(replace(runs[0], order=stop), *runs[1:]))
+    assert plan(later).stops == ()
+    assert plan(replace(made, tenants=(red(100.1, 100), TenantState("green")))).stops == ()
+
+
+def test_nothing_is_kept_or_stopped_for_a_job_that_it_holds() -> None:
+    """Urgent or a lender's: it would start nothing."""
+    urgent = gang("j1", slots=8, priority=3)
+    made = snapshot(
+        nodes(a1=8),
+        [urgent, gang("j2", slots=2, tenant="green")],
+        [running("r1", "a1", slots=4, tenant="green", priority=0)],
+    )
+    assert plan(made).stops, "without a budget it would be stopped"
+    made = with_budgets(made, {"red": red(5, 5)})
+    decided = plan(made)
+    assert decided.stops == ()
+    assert [start.job for start in decided.starts] == ["j2"]
+    assert decided.reserved == ()
+
+
+def test_what_it_lent_stays_lent() -> None:
+    quotas = shared({"red": 4, "green": 4}, {"green": 8})
+    lent = [running("r1", "a1", slots=4, tenant="green"), running("r2", "a1", slots=4, tenant="green")]
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], lent, quotas=quotas)
+    assert [stop.reason for stop in plan(made).stops] == ["reclaimed"]
+    held = plan(with_budgets(made, {"red": red(5, 5)}))
+    assert (held.stops, held.waits[0].code) == ((), WaitReason.BUDGET_EXHAUSTED)
+
+
+def test_a_run_that_leaves_for_its_budget_is_not_stopped_for_another_job_too() -> None:
+    run = running("r1", "a1", slots=8, priority=0)
+    made = snapshot(nodes(a1=8), [gang("j1", slots=8, tenant="green", priority=3)], [run])
+    assert plan(made).stops == (Stop("r1", "preempted", "j1"),)
+    assert plan(with_budgets(made, {"red": red(5, 5)})).stops == (Stop("r1", "budget_exhausted"),)
+
+
+def test_when_it_changes_by_itself() -> None:
+    run, waits = running("r1", "a1", "a1", slots=2), gang("j1", slots=1)
+    ask = budgets.next_event_at
+    assert ask(snapshot(nodes(a1=8), [waits], [run], tenants=(TenantState("red"),))) is None
+    assert ask(snapshot(nodes(a1=8), [], [run], tenants=(red(10, 2),))) == NOON + timedelta(hours=2), "8 by 4"
+    assert ask(snapshot(nodes(a1=8), [waits], [run], tenants=(red(10, 10),))) == TURNS
+    assert ask(snapshot(nodes(a1=8), [], [run], tenants=(red(1e9, 0),))) == TURNS
+    assert ask(snapshot(nodes(a1=8), [], [], tenants=(red(10, 2),))) is None
+
+
+@EVERYDAY
+@given(worlds() | sharing_worlds(), st.data())
+def test_no_gpu_job_of_a_tenant_at_its_hard_budget_starts(made: Snapshot, data: st.DataObject) -> None:
+    states = {
+        "red": red(data.draw(st.sampled_from([0, 1, 50])), data.draw(st.sampled_from([50, 51.5]))),
+        "green": replace(red(10, 60, hard=False), tenant="green"),
+    }
+    held = with_budgets(made, states)
+    decided = plan(held)
+    gangs = {each.job: each for each in held.waiting}
+    for start in decided.starts:
+        assert gangs[start.job].tenant != "red" or start.placement.slot_type == CPU_TYPE
+    free = {
+        run.job
+        for run in held.running
+        if run.tenant == "red"
+        and run.slot_type != CPU_TYPE
+        and not run.stopping
+        and run.order is None
+        and run.requeues
+    }
+    ordered = [stop.job for stop in decided.stops] + [resize.job for resize in decided.resizes]
+    assert len(ordered) == len(set(ordered)), "one order for a job"
+    assert {stop.job for stop in decided.stops if stop.reason == "budget_exhausted"} == free
+    assert not any(
+        stop.for_job in gangs
+        and gangs[stop.for_job].tenant == "red"
+        and gangs[stop.for_job].slot_type != CPU_TYPE
+        for stop in decided.stops
+    )
+    again = record.read(record.written(held), held.policy)
+    assert plan(again) == decided, "decided the same from its record"
+
+
+@EVERYDAY
+@given(worlds() | sharing_worlds())
+def test_soft_budgets_and_those_with_much_left_change_no_plan(made: Snapshot) -> None:
+    states = {
+        "red": red(1, 60, hard=False),
+        "green": replace(red(10**6, 60), tenant="green"),
+        "blue": replace(red(None, 60), tenant="blue"),
+    }
+    before, after = plan(with_budgets(made, {})), plan(with_budgets(made, states))
+    assert (before.starts, before.stops, before.resizes) == (after.starts, after.stops, after.resizes)
+    assert [(wait.job, wait.code) for wait in before.waits] == [(wait.job, wait.code) for wait in after.waits]
+    assert WaitReason.BUDGET_EXHAUSTED in NOT_QUEUED

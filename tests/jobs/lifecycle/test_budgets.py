@@ -1,0 +1,296 @@
+"""A GPU-hour budget through the lifecycle: what runs is stopped with a save when it is used up, and comes back by
+itself when it is raised or the month is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from gpu_scheduler.clusters.memory import MemoryCluster
+from gpu_scheduler.model import Node
+from jobs import clusters, invariants, usage_days
+from jobs.lifecycle import cycle
+from jobs.models import Attempt, Job, PeriodicTask, UsageDay, UsageDue
+from jobs.selectors import budgets
+from jobs.selectors.monitoring import FACTS, VALUES
+from jobs.selectors.redaction import redact
+from jobs.selectors.snapshot import needs_plan, tenant_states
+from jobs.states import EventCode, State, StopReason
+from tenants.models import Tenant
+from tests import factories
+from tests.jobs.lifecycle.world import World, job_of, last_move, one_pass, state
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(db: None) -> Iterator[World]:
+    """Eight GPUs, and CPUs."""
+    made = World(
+        lambda clock: MemoryCluster(
+            [Node.with_slots("gpu-a", "a100", 8), Node.with_slots("cpu-a", "cpu", 4)], clock=clock
+        )
+    )
+    factories.quota(made.tenant, "a100", 8)
+    clusters.use(made.cluster)
+    try:
+        yield made
+    finally:
+        clusters.use(None)
+
+
+@pytest.fixture
+def month(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
+    """The present month's begin and end, whatever the day: changed in place, the month turns."""
+    midnight = datetime.combine(timezone.now().date(), datetime.min.time(), UTC)
+    found = [midnight - timedelta(days=20), midnight + timedelta(days=10)]
+    monkeypatch.setattr(budgets, "month_of", lambda now: (found[0], found[1]))
+    return found
+
+
+GPU = {"slots": 4, "gpus": 4, "gpu_type": "a100"}
+
+
+def limit(world: World, hours: float | None, *, hard: bool = True) -> None:
+    Tenant.objects.filter(pk=world.tenant.pk).update(budget_gpu_hours=hours, budget_is_hard=hard)
+
+
+def used(world: World) -> float:
+    """GPU-hours of the month."""
+    world.tenant.refresh_from_db()
+    found = budgets.budget_of(world.tenant)
+    assert found is not None
+    return found.used_gpu_hours
+
+
+def save_and_leave(world: World, job: Job, step: int) -> None:
+    world.save(job, step)
+    world.exit(job, halted=True)
+    world.done(job)
+    world.settle()
+
+
+def goes_on(world: World, hours: float) -> None:
+    """Its node is in contact all the time."""
+    world.elapse(hours * 3600)
+    Attempt.objects.filter(held=True).update(known_at=timezone.now())
+
+
+def exhausted(world: World) -> Job:
+    """A job of four GPUs that was stopped after an hour, with a budget of three hours."""
+    limit(world, 3)
+    job = world.running(**GPU)
+    goes_on(world, 0.5)
+    world.settle()
+    assert state(job) == State.PROCESSING
+    assert used(world) == pytest.approx(2, abs=0.05)
+    goes_on(world, 0.5)
+    assert needs_plan(), "although no job waits"
+    one_pass()
+    world.settle()
+    assert (state(job), job_of(job).stop_reason) == (State.STOPPING, StopReason.BUDGET_EXHAUSTED)
+    save_and_leave(world, job, 40)
+    return job
+
+
+def resumes(world: World, job: Job) -> None:
+    one_pass()
+    world.settle()
+    assert state(job) == State.DEPLOYING
+    again = job.attempts.get(n=2)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 40
+    assert invariants.violations() == []
+
+
+def test_it_is_stopped_with_its_work_saved_and_starts_again_when_the_budget_is_raised(
+    world: World, month: list[datetime]
+) -> None:
+    job = exhausted(world)
+    moved = last_move(job)
+    assert (moved.to_state, moved.reason, moved.numbers["lost"]) == ("QUEUED", "budget_exhausted", 0)
+    (stopping,) = job.events.filter(to_state="STOPPING")
+    assert stopping.message.startswith("Stopping: its tenant's GPU-hour budget is used up.")
+    assert "budget" not in redact(stopping.reason, stopping.message, stopping.numbers)[0], (
+        "nor a guest's business"
+    )
+    row = job_of(job)
+    assert row.reason_code == "BUDGET_EXHAUSTED"
+    assert row.reason_numbers["month_ends"] == month[1].isoformat()
+    assert row.restarts_used == 0
+    for _ in range(3):
+        one_pass()
+        world.settle()
+    assert (state(job), job.attempts.count()) == (State.QUEUED, 1)
+    assert invariants.violations() == []
+    limit(world, 30)
+    resumes(world, job)
+
+
+def test_it_starts_again_when_the_month_turns(world: World, month: list[datetime]) -> None:
+    job = exhausted(world)
+    midnight = month[1]
+    one_pass()
+    due = PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at
+    assert due <= midnight
+    month[:] = [timezone.now(), midnight + timedelta(days=30)]
+    assert used(world) == 0
+    resumes(world, job)
+
+
+def test_the_next_pass_is_due_when_the_budget_will_be_used_up(
+    world: World, month: list[datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[datetime | None] = []
+    monkeypatch.setattr(cycle, "_plan_again_at", asked.append)
+    limit(world, 4)
+    world.running(**GPU)
+    asked.clear()
+    one_pass()
+    (due,) = [at for at in asked if at is not None]
+    assert due - timezone.now() == pytest.approx(timedelta(hours=1), abs=timedelta(minutes=1))
+
+
+def test_a_soft_budget_warns_only(world: World, month: list[datetime]) -> None:
+    limit(world, 1, hard=False)
+    job = world.running(**GPU)
+    goes_on(world, 1)
+    one_pass()
+    world.settle()
+    assert state(job) == State.PROCESSING
+    found = budgets.budget_of(Tenant.objects.get(pk=world.tenant.pk))
+    assert found is not None
+    assert (found.warns, found.is_used_up, found.is_hard) == (True, True, False)
+
+
+def test_cpu_jobs_and_opportunistic_ones_neither_count_nor_are_held(
+    world: World, month: list[datetime]
+) -> None:
+    limit(world, 0)
+    jobs = [world.running(slots=2), world.running(opportunistic=True, **GPU)]
+    held = world.submit(**GPU)
+    goes_on(world, 5)
+    one_pass()
+    world.settle()
+    assert [state(job) for job in jobs] == [State.PROCESSING] * 2
+    assert job_of(held).reason_code == "BUDGET_EXHAUSTED"
+    assert used(world) == 0
+    for job in jobs:
+        world.exit(job)
+        world.settle()
+        world.done(job)
+        world.settle()
+    roll_up()
+    assert sum(day.used for day in UsageDay.objects.filter(slot_type="a100")) == pytest.approx(
+        20 * 3600, abs=60
+    )
+    assert used(world) == pytest.approx(0, abs=1e-6)
+
+
+def roll_up() -> None:
+    UsageDue.objects.update(at=timezone.now() - timedelta(hours=1))
+    usage_days.roll_up({})
+
+
+def test_what_is_rolled_up_counts_once_and_what_is_late_or_of_another_month_never_twice(
+    world: World, month: list[datetime]
+) -> None:
+    limit(world, 100)
+    job = world.running(**GPU)
+    goes_on(world, 2)
+    before = used(world)
+    assert before == pytest.approx(8, abs=0.05)
+    world.exit(job)
+    world.settle()
+    world.done(job)
+    world.settle()
+    ended = used(world)
+    assert ended == pytest.approx(before, abs=0.05)
+    roll_up()
+    assert not UsageDue.objects.filter(holds=True).exists()
+    assert used(world) == pytest.approx(ended, abs=1e-6)
+    Job.objects.filter(pk=job.pk).update(deleted_at=timezone.now())
+    assert used(world) == pytest.approx(ended, abs=1e-6), "a deleted job gives nothing back"
+    day = UsageDay.objects.get(slot_type="a100", used__gt=3600 * 4)
+    UsageDay.objects.filter(pk=day.pk).update(day=month[0].date() - timedelta(days=1))
+    assert used(world) < ended
+    UsageDay.objects.filter(pk=day.pk).update(day=month[1].date() - timedelta(days=1))
+    assert used(world) == pytest.approx(ended, abs=1e-6), "of a day that the clock, set back, has not reached"
+
+
+def test_a_clock_that_was_set_back_gives_nothing_back(world: World, month: list[datetime]) -> None:
+    limit(world, 100)
+    world.running(**GPU)
+    goes_on(world, 1)
+    Attempt.objects.update(known_at=timezone.now() + timedelta(hours=1))
+    assert used(world) == pytest.approx(8, abs=0.05)
+
+
+def test_a_cluster_without_budgets_pays_nothing(world: World, django_assert_num_queries: object) -> None:
+    states = tenant_states()
+    with django_assert_num_queries(0):  # type: ignore[operator]
+        assert budgets.with_use(states, timezone.now()) == states
+        assert budgets.budgets_of([world.tenant]) == {}
+    limit(world, 5)
+    for n in range(3):
+        Tenant.objects.create(slug=f"t{n}", name="", budget_gpu_hours=n)
+    states = tenant_states()
+    with django_assert_num_queries(1):  # type: ignore[operator]
+        assert len([one for one in budgets.with_use(states, timezone.now()) if one.budget is not None]) == 4
+
+
+def test_a_month_is_a_calendar_month_in_utc() -> None:
+    east = datetime(2026, 12, 1, 3, tzinfo=ZoneInfo("Asia/Tokyo"))
+    assert budgets.month_of(east) == (datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC))
+    assert budgets.month_of(datetime(2027, 12, 31, 23, 59, tzinfo=UTC))[1].date() == date(2028, 1, 1)
+
+
+def test_what_the_month_will_use_is_said_after_a_day_of_it() -> None:
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def after(hours: float, used_hours: float) -> budgets.Budget:
+        end = datetime(2026, 12, 1, tzinfo=UTC)
+        return budgets.Budget(100, used_hours, True, start, end, start + timedelta(hours=hours))
+
+    assert after(23, 5).projected_gpu_hours is None
+    assert after(23, 5).runs_out_at is None
+    assert after(72, 20).projected_gpu_hours == pytest.approx(200)
+    assert after(72, 20).runs_out_at == start + timedelta(days=15)
+    assert after(72, 5).runs_out_at is None
+    assert (after(72, 79.9).warns, after(72, 80).warns, after(72, 100).is_used_up) == (False, True, True)
+
+
+def test_metrics_say_what_is_used(world: World) -> None:
+    limit(world, 12.5)
+    found = {}
+    with connection.cursor() as cursor:
+        for fact in FACTS:
+            if "budget" in fact.name:
+                cursor.execute(fact.sql, VALUES)
+                found[fact.name] = cursor.fetchall()
+    assert found == {
+        "luthier_budget_gpu_hours": [(world.tenant.slug, 12.5)],
+        "luthier_budget_used_gpu_hours": [(world.tenant.slug, 0.0)],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {budgets.THIS_MONTH[0]}, {budgets.THIS_MONTH[1]}")
+        assert cursor.fetchone() == budgets.month_of(timezone.now())
+
+
+def test_it_is_not_stopped_while_its_results_are_stored(world: World, month: list[datetime]) -> None:
+    limit(world, 3)
+    job = world.running(**GPU)
+    world.exit(job)
+    world.settle()
+    assert state(job) == State.STORING
+    goes_on(world, 1)
+    one_pass()
+    world.settle()
+    assert state(job) == State.STORING
+    assert job_of(job).order_reason == ""
+    assert not job.events.filter(code=EventCode.MOVED, to_state="STOPPING").exists()
