@@ -70,6 +70,7 @@ class Usage:
     used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED and the platform ran. lost:
     held after the newest checkpoint by attempts that failed, or that the scheduler or the platform stopped, if they did
     not save when they were asked to (usage_sql.LOSSES); part of used. What an owner halts or cancels is not in it.
+    opportunistic: the part of used that opportunistic jobs held beside the quota.
     """
 
     key: str
@@ -77,6 +78,7 @@ class Usage:
     used: float
     waited: float
     lost: float
+    opportunistic: float
 
 
 def gpus_first(kind: str) -> tuple[bool, str]:
@@ -259,6 +261,7 @@ class DayUsage:
     used: float
     waited: float
     lost: float
+    opportunistic: float
 
 
 def usage_by_day_and_user(
@@ -276,7 +279,7 @@ def usage_by_day_and_user(
 def _usage(
     tenant: Tenant, start: datetime, end: datetime, shown: Sequence[str], columns: Sequence[str], **more: Any
 ) -> list[tuple[Any, ...]]:
-    """Rows of shown (of sums and owner), the slot type and the three sums. columns: what is summed by, besides the
+    """Rows of shown (of sums and owner), the slot type and the four sums. columns: what is summed by, besides the
     type."""
     span = Span.of(start, end, timezone.now())
     keys = [*columns, "slot_type"]
@@ -320,15 +323,6 @@ def largest_jobs(
         return [JobUsage(*row) for row in cursor.fetchall()]
 
 
-def opportunistic_s(tenant: Tenant, *, start: datetime, end: datetime, resource: str) -> float:
-    """Slot-seconds that opportunistic jobs held between two times, on "gpu" or "cpu"; jobs that were purged are left
-    out."""
-    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "cpu": resource == "cpu"}
-    with connection.cursor() as cursor:
-        cursor.execute(OPPORTUNISTIC, values)
-        return float(cursor.fetchone()[0])
-
-
 KEYS = {
     By.USER: ("owner.username", ("owner_id",)),
     By.GPU_TYPE: ("sums.slot_type", ()),
@@ -341,14 +335,6 @@ HELD = """
       UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
 """
 """The attempts that held slots between two times."""
-
-OPPORTUNISTIC = f"""
-SELECT coalesce(sum(size * greatest(0, date_part('epoch', least(b, %(end)s) - greatest(opened_at, %(start)s)))), 0)
-FROM (
-  SELECT attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
-  FROM ({HELD}) AS attempt WHERE attempt.opportunistic AND (attempt.slot_type = 'cpu') = %(cpu)s
-) AS one
-"""
 
 LARGEST = f"""
 WITH part AS MATERIALIZED (

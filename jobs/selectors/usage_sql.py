@@ -181,15 +181,18 @@ left_queue AS ({left_queue}),
 waiting AS ({waiting}),
 {pieces},
 sums AS (
-  SELECT {columns}, sum(used) AS used, sum(waited) AS waited, sum(lost) AS lost
+  SELECT {columns}, sum(used) AS used, sum(waited) AS waited, sum(lost) AS lost,
+    sum(opportunistic) AS opportunistic
   FROM (
-    SELECT owner_id, slot_type, day, used, waited, lost FROM piece
+    SELECT owner_id, slot_type, day, used, waited, lost,
+      CASE WHEN opportunistic THEN used ELSE 0 END AS opportunistic FROM piece
     UNION ALL
-    SELECT owner_id, slot_type, day, used, waited, lost FROM jobs_usageday
+    SELECT owner_id, slot_type, day, used, waited, lost, opportunistic FROM jobs_usageday
     WHERE tenant_id = %(tenant)s AND day >= %(first)s AND day < %(last)s
   ) AS one GROUP BY {groups}
 )
-SELECT {shown}, round(used::numeric, 3)::float8, round(waited::numeric, 3)::float8, round(lost::numeric, 3)::float8
+SELECT {shown}, round(used::numeric, 3)::float8, round(waited::numeric, 3)::float8, round(lost::numeric, 3)::float8,
+  round(opportunistic::numeric, 3)::float8
 FROM sums {joined} WHERE used > 0 OR waited > 0 ORDER BY {order}
 """
 
