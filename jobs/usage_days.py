@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 
 from jobs.retries import retry_on_serialization_failure
-from jobs.selectors.usage_sql import FIRST_WAIT, PIECES, SETTLE
+from jobs.selectors.usage_sql import FIRST_START, FIRST_WAIT, PIECES, SETTLE
 
 PARTS = 5_000
 """At most, in one transaction."""
@@ -49,7 +49,7 @@ added AS (
     UNION ALL
     SELECT job.tenant_id, (attempt.opened_at AT TIME ZONE 'UTC')::date, job.owner_id, attempt.slot_type, 0, 0, 0, 0,
       {FIRST_WAIT}
-    FROM attempts AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id WHERE attempt.n = 1
+    FROM attempts AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id WHERE {FIRST_START}
   ) AS one
   GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4  -- one order for all workers, so that they cannot deadlock
   ON CONFLICT (tenant_id, day, owner_id, slot_type) DO UPDATE SET used = known.used + EXCLUDED.used,

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import F
 from django.db.models.functions import Now
 from psycopg2.errors import CheckViolation
 
@@ -453,10 +454,9 @@ def quarantine(job_id: str, error: Exception) -> None:
     """Leave this waiting job out of the next passes, because the platform failed on it: for QUARANTINE_S, twice as long
     after each further failure, and say so. The scheduler continues with the others."""
     logger.error("start failed", extra={"job": job_id}, exc_info=error)
-    before = Job.objects.filter(pk=job_id, reason_code=WaitReason.START_FAILED).values_list(
-        "reason_numbers__failures", flat=True
-    )
-    failures = 1 + int(next(iter(before), None) or 0)
+    # The job's row does not say how many came before: it may have waited for something else between two tries.
+    failed = JobEvent.objects.filter(job=job_id, reason=WaitReason.START_FAILED, attempt=F("job__attempt"))
+    failures = 1 + int(failed.order_by("-n").values_list("numbers__failures", flat=True).first() or 0)
     wait_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0 ** min(failures - 1, 16))
     times = "once" if failures == 1 else f"{failures} times in a row"
     message = (

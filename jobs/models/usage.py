@@ -15,7 +15,7 @@ class UsageDay(models.Model):
     """Slot-seconds of one user's jobs on one slot type and one UTC day, as in selectors.usage.Usage. It stays when the
     jobs are purged. Written by jobs.usage_days only.
 
-    opportunistic: the part of used that counts against no budget.
+    opportunistic: the part of used that counts against no quota and no budget.
     first_waits: for each job that started for the first time on this day, the seconds that it had waited.
     """
 

@@ -176,6 +176,13 @@ FACTS = (
         "SELECT slug, gpu_type, used FROM tenants_quota JOIN tenants_tenant AS t ON t.id = tenant_id",
     ),
     Fact(
+        "luthier_slots_opportunistic",
+        "Slots that a tenant's opportunistic jobs hold beside its quota; missing where none does.",
+        ("tenant", "pool"),
+        "SELECT slug, slot_type, sum(slots * learners) FROM jobs_attempt JOIN tenants_tenant AS t ON t.id = tenant_id"
+        " WHERE held AND opportunistic GROUP BY 1, 2",
+    ),
+    Fact(
         "luthier_slots_quota",
         "Slots that a tenant may hold.",
         ("tenant", "pool"),
@@ -196,7 +203,7 @@ FACTS = (
     Fact(
         "luthier_pool_slots",
         "Slots of a pool. usable: on nodes that take learners; unusable: on others; outside: held by programs that"
-        " are not Luthier's; used: held by jobs; free: usable less outside and used.",
+        " are not Luthier's; used: held by jobs, opportunistic ones included; free: usable less outside and used.",
         ("pool", "kind"),
         f"WITH {POOLS} SELECT nodes.pool, kind, value FROM nodes LEFT JOIN used ON used.pool = nodes.pool"
         " CROSS JOIN LATERAL (VALUES ('usable', usable), ('unusable', unusable), ('outside', outside),"

@@ -262,13 +262,13 @@ COLUMNS = {
 
 
 def _first(window: Window, at_most: int, with_job: str) -> list[Sequence[Any]]:
-    """The first rows of a policy's window, and with_job."""
+    """The first rows of a policy's window, and with_job. Opportunistic jobs are planned last, so they come last."""
     turn = models.Window(
         RowNumber(),
-        partition_by=[F(COLUMNS[name]) for name in window.queue],
+        partition_by=[F("opportunistic"), *(F(COLUMNS[name]) for name in window.queue)],
         order_by=[_column(name) for name in window.order],
     )
-    order = [*map(_column, window.levels), turn, *map(_column, window.order)]
+    order = [F("opportunistic").asc(), *map(_column, window.levels), turn, *map(_column, window.order)]
     if window.first:
         order.insert(0, Case(When(pk__in=window.first, then=0), default=1).asc())
     first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*_columns())[:at_most])

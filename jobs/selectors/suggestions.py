@@ -15,6 +15,8 @@ from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.selectors.what_if import NEW
+from jobs.spec.definition import MAX_IDLE_GRACE
+from jobs.spec.quantities import parse_duration
 from jobs.states import State
 
 KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "priority", "opportunistic")
@@ -99,7 +101,8 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
             continue
         if level > own.priority and level.name.lower() in job.tenant.priorities:
             yield "priority", level.name.lower(), replace(new, priority=level)
-    if not own.opportunistic and own.learners.is_fixed and own.priority < Priority.URGENT:
+    can_leave = own.learners.is_fixed and job.grace_s <= parse_duration(MAX_IDLE_GRACE)
+    if not own.opportunistic and can_leave and own.priority < Priority.URGENT:
         yield "opportunistic", "true", replace(new, opportunistic=True)
 
 

@@ -20,7 +20,7 @@ from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import quota_uses
-from jobs.selectors.usage_sql import FIRST_WAIT, USAGE, Span, direct, first_waits_sql
+from jobs.selectors.usage_sql import FIRST_START, FIRST_WAIT, USAGE, Span, direct, first_waits_sql
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Tenant, User
 from tenants.services.quotas import TERMS
@@ -70,6 +70,7 @@ class Usage:
     used: held by attempts, as accounted (jobs.accounting). waited: requested while QUEUED and the platform ran. lost:
     held after the newest checkpoint by attempts that failed, or that the scheduler or the platform stopped, if they did
     not save when they were asked to (usage_sql.LOSSES); part of used. What an owner halts or cancels is not in it.
+    opportunistic: the part of used that opportunistic jobs held beside the quota.
     """
 
     key: str
@@ -77,6 +78,7 @@ class Usage:
     used: float
     waited: float
     lost: float
+    opportunistic: float
 
 
 def gpus_first(kind: str) -> tuple[bool, str]:
@@ -177,7 +179,7 @@ class Wait:
 
 
 def waits_of(tenant: Tenant, *, since: datetime) -> list[Wait]:
-    """Waiting times of the jobs that started since then, by slot type."""
+    """Waiting times of the jobs that started since then, by slot type, without opportunistic ones."""
     with connection.cursor() as cursor:
         cursor.execute(WAITS, {"tenant": tenant.pk, "since": since})
         return [Wait(*row) for row in cursor.fetchall()]
@@ -194,7 +196,8 @@ class FirstWaits:
 
 
 def first_waits(tenant: Tenant, *, start: datetime, end: datetime) -> FirstWaits:
-    """Of the jobs that first started between two times; those of whole days count although they were purged."""
+    """Of the jobs that first started between two times, without opportunistic ones; those of whole days count although
+    they were purged."""
     span = Span.of(start, end, timezone.now())
     values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end}
     with connection.cursor() as cursor:
@@ -258,6 +261,7 @@ class DayUsage:
     used: float
     waited: float
     lost: float
+    opportunistic: float
 
 
 def usage_by_day_and_user(
@@ -275,7 +279,7 @@ def usage_by_day_and_user(
 def _usage(
     tenant: Tenant, start: datetime, end: datetime, shown: Sequence[str], columns: Sequence[str], **more: Any
 ) -> list[tuple[Any, ...]]:
-    """Rows of shown (of sums and owner), the slot type and the three sums. columns: what is summed by, besides the
+    """Rows of shown (of sums and owner), the slot type and the four sums. columns: what is summed by, besides the
     type."""
     span = Span.of(start, end, timezone.now())
     keys = [*columns, "slot_type"]
@@ -319,15 +323,6 @@ def largest_jobs(
         return [JobUsage(*row) for row in cursor.fetchall()]
 
 
-def opportunistic_s(tenant: Tenant, *, start: datetime, end: datetime, resource: str) -> float:
-    """Slot-seconds that opportunistic jobs held between two times, on "gpu" or "cpu"; jobs that were purged are left
-    out."""
-    values: dict[str, Any] = {"tenant": tenant.pk, "start": start, "end": end, "cpu": resource == "cpu"}
-    with connection.cursor() as cursor:
-        cursor.execute(OPPORTUNISTIC, values)
-        return float(cursor.fetchone()[0])
-
-
 KEYS = {
     By.USER: ("owner.username", ("owner_id",)),
     By.GPU_TYPE: ("sums.slot_type", ()),
@@ -340,14 +335,6 @@ HELD = """
       UNION ALL SELECT * FROM jobs_attempt WHERE tenant_id = %(tenant)s AND held AND opened_at < %(end)s
 """
 """The attempts that held slots between two times."""
-
-OPPORTUNISTIC = f"""
-SELECT coalesce(sum(size * greatest(0, date_part('epoch', least(b, %(end)s) - greatest(opened_at, %(start)s)))), 0)
-FROM (
-  SELECT attempt.opened_at, attempt.slots * attempt.learners AS size, {COUNTS_UNTIL} AS b
-  FROM ({HELD}) AS attempt WHERE attempt.opportunistic AND (attempt.slot_type = 'cpu') = %(cpu)s
-) AS one
-"""
 
 LARGEST = f"""
 WITH part AS MATERIALIZED (
@@ -375,7 +362,7 @@ FROM (
   SELECT attempt.slot_type, percentile_cont(ARRAY[0.5, 0.9])
     WITHIN GROUP (ORDER BY {FIRST_WAIT}) AS waits
   FROM jobs_attempt AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
-  WHERE attempt.tenant_id = %(tenant)s AND attempt.n = 1 AND attempt.opened_at > %(since)s
+  WHERE attempt.tenant_id = %(tenant)s AND {FIRST_START} AND attempt.opened_at > %(since)s
   GROUP BY attempt.slot_type
 ) AS attempt ORDER BY 1
 """

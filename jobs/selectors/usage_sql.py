@@ -89,6 +89,9 @@ cut to lo and hi, by job and UTC day. Only the days of one part are looked at, n
 
 FIRST_WAIT = f"{waited_s_sql('job.created_at', 'attempt.opened_at')}::float8"
 """Seconds from a job's submission to the start of its first attempt, without those of a stopped platform."""
+FIRST_START = "attempt.n = 1 AND NOT attempt.opportunistic"
+"""Which attempts count in waits. An opportunistic job may wait for as long as others take everything, which says
+nothing of how long its tenant waits for what it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +181,18 @@ left_queue AS ({left_queue}),
 waiting AS ({waiting}),
 {pieces},
 sums AS (
-  SELECT {columns}, sum(used) AS used, sum(waited) AS waited, sum(lost) AS lost
+  SELECT {columns}, sum(used) AS used, sum(waited) AS waited, sum(lost) AS lost,
+    sum(opportunistic) AS opportunistic
   FROM (
-    SELECT owner_id, slot_type, day, used, waited, lost FROM piece
+    SELECT owner_id, slot_type, day, used, waited, lost,
+      CASE WHEN opportunistic THEN used ELSE 0 END AS opportunistic FROM piece
     UNION ALL
-    SELECT owner_id, slot_type, day, used, waited, lost FROM jobs_usageday
+    SELECT owner_id, slot_type, day, used, waited, lost, opportunistic FROM jobs_usageday
     WHERE tenant_id = %(tenant)s AND day >= %(first)s AND day < %(last)s
   ) AS one GROUP BY {groups}
 )
-SELECT {shown}, round(used::numeric, 3)::float8, round(waited::numeric, 3)::float8, round(lost::numeric, 3)::float8
+SELECT {shown}, round(used::numeric, 3)::float8, round(waited::numeric, 3)::float8, round(lost::numeric, 3)::float8,
+  round(opportunistic::numeric, 3)::float8
 FROM sums {joined} WHERE used > 0 OR waited > 0 ORDER BY {order}
 """
 
@@ -202,7 +208,7 @@ starts AS (
   UNION ALL
   SELECT job.owner_id, attempt.slot_type, {FIRST_WAIT}
   FROM begun AS attempt JOIN jobs_job AS job ON job.id = attempt.job_id
-  WHERE attempt.n = 1 AND attempt.opened_at >= %(start)s AND attempt.opened_at < %(end)s
+  WHERE {FIRST_START} AND attempt.opened_at >= %(start)s AND attempt.opened_at < %(end)s
 )
 SELECT coalesce(owner.username, ''), coalesce(resource, ''), waits[1], waits[2]
 FROM (

@@ -42,7 +42,8 @@ FIELDS = {
     "gpu_type_without_gpus": "`gpu_type` and `gpus` contradict each other",
     "image_not_allowed": "an image that is malformed, has neither tag nor digest, or is not allowed here",
     "not_a_choice": "not one of the listed values",
-    "not_opportunistic": "`opportunistic` with a field that contradicts it: priority `urgent`, or a range of learners",
+    "not_opportunistic": "`opportunistic` with what contradicts it: priority `urgent`, a range of learners, or a"
+    " grace period that is too long for it",
     "out_of_range": "a number, duration or amount outside its bounds",
     "packages_unsupported": "packages or a plain Python where an image is run; build them into the image",
     "regex_no_step": "the rule for the step of a checkpoint has no group `step`",

@@ -35,6 +35,8 @@ MAX_ENV_BYTES = 32 * 1024
 MAX_SECRETS = 50
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
+MAX_IDLE_GRACE = "5m"
+"""Of an opportunistic job, for which others wait while it saves."""
 MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_SETUP, MAX_SETUP_CHARS = 10, 2000
@@ -372,7 +374,8 @@ def _course() -> dict[str, Any]:
                 "grace": _quantity(
                     "duration",
                     "Time to save on a halt. A program that imports learner_agent.training gets SIGTERM after it and"
-                    " SIGKILL after as long again; any other gets SIGTERM at once and SIGKILL after it.",
+                    " SIGKILL after as long again; any other gets SIGTERM at once and SIGKILL after it. Of an"
+                    f" opportunistic job {MAX_IDLE_GRACE} at most.",
                     "1s",
                     "1h",
                     defaults["grace"],

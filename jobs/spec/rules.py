@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_PATTERN_CHARS
+from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_IDLE_GRACE, MAX_PATTERN_CHARS
 from jobs.spec.key_like import VALUE as KEY
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
+from jobs.spec.quantities import UnitError, parse_duration
 from jobs.spec.regexes import pattern_fault, step_pattern_fault
 from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault, requirements_of
 from jobs.spec.walk import Walk
@@ -195,6 +196,21 @@ def _opportunistic_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Prob
             f" learners: {fewest or 1}"
         )
         yield walk.problem(place, code, message, True, "false with a range of learners")
+    checkpoint = value.get("checkpoint")
+    grace = checkpoint.get("grace") if isinstance(checkpoint, Mapping) else None
+    if isinstance(grace, str) and _is_longer(grace, MAX_IDLE_GRACE):
+        message = (
+            f"Other jobs wait while an opportunistic one saves: give {MAX_IDLE_GRACE} or less, or remove"
+            " opportunistic"
+        )
+        yield walk.problem(("checkpoint", "grace"), code, message, grace, f"1s to {MAX_IDLE_GRACE}")
+
+
+def _is_longer(duration: str, limit: str) -> bool:
+    try:
+        return parse_duration(duration) > parse_duration(limit)
+    except UnitError:  # the schema has reported it
+        return False
 
 
 def _ends(value: Any) -> tuple[int | None, int | None]:

@@ -25,7 +25,7 @@ from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
-from jobs.spec.definition import DEFAULTS, PRIORITIES, PYTHONS, TOPOLOGIES
+from jobs.spec.definition import DEFAULTS, MAX_IDLE_GRACE, PRIORITIES, PYTHONS, TOPOLOGIES
 from jobs.states import State
 from portal import submissions
 from portal.pages.form_once import once, say
@@ -206,6 +206,7 @@ def _page(
         "runtimes": installation.runtimes(),
         "types": _types(request),
         "defaults": DEFAULTS,
+        "idle_grace": MAX_IDLE_GRACE,
         "pythons": PYTHONS,
         "took": _took(parent) if parent else None,
         "topologies": TOPOLOGIES,

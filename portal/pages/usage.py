@@ -106,7 +106,6 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     rows = usage.usage_of(tenant, start=month.start, end=month.end, by=usage.By.USER)
     waits = usage.first_waits(tenant, start=month.start, end=month.end)
     quotas = usage.quotas_of(tenant)
-    beside = usage.opportunistic_s(tenant, start=month.start, end=month.end, resource=resource) / 3600
     budget = budget_of(tenant)
     kinds = sorted({use.gpu_type for use in rows} - {ANY}, key=usage.gpus_first)
     submitted = _submitted(tenant, month)
@@ -131,7 +130,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         or any(_of("gpu", kind) for kind in [*kinds, *(use.gpu_type for use in quotas if use.limit)]),
         "total": _totals(rows, kinds, waits.whole),
         "stopped_s": stopped_s(month.start, month.end),
-        "sum": _sum(rows, waits, quotas, month, resource, beside),
+        "sum": _sum(rows, waits, quotas, month, resource),
         "ends": _ends(submitted),
         "jobs": _jobs(request, tenant, month, resource),
         "entitlements": entitlements,
@@ -265,11 +264,11 @@ def _sum(
     quotas: list[usage.QuotaStatus],
     month: Month,
     resource: str,
-    beside: float,
 ) -> dict[str, Any]:
-    """The month on one resource: hours, the share of what today's limits allow, what was lost, the waits. beside: hours
-    of opportunistic jobs, which use no quota."""
+    """The month on one resource: hours, the share of what today's limits allow, what was lost, the waits. Opportunistic
+    jobs use nothing of the limits."""
     hours = _hours(rows, resource)
+    beside = sum(row.opportunistic for row in rows if _of(resource, row.gpu_type)) / 3600
     slots = sum(quota.limit for quota in quotas if _of(resource, quota.gpu_type))
     so_far = (month.end - month.start).total_seconds() / 3600
     median, p90 = waits.by_resource.get(resource, (None, None))
@@ -277,7 +276,7 @@ def _sum(
         "median": median,
         "p90": p90,
         "opportunistic": beside,
-        "share": 100 * max(0, hours["used"] - beside) / (slots * so_far) if slots and so_far else None,
+        "share": 100 * (hours["used"] - beside) / (slots * so_far) if slots and so_far else None,
         "lost_share": 100 * hours["lost"] / hours["used"] if hours["used"] else None,
         "projected": hours["used"] * 24 * month.days / so_far if month.ongoing and so_far >= 24 else None,
     }

@@ -148,6 +148,22 @@ def test_the_tenant_with_the_lowest_share_by_weight_comes_first() -> None:
     assert [start.job for start in plan(first).starts] == ["red0", "red1", "red2"]
 
 
+def test_one_of_any_type_gets_the_type_of_which_most_is_idle_not_the_one_that_its_quota_has() -> None:
+    """It uses neither, so what a start would borrow is no reason."""
+    quotas = (
+        QuotaUse("red", "a100", 0, 0, "lab"), QuotaUse("red", "h200", 8, 0, "lab"),
+        QuotaUse("green", "a100", 8, 0, "lab"),
+    )  # fmt: skip
+    made = snapshot(
+        nodes(a1=8, h1=8),
+        [replace(idle("j1", slots=2), slot_type=None)],
+        [running("r1", "h1", slots=4, slot_type="h200")],
+        quotas=quotas,
+    )
+    (start,) = plan(made).starts
+    assert start.placement.slot_type == "a100"
+
+
 def test_a_quota_of_0_is_enough_and_without_one_it_says_so() -> None:
     made = snapshot(nodes(a1=8), [idle("j1")], quotas=(QuotaUse("red", "h200", 8, 0),))
     (wait,) = plan(made).waits

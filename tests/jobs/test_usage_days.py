@@ -254,6 +254,26 @@ def test_usage_and_waits_stay_when_the_jobs_are_purged() -> None:
     assert first_waits(tenant, **span) == waited
 
 
+def as_opportunistic(job: Job) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")  # past the guard of closed attempts
+        cursor.execute("UPDATE jobs_attempt SET opportunistic = true WHERE job_id = %s", [job.pk])
+        cursor.execute("SET LOCAL session_replication_role = origin")
+
+
+def test_what_opportunistic_jobs_used_stays_apart_when_they_are_purged() -> None:
+    tenant = factories.tenant()
+    job = over_midnight(tenant)
+    span = {"start": yesterday(-48), "end": timezone.now(), "by": By.DAY}
+    assert [(row.used > 0, row.opportunistic) for row in usage_of(tenant, **span)] == [(True, 0)] * 2
+    as_opportunistic(job)
+    Job.objects.filter(pk=job.pk).update(deleted_at=timezone.now())
+    for purge in (lambda job: None, periodic.purge):
+        purge(job.pk)
+        found = [(row.used, row.opportunistic) for row in usage_of(tenant, **span)]
+        assert found == [(pytest.approx(hours * 2 * 3600),) * 2 for hours in (2, 3)]
+
+
 def test_usage_stays_when_retention_removes_the_events_of_its_waits() -> None:
     tenant = factories.tenant()
     job = over_midnight(tenant)
@@ -324,6 +344,17 @@ def test_time_of_a_stopped_platform_is_no_wait(people: People) -> None:
     assert alice.get(f"/tenants/{people.vision.slug}/usage").json()["platform_stopped_s"] == 6
     (stop,) = alice.get(f"/jobs/{job.pk}/events").json()["platform_stops"]
     assert stop == {"from": rfc3339(began), "to": rfc3339(began + timedelta(seconds=6))}
+
+
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_what_an_opportunistic_job_waited_is_no_wait_of_its_tenant(rolled_up: bool) -> None:
+    tenant = factories.tenant()
+    job = over_midnight(tenant)
+    as_opportunistic(job)
+    if rolled_up:
+        settle()
+    found = first_waits(tenant, start=yesterday(-48), end=timezone.now())
+    assert (found.whole, found.by_user, found.by_resource) == (None, {}, {})
 
 
 def test_a_month_reads_days_in_place_of_jobs() -> None:

@@ -16,6 +16,7 @@ from jobs.models import Attempt, Blob, Estimate, Job, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.queue import EstimateHits, estimate_hits
 from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.snapshot import database_now, snapshot
 from jobs.states import Phase, State
 from portal.pages.job_cards import kpis
 from tests import factories
@@ -215,6 +216,22 @@ def test_a_long_queue_costs_no_more_queries_and_its_end_is_reported_as_too_far(
     assert counts[0] == counts[1] <= 20
     assert estimate(world, last)["message"] == "Its start is too far ahead to estimate."
     assert Estimate.objects.filter(why_none="too_far").count() == 13 - 5
+
+
+def test_older_opportunistic_jobs_keep_no_other_out_of_the_forecast(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, ahead = full(world, runs_s=600)
+    for _ in range(6):
+        crowd = world.submit(learners=2, slots=4, opportunistic=True)
+    waiter = world.submit(learners=2, slots=4)
+    urged = world.submit(learners=2, slots=4, priority_rank=2, opportunistic=True)
+    monkeypatch.setattr(forecasting, "FORECAST_JOBS", 3)
+    forecasting.update_estimates({})
+    assert minutes(world, waiter) == pytest.approx(20, abs=0.2)
+    assert estimate(world, crowd)["message"] == "Its start is too far ahead to estimate."
+    seen = snapshot(nodes=[], now=database_now(), at_most=3)
+    assert [gang.job for gang in seen.waiting] == [ahead.pk, waiter.pk, urged.pk]
 
 
 def test_learners_that_have_not_begun_count_from_their_placement(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from jobs import invariants
+from jobs import failpoints, invariants
 from jobs.models import Attempt, Job
 from jobs.selectors.decisions import Verdict, check_newest
 from jobs.selectors.suggestions import suggestions_for
@@ -119,6 +119,41 @@ def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: 
     assert invariants.violations() == []
 
 
+def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(world: World, bob: User) -> None:
+    """Between two tries the job waits for runs to leave, which must not begin its back-off again."""
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    broken = of_bob(bob, slots=4)
+
+    def fail(name: str) -> None:
+        if name == "admit.after_rows" and state(broken) == State.DEPLOYING:
+            raise ValueError(name)
+
+    failpoints.arm(fail)
+    for failures, wait_s in enumerate((30, 60, 120), 1):
+        world.settle()
+        assert (state(idle), job_of(broken).reason_code) == (State.STOPPING, "IDLE_LEAVING")
+        save_and_leave(world, idle, 10 * failures)
+        row = job_of(broken)
+        assert (row.reason_code, row.reason_numbers) == (
+            "START_FAILED",
+            {"failures": failures, "retry_s": wait_s},
+        )
+        world.elapse(5)  # until the next pass
+        world.settle()
+        assert state(idle) == State.DEPLOYING, "it is back"
+        world.report(idle, phase=Phase.PROCESSING)
+        world.settle()
+        world.elapse(wait_s - 15)
+        world.report(idle, phase=Phase.PROCESSING)
+        world.settle()
+        assert state(idle) == State.PROCESSING, "not before the back-off ends"
+        world.elapse(11)
+    failpoints.arm(None)
+    world.settle()
+    save_and_leave(world, idle, 40)
+    assert state(broken) == State.DEPLOYING
+
+
 def test_what_is_refused_at_the_last_moment(world: World) -> None:
     Quota.objects.filter(tenant=world.tenant).update(limit=0)
     idle = [world.submit(slots=2, opportunistic=True) for _ in range(6)]
@@ -219,6 +254,9 @@ def test_it_is_offered_to_a_job_that_waits_for_quota_if_that_would_start_it_at_o
     world.settle()
     way = next(way for way in suggestions_for(job_of(waits)) if way.kind == "opportunistic")
     assert (way.value, way.changes) == ("true", {"opportunistic": True})
+    Job.objects.filter(pk=waits.pk).update(grace_s=301)
+    assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "it may save too long"
+    Job.objects.filter(pk=waits.pk).update(grace_s=300)
     Job.objects.filter(pk=world.submit(slots=4, opportunistic=True).pk).update(priority_rank=2)
     world.settle()
     assert "opportunistic" not in {way.kind for way in suggestions_for(job_of(waits))}, "now another has it"

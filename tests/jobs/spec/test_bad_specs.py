@@ -247,7 +247,7 @@ def test_problem_as_list_has_the_shape_of_the_api() -> None:
 
 
 def test_what_contradicts_an_opportunistic_job_is_said_at_once() -> None:
-    wrong = spec_with(opportunistic=True, priority="urgent", resources=ELASTIC)
+    wrong = spec_with(opportunistic=True, priority="urgent", resources=ELASTIC, checkpoint={"grace": "301s"})
     with pytest.raises(SpecError) as caught:
         parse(wrong)  # type: ignore[arg-type]
     found = [(problem.path, problem.code, problem.message) for problem in caught.value.problems]
@@ -264,5 +264,25 @@ def test_what_contradicts_an_opportunistic_job_is_said_at_once() -> None:
             "An opportunistic job has one size: remove opportunistic, or give the number of its learners, such as"
             " learners: 1",
         ),
+        (
+            "checkpoint.grace",
+            "not_opportunistic",
+            "Other jobs wait while an opportunistic one saves: give 5m or less, or remove opportunistic",
+        ),
     ]
     assert codes(wrong | {"opportunistic": False}) == {}
+
+
+@pytest.mark.parametrize(
+    ("grace", "found"),
+    [
+        ("5m", {}),
+        ("300s", {}),
+        ("1h", {"checkpoint.grace": "not_opportunistic"}),
+        ("2h", {"checkpoint.grace": "out_of_range"}),
+        ("soon", {"checkpoint.grace": "bad_unit"}),
+        (60, {"checkpoint.grace": "bad_unit"}),
+    ],
+)
+def test_an_opportunistic_job_saves_within_minutes(grace: object, found: dict[str, str]) -> None:
+    assert codes(spec_with(opportunistic=True, checkpoint={"grace": grace})) == found

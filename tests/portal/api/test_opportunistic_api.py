@@ -106,3 +106,12 @@ def test_one_cannot_be_made_urgent(alice: Api) -> None:
     assert refused.status_code == 400
     assert [error["code"] for error in refused.json()["errors"]] == ["not_opportunistic"]
     assert alice.patch(f"/jobs/{made['id']}", {"priority": "low"}).json()["opportunistic"] is True
+
+
+def test_no_clone_has_longer_to_save_than_an_opportunistic_job_may(alice: Api) -> None:
+    made = alice.post(JOBS, SPEC | {"checkpoint": {"grace": "1h"}}).json()
+    refused = alice.post(f"/jobs/{made['id']}/clone", {"spec": {"opportunistic": True}})
+    assert refused.status_code == 400
+    assert [(error["path"], error["code"]) for error in refused.json()["errors"]] == [
+        ("checkpoint.grace", "not_opportunistic")
+    ]

@@ -86,6 +86,7 @@ def test_a_clone_keeps_that_it_is_opportunistic(browser: Client, lab: Tenant) ->
     page = browser.get(path)
     assert 'role="switch" id="f-opportunistic" data-path="opportunistic"' in markup(page)
     assert "opportunistic: true\n" in page.context["text"]
+    assert "Its halt grace period is 5m at most." in " ".join(markup(page).split())
     browser.post(path, {"spec": page.context["text"]})
     assert Job.objects.get(cloned_from=first).opportunistic
 

@@ -200,6 +200,8 @@ def test_waits_are_those_of_first_starts(lab: Tenant, alice: User, client: Clien
         Job.objects.filter(pk=job.pk).update(created_at=ago(seconds=seconds))
         Attempt.objects.filter(job=job).update(opened_at=timezone.now())
     factories.add_attempt(job, 2, held=False)
+    idle = factories.job(owner=alice, state=State.PROCESSING, opportunistic=True)
+    Job.objects.filter(pk=idle.pk).update(created_at=ago(days=9))
     (wait,) = waits_of(lab, since=timezone.now() - timedelta(hours=1))
     assert (wait.slot_type, round(wait.median), round(wait.p90)) == ("cpu", 20, 52)
     assert waits_of(lab, since=timezone.now() + timedelta(hours=1)) == []
