@@ -213,6 +213,35 @@ def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> 
     assert set(shares_received(outcome, scenario, {"red": 8, "green": 8})) == {"green"}, "it is owed nothing"
 
 
+def test_who_waits_for_one_to_leave_keeps_its_time_and_its_place() -> None:
+    """j1 is overdue, and the run on its slots leaves already. j2, of a tenant that has less, comes meanwhile."""
+    since = NOON - timedelta(hours=10)
+    busy = (running("r", "a2"), replace(idle_run("o", "a1"), stopping=True))
+    made = snapshot(nodes(a1=1, a2=1), [gang("j1")], busy, policy_state={"j1": since})
+    for state in (made.policy_state, {}):
+        before = replace(made, policy_state=state)
+        first = plan(before)
+        assert leaving(first) == {"j1"}
+        assert first.policy_state["j1"] == state.get("j1", NOON), "its time as a queue head goes on"
+        quotas = (*made.quotas, QuotaUse("green", "a100", 100, 0))
+        come = replace(world.apply(before, first), quotas=quotas)
+        come = replace(come, waiting=(*come.waiting, gang("j2", tenant="green", priority=2)))
+        second = plan(come)
+        assert leaving(second) == {"j1"}
+        assert {wait.job: wait.code for wait in second.waits}["j2"] == WaitReason.INSUFFICIENT_CAPACITY
+        assert started(world.apply(come, second, ended=["o"])) == {"j1": "guaranteed"}
+
+
+def test_runs_that_leave_for_a_job_are_promised_to_it_whatever_the_state_says() -> None:
+    order = Stop("o", "preempted", "j1")
+    busy = (running("r", "a2"), replace(idle_run("o", "a1"), order=order))
+    quotas = (QuotaUse("red", "a100", 100, 1), QuotaUse("green", "a100", 100, 0))
+    waiting = [gang("j1"), gang("j2", tenant="green")]
+    made = snapshot(nodes(a1=1, a2=1), waiting, busy, quotas=quotas)
+    assert leaving(plan(made)) == {"j1"}
+    assert leaving(plan(replace(made, running=(busy[0], replace(busy[1], order=None))))) == {"j2"}
+
+
 def test_forecasts_know_that_it_leaves_and_comes_back() -> None:
     run = idle_run("r1", "a1", slots=8, checkpoint_cost_s=30)
     made = snapshot(nodes(a1=8), [gang("j1", slots=8), idle("j2", slots=8)], [run])
@@ -251,6 +280,12 @@ def of_others(made: Snapshot, decided: Plan) -> set[str]:
     return {start.job for start in decided.starts if not gangs[start.job].opportunistic}
 
 
+def own_state(made: Snapshot, decided: Plan) -> dict[str, object]:
+    """What is carried over of jobs that started on an empty cluster, left out: those that wait keep theirs."""
+    alone = {start.job for start in plan(without(made)).starts}
+    return {key: value for key, value in decided.policy_state.items() if key.rpartition(":")[2] not in alone}
+
+
 def leaving(decided: Plan) -> set[str]:
     return {wait.job for wait in decided.waits if wait.code is WaitReason.IDLE_LEAVING}
 
@@ -265,7 +300,9 @@ def test_all_other_jobs_are_decided_as_without_them(made: Snapshot) -> None:
     assert decided.resizes == alone.resizes
     others = {wait.job: wait for wait in decided.waits}
     assert all(others[wait.job] == wait for wait in alone.waits)
-    assert decided.policy_state == alone.policy_state
+    assert own_state(made, decided) == own_state(made, alone)
+    if not leaving(decided):
+        assert decided.policy_state == alone.policy_state
 
 
 @EVERYDAY
