@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.losses import lost_work_s
@@ -17,7 +18,14 @@ from gpu_scheduler.rooms import Rooms
 
 YIELDED = "preempted"
 """Reason of the stops."""
+LEAVES_WITHIN = timedelta(minutes=10)
+"""A run that was asked to stop longer ago may never leave: nothing waits for it as long as there is other room."""
 ByNode = dict[str, Room]
+
+
+def is_stuck(run: Running, now: datetime) -> bool:
+    """Whether it counts as one that holds its slots, however long."""
+    return run.stopping_since is not None and now - run.stopping_since >= LEAVES_WITHIN
 
 
 @dataclass(slots=True)
@@ -43,9 +51,9 @@ class Clearing:
         self._planned: dict[str, ByNode] = {}
         """The same beside all nodes on which starts are planned, too, also those that are not decided on."""
         self._on: dict[str, list[Running]] = {}
-        """Opportunistic runs by node, the first to leave first."""
+        """Opportunistic runs by node, the first to leave first; none that is stuck."""
         self._leaving: set[str] = set()
-        runs = [run for run in snapshot.running if run.gang.opportunistic]
+        runs = [run for run in snapshot.running if run.gang.opportunistic and not is_stuck(run, snapshot.now)]
         for slot_type in {run.slot_type for run in runs} & self._pools.keys():
             pool = self._pools[slot_type]
             self._now[slot_type] = dict(pool.idle.of)

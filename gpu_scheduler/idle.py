@@ -12,9 +12,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpu_scheduler.checks import Scope
-from gpu_scheduler.clearing import Cleared
+from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Explanation, Gang, Plan, Running, Snapshot, Start, WaitReason, unit
+from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.idle import Idle
 
 
@@ -26,18 +27,36 @@ def has_any(snapshot: Snapshot) -> bool:
 
 
 def without(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as if there were none. A job for which some leave would have started already: slots are promised
-    to it, so it keeps its place."""
-    leaving = [run.order for run in snapshot.running if run.gang.opportunistic and run.order is not None]
+    """The snapshot as if there were none, but for what stuck ones hold. A job for which some leave would have started
+    already: slots are promised to it, so it keeps its place."""
+    leaving = [run for run in snapshot.running if run.gang.opportunistic]
+    stuck = [run for run in leaving if is_stuck(run, snapshot.now)]
+    orders = [run.order for run in leaving if run.order is not None and run not in stuck]
     awaited: dict[str, datetime | None] = {
-        order.for_job: None for order in leaving if order.for_job is not None
+        order.for_job: None for order in orders if order.for_job is not None
     }
+    others = [run for run in snapshot.running if not run.gang.opportunistic]
     return replace(
         snapshot,
         promised={**snapshot.promised, **awaited},
         waiting=tuple(gang for gang in snapshot.waiting if not gang.opportunistic),
-        running=tuple(run for run in snapshot.running if not run.gang.opportunistic),
+        running=(*others, *map(_holder, stuck)),
     )
+
+
+def _holder(run: Running) -> Running:
+    """What it holds on nodes, as that of no tenant, and with no known end; no order would be carried out."""
+    gang = replace(run.gang, tenant="", user="", project="", opportunistic=False)
+    return replace(run, gang=gang, stopping=False, requeues=False, order=None, ends_by=None)
+
+
+def next_event_at(snapshot: Snapshot) -> datetime | None:
+    """When a plan can change without a start, an end or a new job: the policy's time, or when a run that leaves counts
+    as stuck."""
+    leaving = (run.stopping_since for run in snapshot.running if run.gang.opportunistic)
+    stuck = [since + LEAVES_WITHIN for since in leaving if since is not None]
+    changes = [policy_of(snapshot).next_event_at(snapshot), *(at for at in stuck if at > snapshot.now)]
+    return min((at for at in changes if at is not None), default=None)
 
 
 def left_for_idle(snapshot: Snapshot, runs: Iterable[Running], draft: Draft) -> Snapshot:

@@ -22,6 +22,7 @@ from django.db.models.functions import Now
 from gpu_scheduler import losses
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
+from gpu_scheduler.idle import next_event_at
 from gpu_scheduler.model import Explanation, Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.world import apply
@@ -172,7 +173,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     cycle_lease.extend(token)
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
-    _plan_again_at(policy_of(seen).next_event_at(apply(seen, replace(decided, starts=starts))))
+    _plan_again_at(next_event_at(apply(seen, replace(decided, starts=starts))))
     _note_done()
     if left or len(fresh) > FRESH:
         _plan_again_at(database_now())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpu_scheduler import record, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
-from gpu_scheduler.idle import without
+from gpu_scheduler.idle import next_event_at, without
 from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
@@ -242,6 +242,24 @@ def test_runs_that_leave_for_a_job_are_promised_to_it_whatever_the_state_says() 
     assert leaving(plan(replace(made, running=(busy[0], replace(busy[1], order=None))))) == {"j2"}
 
 
+def test_nothing_waits_for_a_run_that_does_not_leave_while_there_is_other_room() -> None:
+    """The busier node is where j1 would start, if r1 left as it should have."""
+    busy = [running("r", "a1", slots=4), replace(idle_run("r1", "a1", slots=4), stopping=True)]
+    quotas = (QuotaUse("red", "a100", 8, 4, user_limit=8),)
+    made = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=4)], busy, quotas=quotas)
+
+    def since(minutes: int) -> Snapshot:
+        run = replace(busy[1], stopping_since=NOON - timedelta(minutes=minutes))
+        return replace(made, running=(busy[0], run))
+
+    assert next_event_at(since(9)) == NOON + timedelta(minutes=1)
+    assert [start.placement.nodes for start in plan(since(10)).starts] == [("a2",)]
+    assert next_event_at(since(10)) is None
+    full = replace(since(10), nodes=nodes(a1=8))
+    assert [wait.code for wait in plan(full).waits] == [WaitReason.INSUFFICIENT_CAPACITY]
+    assert started(world.apply(full, ended=["r1"])) == {"j1": "guaranteed"}
+
+
 def test_forecasts_know_that_it_leaves_and_comes_back() -> None:
     run = idle_run("r1", "a1", slots=8, checkpoint_cost_s=30)
     made = snapshot(nodes(a1=8), [gang("j1", slots=8), idle("j2", slots=8)], [run])
@@ -259,6 +277,13 @@ def idle_worlds(draw: st.DrawFn) -> Snapshot:
     runs = tuple(
         replace(run, gang=replace(run.gang, opportunistic=draw(st.booleans()))) for run in made.running
     )
+    for minutes in draw(st.sampled_from([(), (), (1,), (1, 60)])):
+        since = NOON - timedelta(minutes=minutes)
+        at = draw(st.integers(0, 4))
+        runs = tuple(
+            replace(run, stopping=True, stopping_since=since) if n == at else run
+            for n, run in enumerate(runs)
+        )
     waiting = tuple(replace(each, opportunistic=draw(st.integers(0, 2)) == 0) for each in made.waiting)
     used: Counter[tuple[str, str]] = Counter()
     live: Counter[str] = Counter()
