@@ -6,6 +6,7 @@ least first, and it takes place when they have left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -138,8 +139,12 @@ class Clearing:
         return max(alike, key=lambda other: order[other.job], default=None)
 
     def _kind(self, start: Start) -> tuple[object, ...]:
-        gang = self._gangs[start.job]
-        return self._need(start), len(start.placement.nodes), gang.topology
+        """What it asks for, and how good its nodes are for it."""
+        gang, nodes = self._gangs[start.job], start.placement.nodes
+        pool = self._pools[start.placement.slot_type]
+        span = pool.span(nodes) if gang.topology is not None else 0
+        by_node = sorted(Counter(nodes).values())
+        return self._need(start), by_node, gang.topology, span, len(pool.avoided.intersection(nodes))
 
     def _victims(self, then: ByNode, nodes: Sequence[str]) -> list[Running]:
         """The runs that leave so that none of these nodes has less than nothing. Each is needed."""
@@ -164,18 +169,21 @@ class Clearing:
         return len(on & self._leaving)
 
     def _elsewhere(self, start: Start) -> Start | None:
-        """On other nodes, where it fits now and nothing of the type is reserved; None if there are none."""
+        """On other nodes, where it fits now and nothing of the type is reserved; None if there are none that are as
+        good for it."""
         slot_type, learners = start.placement.slot_type, len(start.placement.nodes)
         pool = self._pools[slot_type]
         if pool.reserved_nodes:
             return None
         now, planned = self._now[slot_type], self._planned[slot_type]
-        rooms = {name: _less(now[name], planned[name]) for name in now}
+        rooms = {name: _less(now[name], planned[name]) for name in now if name not in pool.avoided}
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
-        sized = self._gangs[start.job].resized(learners=learners)
-        if not offer.of or pool.capacity(offer, sized, self._need(start)) < learners:
+        gang = self._gangs[start.job].resized(learners=learners)
+        if not offer.of or pool.capacity(offer, gang, self._need(start)) < learners:
             return None
-        nodes = tuple(name for name, times in pool.choose(sized, offer) for _ in range(times))
+        nodes = tuple(name for name, times in pool.choose(gang, offer) for _ in range(times))
+        if gang.topology is not None and pool.span(nodes) > pool.span(start.placement.nodes):
+            return None
         return replace(start, placement=Placement(slot_type, nodes))
 
     def _leave(self, run: Running) -> None:

@@ -13,7 +13,18 @@ from gpu_scheduler import record, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
 from gpu_scheduler.idle import next_event_at, without
-from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
+from gpu_scheduler.model import (
+    Gang,
+    Level,
+    Plan,
+    QuotaUse,
+    Running,
+    Snapshot,
+    StartReason,
+    Stop,
+    Topology,
+    WaitReason,
+)
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.fifo import FifoBackfill
@@ -113,6 +124,25 @@ def test_a_start_is_not_moved_onto_nodes_that_are_planned_for_another() -> None:
     made = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=4, priority=2), gang("j2", slots=8)], runs)
     assert started(made) == {}
     assert {(stop.job, stop.for_job) for stop in stopped(made)} == {("r1", "j1"), ("r2", "j2")}
+
+
+def test_a_start_is_not_moved_onto_nodes_that_are_avoided() -> None:
+    """Neither onto free ones, nor onto those of a later start."""
+    failed = replace(nodes(a2=8)[0], avoid_until=NOON + timedelta(hours=1))
+    made = snapshot((*nodes(a1=8), failed), [gang("j1", slots=8)], [idle_run("r1", "a1", slots=8)])
+    assert (started(made), [stop.job for stop in stopped(made)]) == ({}, ["r1"])
+    two = replace(made, waiting=(*made.waiting, gang("j2", slots=8)))
+    assert (started(two), [stop.for_job for stop in stopped(two)]) == ({"j2": "guaranteed"}, ["j1"])
+
+
+def test_a_start_is_not_moved_out_of_the_domain_that_it_prefers() -> None:
+    racks = {"a1": "r1", "a2": "r1", "a3": "r2", "a4": "r3"}
+    machines = [replace(node, rack=racks[node.name]) for node in nodes(a1=4, a2=4, a3=4, a4=4)]
+    near = gang("j1", 2, 4, topology=Topology(Level.RACK, required=False))
+    made = snapshot(machines, [near], [idle_run("r1", "a1", slots=1)])
+    assert (started(made), [stop.job for stop in stopped(made)]) == ({}, ["r1"])
+    anywhere = replace(made, waiting=(replace(near, topology=None),))
+    assert started(anywhere) == {"j1": "guaranteed"}
 
 
 def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
