@@ -51,6 +51,8 @@ class Clearing:
         """What is free when all that were ordered to leave have, beside all starts. Below zero: more must leave."""
         self._planned: dict[str, ByNode] = {}
         """The same beside all nodes on which starts are planned, too, also those that are not decided on."""
+        self._left: dict[str, ByNode] = {}
+        """What the plan leaves: with its starts where they are now to be, and without opportunistic runs."""
         self._on: dict[str, list[Running]] = {}
         """Opportunistic runs by node, the first to leave first; none that is stuck."""
         self._leaving: set[str] = set()
@@ -63,6 +65,7 @@ class Clearing:
                     _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
             self._then[slot_type] = dict(self._now[slot_type])
             self._planned[slot_type] = dict(self._now[slot_type])
+            self._left[slot_type] = dict(pool.free.of)
         for run in runs:
             if not can_be_ordered(run):
                 self._leave(run)
@@ -90,13 +93,14 @@ class Clearing:
         for start in unfit:
             self._plan(start, -1)
         for start in sorted(unfit, key=lambda start: order[start.job]):
-            self._plan(start, 1)
-            moved = self._elsewhere(start)
-            if moved is not None and self._take(moved):
-                taken[start.job] = moved
+            self._put(start, 1)
+            start = self._elsewhere(start) or start
+            slot_type, nodes = start.placement.slot_type, start.placement.nodes
+            if self._take(start):
+                taken[start.job] = start
+                _change(self._left[slot_type], nodes, self._need(start), -1)
                 continue
-            self._plan(start, -1)
-            nodes, slot_type = start.placement.nodes, start.placement.slot_type
+            self._put(start, -1)
             _change(self._then[slot_type], nodes, self._need(start), -1)
             victims = self._victims(self._then[slot_type], nodes)
             found.stops += [Stop(run.job, YIELDED, start.job, run.generation) for run in victims]
@@ -118,6 +122,12 @@ class Clearing:
         """Keep its nodes from starts that are moved (-1), or no more (1)."""
         slot_type = start.placement.slot_type
         _change(self._planned[slot_type], start.placement.nodes, self._need(start), sign)
+
+    def _put(self, start: Start, sign: int) -> None:
+        """Count it where it is to be (-1), or no more (1)."""
+        self._plan(start, sign)
+        slot_type = start.placement.slot_type
+        _change(self._left[slot_type], start.placement.nodes, self._need(start), sign)
 
     def _need(self, start: Start) -> Need:
         return self._pools[start.placement.slot_type].need(self._gangs[start.job])
@@ -169,20 +179,32 @@ class Clearing:
         return len(on & self._leaving)
 
     def _elsewhere(self, start: Start) -> Start | None:
-        """On other nodes, where it fits now and nothing of the type is reserved; None if there are none that are as
-        good for it."""
-        slot_type, learners = start.placement.slot_type, len(start.placement.nodes)
-        pool = self._pools[slot_type]
+        """On other nodes that are as good, where it fits now."""
+        slot_type = start.placement.slot_type
+        return self._moved(start, self._now[slot_type])
+
+    def _moved(self, start: Start, free: ByNode) -> Start | None:
+        """On other nodes, where it fits into what is free and planned for none; None where something of the type is
+        reserved, or if there are none that are as good: as near to each other, not avoided, and as full as its own
+        would be, so that no larger room is broken up."""
+        slot_type, own = start.placement.slot_type, start.placement.nodes
+        pool, planned, left = self._pools[slot_type], self._planned[slot_type], self._left[slot_type]
         if pool.reserved_nodes:
             return None
-        now, planned = self._now[slot_type], self._planned[slot_type]
-        rooms = {name: _less(now[name], planned[name]) for name in now if name not in pool.avoided}
+        rooms_of_own = [left[name] for name in set(own)]
+        rooms = {
+            name: _less(room, planned[name])
+            for name, room in free.items()
+            if name not in pool.avoided and any(_in(left[name], each) for each in rooms_of_own)
+        }
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
-        gang = self._gangs[start.job].resized(learners=learners)
-        if not offer.of or pool.capacity(offer, gang, self._need(start)) < learners:
+        gang = self._gangs[start.job].resized(learners=len(own))
+        if not offer.of or pool.capacity(offer, gang, self._need(start)) < len(own):
             return None
         nodes = tuple(name for name, times in pool.choose(gang, offer) for _ in range(times))
-        if gang.topology is not None and pool.span(nodes) > pool.span(start.placement.nodes):
+        if gang.topology is not None and pool.span(nodes) > pool.span(own):
+            return None
+        if not _as_full(nodes, own, left):
             return None
         return replace(start, placement=Placement(slot_type, nodes))
 
@@ -220,6 +242,20 @@ def _change(rooms: ByNode, nodes: Iterable[str], need: Need, sign: int) -> None:
 
 def _less(one: Room, other: Room) -> Room:
     return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
+
+
+def _in(one: Room, other: Room) -> bool:
+    return _less(one, other) == one
+
+
+def _as_full(nodes: Sequence[str], own: Sequence[str], left: ByNode) -> bool:
+    """Whether as many learners are on each of these nodes as on one of its own that has as much left or more."""
+    here, there = (
+        sorted((times, left[name]) for name, times in Counter(each).items()) for each in (nodes, own)
+    )
+    return [times for times, _ in here] == [times for times, _ in there] and all(
+        _in(room, other) for (_, room), (_, other) in zip(here, there, strict=True)
+    )
 
 
 def _fits(rooms: ByNode, nodes: Sequence[str], need: Need) -> bool:

@@ -145,6 +145,19 @@ def test_a_start_is_not_moved_out_of_the_domain_that_it_prefers() -> None:
     assert started(anywhere) == {"j1": "guaranteed"}
 
 
+def test_a_start_is_not_moved_where_it_breaks_up_a_larger_room() -> None:
+    """j1 would fill a1 up. On a2 it would keep j2 waiting for as long as it runs."""
+    busy = [running("r", "a1", slots=3), idle_run("r1", "a1")]
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1")], busy)
+    decided = plan(made)
+    assert (leaving(decided), decided.starts) == ({"j1"}, ())
+    come = world.apply(made, decided)
+    come = replace(come, waiting=(*come.waiting, gang("j2", slots=4)))
+    assert started(come) == {"j2": "guaranteed"}
+    as_full = replace(made, nodes=nodes(a1=4, a2=1))
+    assert [start.placement.nodes for start in plan(as_full).starts] == [("a2",)]
+
+
 def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
     runs = [
         idle_run("r1", "a1", slots=2),
@@ -282,6 +295,7 @@ def test_nothing_waits_for_a_run_that_does_not_leave_while_there_is_other_room()
         run = replace(busy[1], stopping_since=NOON - timedelta(minutes=minutes))
         return replace(made, running=(busy[0], run))
 
+    assert leaving(plan(since(9))) == {"j1"}
     assert next_event_at(since(9)) == NOON + timedelta(minutes=1)
     assert [start.placement.nodes for start in plan(since(10)).starts] == [("a2",)]
     assert next_event_at(since(10)) is None
