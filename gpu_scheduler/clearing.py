@@ -6,8 +6,8 @@ least first, and it takes place when they have left.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -55,6 +55,8 @@ class Clearing:
         """What the plan leaves: with its starts where they are now to be, and without opportunistic runs."""
         self._on: dict[str, list[Running]] = {}
         """Opportunistic runs by node, the first to leave first; none that is stuck."""
+        self._cleared_for: defaultdict[str, set[str]] = defaultdict(set)
+        """By job, the nodes of runs that leave for it already."""
         self._leaving: set[str] = set()
         runs = [run for run in snapshot.running if run.gang.opportunistic and not is_stuck(run, snapshot.now)]
         for slot_type in {run.slot_type for run in runs} & self._pools.keys():
@@ -69,6 +71,8 @@ class Clearing:
         for run in runs:
             if not can_be_ordered(run):
                 self._leave(run)
+            if run.order is not None and run.order.for_job is not None:
+                self._cleared_for[run.order.for_job].update(run.nodes)
             for name in dict.fromkeys(run.nodes):
                 self._on.setdefault(name, []).append(run)
         for on in self._on.values():
@@ -76,7 +80,8 @@ class Clearing:
 
     def clear(self, starts: Sequence[Start]) -> Cleared:
         """Decide on each start. Those whose nodes are free take place there. Of the others, in their order, one takes
-        the free nodes of a later one of its kind, or such as are planned for none, or waits for runs to leave its own.
+        the free nodes of a later one of its kind, or such as are planned for none, or waits for runs that leave
+        already, or for some to leave its own.
         """
         found, taken = Cleared(), dict[str, Start]()
         unfit = []
@@ -179,23 +184,33 @@ class Clearing:
         return len(on & self._leaving)
 
     def _elsewhere(self, start: Start) -> Start | None:
-        """On other nodes that are as good, where it fits now."""
+        """On other nodes, where it fits now, or where it will when all that leave already have. First those that are
+        cleared for it: it had a place there before. None: it has to be made room for on its own."""
         slot_type = start.placement.slot_type
-        return self._moved(start, self._now[slot_type])
+        views = [self._now[slot_type]]
+        if not _fits(self._then[slot_type], start.placement.nodes, self._need(start)):
+            views.append(self._then[slot_type])
+        for free in views:
+            for cleared in (True, False):
+                if (moved := self._moved(start, free, cleared=cleared)) is not None:
+                    return moved
+        return None
 
-    def _moved(self, start: Start, free: ByNode) -> Start | None:
+    def _moved(self, start: Start, free: ByNode, *, cleared: bool) -> Start | None:
         """On other nodes, where it fits into what is free and planned for none; None where something of the type is
-        reserved, or if there are none that are as good: as near to each other, not avoided, and as full as its own
-        would be, so that no larger room is broken up."""
+        reserved, or if there are none that are as good: as near to each other, not avoided, and cleared for it, or as
+        full as its own would be, so that no larger room is broken up."""
         slot_type, own = start.placement.slot_type, start.placement.nodes
         pool, planned, left = self._pools[slot_type], self._planned[slot_type], self._left[slot_type]
         if pool.reserved_nodes:
             return None
-        rooms_of_own = [left[name] for name in set(own)]
+        names: Collection[str] = self._cleared_for.get(start.job, ())
+        if not cleared:
+            names = {name for name in free if any(_in(left[name], left[each]) for each in set(own))}
         rooms = {
             name: _less(room, planned[name])
             for name, room in free.items()
-            if name not in pool.avoided and any(_in(left[name], each) for each in rooms_of_own)
+            if name in names and name not in pool.avoided
         }
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
         gang = self._gangs[start.job].resized(learners=len(own))
@@ -204,7 +219,7 @@ class Clearing:
         nodes = tuple(name for name, times in pool.choose(gang, offer) for _ in range(times))
         if gang.topology is not None and pool.span(nodes) > pool.span(own):
             return None
-        if not _as_full(nodes, own, left):
+        if not cleared and not _as_full(nodes, own, left):
             return None
         return replace(start, placement=Placement(slot_type, nodes))
 

@@ -158,6 +158,26 @@ def test_a_start_is_not_moved_where_it_breaks_up_a_larger_room() -> None:
     assert [start.placement.nodes for start in plan(as_full).starts] == [("a2",)]
 
 
+def test_no_more_runs_leave_where_room_is_being_cleared_already() -> None:
+    """When r1 ends, a2 is the fuller node, and a plan places j1 there."""
+    busy = [
+        running("r1", "a1"),
+        running("r2", "a2"),
+        idle_run("o1", "a1", slots=2),
+        idle_run("o2", "a2", slots=2),
+    ]
+    made = snapshot(nodes(a1=3, a2=3), [gang("j1", slots=2)], busy)
+    decided = plan(made)
+    assert [stop.job for stop in decided.stops] == ["o1"]
+    later = world.apply(made, decided, ended=["r1"])
+    assert [start.placement.nodes for start in plan(without(later)).starts] == [("a2",)]
+    again = plan(later)
+    assert (leaving(again), again.stops) == ({"j1"}, ())
+    small = replace(made, waiting=(gang("j1"),))
+    later = world.apply(small, plan(small), ended=["r1"])
+    assert [start.placement.nodes for start in plan(later).starts] == [("a1",)], "there is room by now"
+
+
 def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
     runs = [
         idle_run("r1", "a1", slots=2),
