@@ -38,7 +38,7 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
         Running(gangs[start.job], start.placement.slot_type, start.placement.nodes, snapshot.now)
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
-    rest = _Cycle(idle.left_for_idle(snapshot, runs, cycle.draft)).run(explained=explained)
+    rest = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft)).run(explained=explained)
     return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 

@@ -7,14 +7,14 @@ delay its starts only by what ``clearing`` says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from gpu_scheduler.checks import Scope
 from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Explanation, Gang, Plan, Running, Snapshot, Start, WaitReason, unit
+from gpu_scheduler.model import Explanation, Gang, Plan, Resize, Running, Snapshot, Start, WaitReason, unit
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.idle import Idle
 
@@ -59,20 +59,32 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
     return min((at for at in changes if at is not None), default=None)
 
 
-def left_for_idle(snapshot: Snapshot, runs: Iterable[Running], draft: Draft) -> Snapshot:
-    """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, and on no node of
-    which anything is reserved. They borrow nothing, and no project's share is theirs."""
+def left_for_idle(
+    snapshot: Snapshot, runs: Iterable[Running], resizes: Iterable[Resize], draft: Draft
+) -> Snapshot:
+    """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, beside what runs
+    grow by, by these orders and those under way, and on no node of which anything is reserved. They borrow nothing, and
+    no project's share is theirs."""
     kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
         waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
         running=(*snapshot.running, *runs),
         quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
-        policy=Idle(kept),
+        policy=Idle(kept, tuple(_growing(snapshot, resizes))),
         policy_state={},
         promised={},
         projects=(),
     )
+
+
+def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Running, int]]:
+    """The runs that are to have more learners, and how many more."""
+    new = {resize.job: resize for resize in resizes}
+    for run in snapshot.running:
+        order = new.get(run.job, run.order)
+        if isinstance(order, Resize) and order.learners > len(run.nodes):
+            yield run, order.learners - len(run.nodes)
 
 
 def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:

@@ -390,7 +390,25 @@ class Pool:
         self.free = self.unreserved = self.free.copy()
         for name in mine:
             self.free.lower(name, NO_ROOM)
-        self.withheld = before - self.free.total
+        self.withheld += before - self.free.total
+
+    def withhold_beside(self, run: Running, learners: int) -> None:
+        """Offer to no gang of this plan what so many more learners of a run will take, as far as it is free: on its own
+        nodes first. Before anything is reserved or placed."""
+        before, need = self.free.total, self.need(run.gang)
+        self.free = self.unreserved = self.free.copy()
+        names = self.names_beside(run, self.free, learners)
+        offer = self.free.copy() if names is None else self.free.only(set(names) & self.free.of.keys())
+        for name in sorted(set(run.nodes) & offer.of.keys()):
+            more = min(learners, learners_in(offer.of[name], need))
+            offer.lower(name, minus(offer.of[name], need, more))
+            learners -= more
+        learners = min(learners, offer.capacity(need))
+        for name, more in self.choose(run.gang.resized(learners=learners), offer) if learners else ():
+            offer.lower(name, minus(offer.of[name], need, more))
+        for name, room in offer.of.items():
+            self.free.lower(name, room)
+        self.withheld += before - self.free.total
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""

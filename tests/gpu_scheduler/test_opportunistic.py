@@ -32,6 +32,7 @@ from gpu_scheduler.simulation import Scenario, simulate
 from gpu_scheduler.simulation.report import shares_received
 from gpu_scheduler.simulation.scenario import Costs, SimulatedJob
 from tests.gpu_scheduler.elastic_runs import elastic_worlds
+from tests.gpu_scheduler.elastic_runs import run as elastic_run
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -258,6 +259,20 @@ def test_what_is_reserved_is_said_to_be_kept() -> None:
     assert wait.message == (
         "Runs on idle devices only: 0 of 16 a100 GPUs are idle, 15 more are kept for jobs ahead; this job needs 1."
     )
+
+
+def test_what_an_elastic_job_grows_by_is_kept() -> None:
+    """It would find them there after its save, and wait for theirs."""
+    grown = elastic_run("e", "a1", "a1", most=5)
+    made = snapshot(nodes(a1=4, a2=4), [idle("j1", slots=3), idle("j2", slots=2)], [grown])
+    first = plan(made)
+    assert [(each.job, each.learners) for each in first.resizes] == [("e", 5)]
+    assert [(start.job, start.placement.nodes) for start in first.starts] == [("j1", ("a2",))]
+    assert [(wait.job, wait.numbers["kept"]) for wait in first.waits] == [("j2", 3)]
+    saving = world.apply(made, first)
+    assert started(saving) == {}
+    after = world.apply(saving, ended=["e"])
+    assert (started(after), stopped(after)) == ({"e": "nominated"}, [])
 
 
 def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> None:
