@@ -93,15 +93,16 @@ def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], 
     if not explained:
         return replace(plan, starts=starts, stops=stops)
     waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
-    ahead = Counter(_queue(wait, gangs) for wait in plan.waits)
+    ahead = Counter(_queue(wait, gangs) for wait in plan.waits if "position" in wait.numbers)
+    ahead.update((start.placement.slot_type, "") for start, _ in cleared.waiting)
     behind = [_behind(wait, ahead, gangs) for wait in rest.waits]
     return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind))
 
 
 def _queue(wait: Explanation, gangs: Mapping[str, Gang]) -> tuple[str, str]:
     """Slot type and, of a job that its own tenant's limits hold back, the tenant: it is ahead of no other's."""
-    of_tenant = wait.numbers.get("scope") is not Scope.CLUSTER
-    return wait.numbers.get("slot_type", ""), gangs[wait.job].tenant if of_tenant else ""
+    of_tenant = wait.numbers["scope"] is not Scope.CLUSTER
+    return wait.numbers["slot_type"], gangs[wait.job].tenant if of_tenant else ""
 
 
 def _behind(wait: Explanation, ahead: Counter[tuple[str, str]], gangs: Mapping[str, Gang]) -> Explanation:

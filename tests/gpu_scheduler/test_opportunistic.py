@@ -250,6 +250,19 @@ def test_its_position_is_behind_all_other_jobs_that_wait_for_the_same() -> None:
     )
 
 
+def test_what_can_never_start_is_not_ahead_of_it_and_what_is_about_to_start_is() -> None:
+    busy = [replace(idle_run("r1", "a1", slots=8), stopping=True)]
+    waiting = [gang("j1", slots=9), gang("j2", slots=8), idle("j3", slots=8), idle("j4", tenant="green")]
+    made = snapshot(nodes(a1=8), waiting, busy)
+    decided = plan(made)
+    assert {wait.job: wait.code for wait in decided.waits if wait.job in ("j1", "j2")} == {
+        "j1": WaitReason.NO_MATCHING_POOL,
+        "j2": WaitReason.IDLE_LEAVING,
+    }
+    shown = {wait.job: wait.numbers["position"] for wait in decided.waits if "position" in wait.numbers}
+    assert shown == {"j4": 2, "j3": 3}
+
+
 def test_what_is_reserved_is_said_to_be_kept() -> None:
     heads = {"j1": NOON - timedelta(hours=1)}
     waiting = [gang("j1", 2, 8), idle("j2")]
