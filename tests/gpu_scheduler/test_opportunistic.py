@@ -1,4 +1,4 @@
-"""Opportunistic jobs run on what no other job can take, and delay none."""
+"""Opportunistic jobs run on what no other job can take, and others wait for them only to save."""
 
 from __future__ import annotations
 
