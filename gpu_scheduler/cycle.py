@@ -7,16 +7,17 @@ which running jobs are stopped or resized. docs/scheduling.md states what this p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from gpu_scheduler import budgets, idle
 from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
+from gpu_scheduler.clearing import Clearing
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import CPU_TYPE, Explanation, Gang, Plan, Running, Snapshot, Start
-from gpu_scheduler.policies.base import policy_of
+from gpu_scheduler.policies.base import PolicyState, policy_of
 
 
 def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
@@ -35,13 +36,15 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
         return _Cycle(snapshot).run(explained=explained)
     cycle = _Cycle(idle.without(snapshot))
     decided = cycle.run(explained=explained)
-    cleared = idle.Clearing(snapshot, cycle.draft).clear(decided.starts)
+    cleared = Clearing(snapshot, cycle.draft).clear(decided.starts)
     gangs = {gang.job: gang for gang in snapshot.waiting}
+    if cleared.waiting:
+        decided = replace(decided, policy_state=cycle.delayed(gangs, [start for start, _ in cleared.waiting]))
     runs = [
         Running(gangs[start.job], start.placement.slot_type, start.placement.nodes, snapshot.now)
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
-    rest = _Cycle(idle.left_for_idle(snapshot, runs, cycle.draft)).run(explained=explained)
+    rest = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft)).run(explained=explained)
     return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
@@ -96,6 +99,10 @@ class _Cycle:
         state, kept_for = self._round.state(), self._draft.ledger.with_reservation
         reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
+
+    def delayed(self, gangs: Mapping[str, Gang], starts: Iterable[Start]) -> PolicyState:
+        """The policy's state if these starts of the plan have to wait for runs to leave."""
+        return self._round.state_delayed((gangs[start.job], start.placement.slot_type) for start in starts)
 
     def _evaluate(self, gang: Gang) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.

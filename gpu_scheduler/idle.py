@@ -1,41 +1,22 @@
 """Opportunistic jobs: a plan is made without them, then they get what it leaves, and leave where it starts others.
 
-The plan for all other jobs is that of a cluster without opportunistic ones, so these can delay none and change no
-explanation. Where a start of that plan is on their slots, it is moved to free ones if it fits there, else the
-opportunistic runs in its way are stopped, those that lose the least first; it starts when they have left.
+The plan for all other jobs is that of a cluster without opportunistic ones, so these change no explanation of it and
+delay its starts only by what ``clearing`` says.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 
 from gpu_scheduler.checks import Scope
+from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.losses import lost_work_s
-from gpu_scheduler.model import (
-    UNCOUNTED,
-    Explanation,
-    Gang,
-    Need,
-    Placement,
-    Plan,
-    Room,
-    Running,
-    Snapshot,
-    Start,
-    Stop,
-    WaitReason,
-    unit,
-)
+from gpu_scheduler.model import Explanation, Gang, Plan, Resize, Running, Snapshot, Start, WaitReason, unit
+from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.idle import Idle
-from gpu_scheduler.policies.orders import can_be_ordered
-from gpu_scheduler.rooms import Rooms
-
-YIELDED = "preempted"
-"""Reason of the stops."""
-ByNode = dict[str, Room]
 
 
 def has_any(snapshot: Snapshot) -> bool:
@@ -46,220 +27,64 @@ def has_any(snapshot: Snapshot) -> bool:
 
 
 def without(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as if there were none."""
+    """The snapshot as if there were none, but for what stuck ones hold. A job for which some leave would have started
+    already: slots are promised to it, so it keeps its place."""
+    leaving = [run for run in snapshot.running if run.gang.opportunistic]
+    stuck = [run for run in leaving if is_stuck(run, snapshot.now)]
+    orders = [run.order for run in leaving if run.order is not None and run not in stuck]
+    awaited: dict[str, datetime | None] = {
+        order.for_job: None for order in orders if order.for_job is not None
+    }
+    others = [run for run in snapshot.running if not run.gang.opportunistic]
     return replace(
         snapshot,
+        promised={**snapshot.promised, **awaited},
         waiting=tuple(gang for gang in snapshot.waiting if not gang.opportunistic),
-        running=tuple(run for run in snapshot.running if not run.gang.opportunistic),
+        running=(*others, *map(_holder, stuck)),
     )
 
 
-@dataclass(slots=True)
-class Cleared:
-    """What becomes of the starts of a plan that was made without the opportunistic runs: those that take place now,
-    those that wait, each for how many runs, and the stops of these."""
-
-    starts: list[Start] = field(default_factory=list)
-    waiting: list[tuple[Start, int]] = field(default_factory=list)
-    stops: list[Stop] = field(default_factory=list)
+def _holder(run: Running) -> Running:
+    """What it holds on nodes, as that of no tenant, and with no known end; no order would be carried out."""
+    gang = replace(run.gang, tenant="", user="", project="", opportunistic=False)
+    return replace(run, gang=gang, stopping=False, requeues=False, order=None, ends_by=None)
 
 
-class Clearing:
-    """Takes the starts of one plan in their order."""
-
-    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._snapshot, self._pools = snapshot, draft.pools
-        self._gangs = {gang.job: gang for gang in snapshot.waiting}
-        self._now: dict[str, ByNode] = {}
-        """By type and node, what is free beside all runs and the starts that take place."""
-        self._then: dict[str, ByNode] = {}
-        """What is free when all that were ordered to leave have, beside all starts. Below zero: more must leave."""
-        self._planned: dict[str, ByNode] = {}
-        """The same beside all nodes on which starts are planned, too, also those that are not decided on."""
-        self._on: dict[str, list[Running]] = {}
-        """Opportunistic runs by node, the first to leave first."""
-        self._leaving: set[str] = set()
-        runs = [run for run in snapshot.running if run.gang.opportunistic]
-        for slot_type in {run.slot_type for run in runs} & self._pools.keys():
-            pool = self._pools[slot_type]
-            self._now[slot_type] = dict(pool.idle.of)
-            for run in snapshot.running:
-                if run.slot_type == slot_type:
-                    _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
-            self._then[slot_type] = dict(self._now[slot_type])
-            self._planned[slot_type] = dict(self._now[slot_type])
-        for run in runs:
-            if not can_be_ordered(run):
-                self._leave(run)
-            for name in dict.fromkeys(run.nodes):
-                self._on.setdefault(name, []).append(run)
-        for on in self._on.values():
-            on.sort(key=self._cost)
-
-    def clear(self, starts: Sequence[Start]) -> Cleared:
-        """Decide on each start. Those whose nodes are free take place there. Of the others, in their order, one takes
-        the free nodes of a later one of its kind, or such as are planned for none, or waits for runs to leave its own.
-        """
-        found, taken = Cleared(), dict[str, Start]()
-        unfit = []
-        for start in starts:
-            if start.placement.slot_type not in self._now or self._take(start):
-                taken[start.job] = start
-            else:
-                unfit.append(start)
-        order = {start.job: number for number, start in enumerate(starts)}
-        for number, start in enumerate(unfit):
-            if (later := self._later(start, taken, order)) is not None:
-                taken[start.job] = replace(start, placement=later.placement)
-                unfit[number] = replace(taken.pop(later.job), placement=start.placement)
-        for start in unfit:
-            self._plan(start, -1)
-        for start in sorted(unfit, key=lambda start: order[start.job]):
-            self._plan(start, 1)
-            moved = self._elsewhere(start)
-            if moved is not None and self._take(moved):
-                taken[start.job] = moved
-                continue
-            self._plan(start, -1)
-            nodes, slot_type = start.placement.nodes, start.placement.slot_type
-            _change(self._then[slot_type], nodes, self._need(start), -1)
-            victims = self._victims(self._then[slot_type], nodes)
-            found.stops += [Stop(run.job, YIELDED, start.job, run.generation) for run in victims]
-            found.waiting.append((start, self._count_leaving(nodes)))
-        found.starts = sorted(taken.values(), key=lambda start: order[start.job])
-        return found
-
-    def _take(self, start: Start) -> bool:
-        """Take its nodes, if they are free for it."""
-        slot_type, nodes, need = start.placement.slot_type, start.placement.nodes, self._need(start)
-        views = self._now[slot_type], self._then[slot_type]
-        if not all(_fits(view, nodes, need) for view in views):
-            return False
-        for view in (*views, self._planned[slot_type]):
-            _change(view, nodes, need, -1)
-        return True
-
-    def _plan(self, start: Start, sign: int) -> None:
-        """Keep its nodes from starts that are moved (-1), or no more (1)."""
-        slot_type = start.placement.slot_type
-        _change(self._planned[slot_type], start.placement.nodes, self._need(start), sign)
-
-    def _need(self, start: Start) -> Need:
-        return self._pools[start.placement.slot_type].need(self._gangs[start.job])
-
-    def _later(self, start: Start, taken: Mapping[str, Start], order: Mapping[str, int]) -> Start | None:
-        """The last of the starts behind this one that take place and could as well be on its nodes, as it could on
-        theirs. None where anything is reserved: they may be on it because they end soon."""
-        slot_type = start.placement.slot_type
-        if self._pools[slot_type].reserved_nodes:
-            return None
-        kind = self._kind(start)
-        alike = (
-            other
-            for other in taken.values()
-            if other.placement.slot_type == slot_type
-            and order[other.job] > order[start.job]
-            and self._kind(other) == kind
-        )
-        return max(alike, key=lambda other: order[other.job], default=None)
-
-    def _kind(self, start: Start) -> tuple[object, ...]:
-        gang = self._gangs[start.job]
-        return self._need(start), len(start.placement.nodes), gang.topology
-
-    def _victims(self, then: ByNode, nodes: Sequence[str]) -> list[Running]:
-        """The runs that leave so that none of these nodes has less than nothing. Each is needed."""
-        chosen: list[Running] = []
-        for name in dict.fromkeys(nodes):
-            for run in self._on.get(name, ()):
-                if min(then[name]) >= 0:
-                    break
-                if run.job not in self._leaving:
-                    self._leave(run)
-                    chosen.append(run)
-        for run in sorted(chosen, key=self._cost, reverse=True):
-            self._stay(run)
-            if all(min(then[name]) >= 0 for name in run.nodes if name in then):
-                chosen.remove(run)
-            else:
-                self._leave(run)
-        return chosen
-
-    def _count_leaving(self, nodes: Sequence[str]) -> int:
-        on = {run.job for name in nodes for run in self._on.get(name, ())}
-        return len(on & self._leaving)
-
-    def _elsewhere(self, start: Start) -> Start | None:
-        """On other nodes, where it fits now and nothing of the type is reserved; None if there are none."""
-        slot_type, learners = start.placement.slot_type, len(start.placement.nodes)
-        pool = self._pools[slot_type]
-        if pool.reserved_nodes:
-            return None
-        now, planned = self._now[slot_type], self._planned[slot_type]
-        rooms = {name: _less(now[name], planned[name]) for name in now}
-        offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
-        sized = self._gangs[start.job].resized(learners=learners)
-        if not offer.of or pool.capacity(offer, sized, self._need(start)) < learners:
-            return None
-        nodes = tuple(name for name, times in pool.choose(sized, offer) for _ in range(times))
-        return replace(start, placement=Placement(slot_type, nodes))
-
-    def _leave(self, run: Running) -> None:
-        self._leaving.add(run.job)
-        self._count(run, 1)
-
-    def _stay(self, run: Running) -> None:
-        self._leaving.remove(run.job)
-        self._count(run, -1)
-
-    def _count(self, run: Running, sign: int) -> None:
-        if run.slot_type in self._then:
-            need = self._pools[run.slot_type].need(run.gang)
-            for view in (self._then, self._planned):
-                _change(view[run.slot_type], run.nodes, need, sign)
-
-    def _cost(self, run: Running) -> tuple[float, float, str]:
-        """The least work lost first, then the newest."""
-        return lost_work_s(run, self._snapshot.now), -run.started_at.timestamp(), run.job
+def next_event_at(snapshot: Snapshot) -> datetime | None:
+    """When a plan can change without a start, an end or a new job: the policy's time, or when a run that leaves counts
+    as stuck."""
+    leaving = (run.stopping_since for run in snapshot.running if run.gang.opportunistic)
+    stuck = [since + LEAVES_WITHIN for since in leaving if since is not None]
+    changes = [policy_of(snapshot).next_event_at(snapshot), *(at for at in stuck if at > snapshot.now)]
+    return min((at for at in changes if at is not None), default=None)
 
 
-def _change(rooms: ByNode, nodes: Iterable[str], need: Need, sign: int) -> None:
-    """A learner more (-1) or less (1) on each of these nodes. Unlike rooms.minus, it can be below zero: what is
-    missing has to be known."""
-    for name in nodes:
-        if name in rooms:
-            slots, *others = rooms[name]
-            cpus, memory = (
-                has if has == UNCOUNTED else has + sign * one
-                for has, one in zip(others, need[1:], strict=True)
-            )
-            rooms[name] = slots + sign * need[0], cpus, memory
-
-
-def _less(one: Room, other: Room) -> Room:
-    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
-
-
-def _fits(rooms: ByNode, nodes: Sequence[str], need: Need) -> bool:
-    left = {name: rooms[name] for name in nodes}
-    _change(left, nodes, need, -1)
-    return all(min(room) >= 0 for room in left.values())
-
-
-def left_for_idle(snapshot: Snapshot, runs: Iterable[Running], draft: Draft) -> Snapshot:
-    """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, and on no node of
-    which anything is reserved. They borrow nothing, and no project's share is theirs."""
+def left_for_idle(
+    snapshot: Snapshot, runs: Iterable[Running], resizes: Iterable[Resize], draft: Draft
+) -> Snapshot:
+    """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, beside what runs
+    grow by, by these orders and those under way, and on no node of which anything is reserved. They borrow nothing, and
+    no project's share is theirs."""
     kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
         waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
         running=(*snapshot.running, *runs),
         quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
-        policy=Idle(kept),
+        policy=Idle(kept, tuple(_growing(snapshot, resizes))),
         policy_state={},
         promised={},
         projects=(),
     )
+
+
+def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Running, int]]:
+    """The runs that are to have more learners, and how many more."""
+    new = {resize.job: resize for resize in resizes}
+    for run in snapshot.running:
+        order = new.get(run.job, run.order)
+        if isinstance(order, Resize) and order.learners > len(run.nodes):
+            yield run, order.learners - len(run.nodes)
 
 
 def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:
@@ -268,15 +93,16 @@ def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], 
     if not explained:
         return replace(plan, starts=starts, stops=stops)
     waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
-    ahead = Counter(_queue(wait, gangs) for wait in plan.waits)
+    ahead = Counter(_queue(wait, gangs) for wait in plan.waits if "position" in wait.numbers)
+    ahead.update((start.placement.slot_type, "") for start, _ in cleared.waiting)
     behind = [_behind(wait, ahead, gangs) for wait in rest.waits]
     return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind))
 
 
 def _queue(wait: Explanation, gangs: Mapping[str, Gang]) -> tuple[str, str]:
     """Slot type and, of a job that its own tenant's limits hold back, the tenant: it is ahead of no other's."""
-    of_tenant = wait.numbers.get("scope") is not Scope.CLUSTER
-    return wait.numbers.get("slot_type", ""), gangs[wait.job].tenant if of_tenant else ""
+    of_tenant = wait.numbers["scope"] is not Scope.CLUSTER
+    return wait.numbers["slot_type"], gangs[wait.job].tenant if of_tenant else ""
 
 
 def _behind(wait: Explanation, ahead: Counter[tuple[str, str]], gangs: Mapping[str, Gang]) -> Explanation:

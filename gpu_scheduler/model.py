@@ -429,7 +429,8 @@ class Running:
     saves_when_asked: its program is known to check for a halt; any other may lose what it did since it last saved.
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's
-    own reconciliation has not completed yet. generation: that of the job's intent.
+    own reconciliation has not completed yet. generation: that of the job's intent. stopping_since: when it was asked to
+    stop, None: it was not, or that is not known.
     """
 
     gang: Gang
@@ -445,6 +446,7 @@ class Running:
     requeues: bool = True
     order: Stop | Resize | None = None
     generation: int = 0
+    stopping_since: datetime | None = None
 
     @property
     def job(self) -> str:

@@ -45,6 +45,7 @@ class Pool:
     idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
     has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
     unless every run on it has a known end in sight.
+    avoided: nodes that take learners only if these fit on no others.
     withheld: free slots that are offered to no gang of this plan.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
     plans ask that a lot.
@@ -69,7 +70,7 @@ class Pool:
         self._most_learners: dict[int | Need, int] = {}  # by slots or need per learner, on the empty nodes
         self._domains: dict[Level, Domains] = {}
         self._at = {node.name: node.domain for node in nodes}
-        self._avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
+        self.avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
         self.total = self._empty_ready.total
         self.nodes_down = len(nodes) - len(self._ready)
         self.largest_node = self._empty.most(SLOTS)
@@ -144,6 +145,14 @@ class Pool:
         """Say whether the domain of this level is known of any node."""
         part = {Level.BLOCK: 0, Level.RACK: 1, Level.NODE: 2}[level]
         return any(inner[part] for inner in self._at.values())
+
+    def span(self, nodes: Collection[str]) -> int:
+        """The place in LEVELS of the smallest domain that all these nodes are in; beyond them if there is none."""
+        for number, level in enumerate(LEVELS):
+            of = self._domains_of(level).of
+            if len({of[name] for name in nodes}) == 1:
+                return number
+        return len(LEVELS)
 
     def capacity(self, offer: Rooms, gang: Gang, need: Room) -> int:
         """How many of its learners can be on these nodes at once: in one domain, if it requires that."""
@@ -233,7 +242,7 @@ class Pool:
     def choose(self, gang: Gang, offer: Rooms) -> list[tuple[str, int]]:
         """How many of its fewest learners go to which of these nodes, which hold them."""
         need, least = self.need(gang), gang.learners.min
-        if self._avoided and self.capacity(others := offer.without(self._avoided), gang, need) >= least:
+        if self.avoided and self.capacity(others := offer.without(self.avoided), gang, need) >= least:
             offer = others
         if gang.topology is not None and (names := self._domain_for(gang, need, offer)):
             offer = offer.only(names)
@@ -354,7 +363,7 @@ class Pool:
         for name, room in offered.items():
             most = min(learners, room[0] // need[0] if self.only_slots else learners_in(room, need))
             by_domain[domains.get(name, ())] += places(
-                name, self.free.of[name], need, most, ends.get(name, ()), avoided=name in self._avoided
+                name, self.free.of[name], need, most, ends.get(name, ()), avoided=name in self.avoided
             )
         return Counter(place.node for place in soonest(by_domain.values(), learners))
 
@@ -381,7 +390,25 @@ class Pool:
         self.free = self.unreserved = self.free.copy()
         for name in mine:
             self.free.lower(name, NO_ROOM)
-        self.withheld = before - self.free.total
+        self.withheld += before - self.free.total
+
+    def withhold_beside(self, run: Running, learners: int) -> None:
+        """Offer to no gang of this plan what so many more learners of a run will take, as far as it is free: on its own
+        nodes first. Before anything is reserved or placed."""
+        before, need = self.free.total, self.need(run.gang)
+        self.free = self.unreserved = self.free.copy()
+        names = self.names_beside(run, self.free, learners)
+        offer = self.free.copy() if names is None else self.free.only(set(names) & self.free.of.keys())
+        for name in sorted(set(run.nodes) & offer.of.keys()):
+            more = min(learners, learners_in(offer.of[name], need))
+            offer.lower(name, minus(offer.of[name], need, more))
+            learners -= more
+        learners = min(learners, offer.capacity(need))
+        for name, more in self.choose(run.gang.resized(learners=learners), offer) if learners else ():
+            offer.lower(name, minus(offer.of[name], need, more))
+        for name, room in offer.of.items():
+            self.free.lower(name, room)
+        self.withheld += before - self.free.total
 
     def kept_for_others(self, gang: Gang) -> Collection[str]:
         """The nodes that were reserved for another gang because it waited too long."""

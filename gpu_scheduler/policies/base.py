@@ -64,6 +64,12 @@ class Round(ABC):
     def state(self) -> PolicyState:
         """What it wants to find in the next snapshot. Asked for last."""
 
+    def state_delayed(self, delayed: Iterable[tuple[Gang, str]]) -> PolicyState:
+        """The same if these gangs, which were started in the draft on these types, have to wait until opportunistic
+        jobs have left their slots. A policy that carries anything over keeps what it keeps of a waiting gang, and its
+        place."""
+        return self.state()
+
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """By job, numbers that the explanation of its wait shows in addition; plain JSON."""
         return {}

@@ -45,6 +45,9 @@ LEFT_OUT = "left_out:"
 When the next one is due."""
 OTHERS = f"{LEFT_OUT}/"
 """In the state: the last plan searched for those alone that had been left out before."""
+DELAYED = "delayed:"
+"""Before the id of a job in the state: the last plan would have started it, but opportunistic jobs had to leave first.
+When that was. It is offered slots first, so that it keeps the place that it had."""
 NEXT_SEARCH, NEXT_IN_VAIN = timedelta(seconds=1), timedelta(seconds=5)
 """After such a plan the next one is made so soon, although nothing else happened; later if it found nothing to stop."""
 
@@ -66,6 +69,7 @@ class FairShare(Policy):
     PolicyState: job id -> since when it is a queue head (the first job of its tenant that cannot start on a type).
     OF_USER and a job id -> since when its user's or project's jobs hold it back. ELASTIC: while an elastic job runs.
     LEFT_OUT and a type and a tenant, OTHERS -> when the plan that searches for them is due.
+    DELAYED and a job id -> when it was about to start.
     """
 
     name: ClassVar[str] = "fair_share"
@@ -101,8 +105,8 @@ class FairShare(Policy):
         return min((at for at in changes if at > now), default=None)
 
     def window(self, state: PolicyState) -> Window:
-        jobs = frozenset(key.removeprefix(OF_USER) for key, _ in _of_jobs(state))
-        return Window(jobs, levels=("-priority",), queue=("tenant", "project", "priority"))
+        jobs = {key.removeprefix(OF_USER) for key, _ in _of_jobs(state)} | _delayed(state)
+        return Window(frozenset(jobs), levels=("-priority",), queue=("tenant", "project", "priority"))
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
         return {key: since.isoformat() for key, since in state.items()}
@@ -124,6 +128,7 @@ class FairShareRound(Round):
             of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
+        self._promised |= _delayed(draft.state)
         urgent = any(gang.priority >= PREEMPTS and gang.job not in self._promised for gang in draft.waiting)
         back = [gang for gang in draft.waiting if gang.target is not None and gang.job in self._promised]
         if urgent:  # it would stop those of lower classes at once
@@ -323,6 +328,16 @@ class FairShareRound(Round):
         elastic = {ELASTIC: self._now} if self._resizing.is_needed else {}
         return self._marks | of_users | left_out | elastic
 
+    def state_delayed(self, delayed: Iterable[tuple[Gang, str]]) -> PolicyState:
+        """They keep their time as queue heads, and are offered slots first in the next plan."""
+        found = {}
+        for gang, slot_type in delayed:
+            self._mark(gang, slot_type)
+            if (since := self._since_of_user.get(gang.job)) is not None:
+                self._marks_of_user[gang.job] = since
+            found[f"{DELAYED}{gang.job}"] = self._now
+        return {**self.state(), **found}
+
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """queue_head_since; stopping_for_it, resizing_for_it: how many running jobs are stopped, or shrink, for it."""
         found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -365,7 +380,13 @@ def _whose(reasons: Collection[str]) -> str:
 
 def _of_jobs(state: PolicyState) -> Iterable[tuple[str, datetime]]:
     """The part of the state that is about single jobs."""
-    return ((key, since) for key, since in state.items() if key != ELASTIC and not key.startswith(LEFT_OUT))
+    others = (LEFT_OUT, DELAYED)
+    return ((key, since) for key, since in state.items() if key != ELASTIC and not key.startswith(others))
+
+
+def _delayed(state: PolicyState) -> set[str]:
+    """The jobs that the last plan would have started."""
+    return {key.removeprefix(DELAYED) for key in state if key.startswith(DELAYED)}
 
 
 def _left_out(state: PolicyState) -> set[Asker]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from gpu_scheduler.checks import IDLE_CHECKS, Check, Finding
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Snapshot
+from gpu_scheduler.model import Gang, Running, Snapshot
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 from gpu_scheduler.policies.queues import by_tenant, first_come
 
@@ -20,16 +20,21 @@ class Idle(Policy):
     """First the tenant whose opportunistic jobs hold the least, by its weight; of its jobs, first those of the highest
     class. Of no installation: plans of other policies end with it (``gpu_scheduler.idle``).
 
-    kept: nodes of which the jobs before it have reserved something.
+    kept: nodes of which the jobs before it have reserved something. growing: runs that save to start again with so many
+    more learners.
     """
 
     name: ClassVar[str] = "idle"
     checks: ClassVar[tuple[Check, ...]] = IDLE_CHECKS
     kept: frozenset[str] = frozenset()
+    growing: tuple[tuple[Running, int], ...] = ()
 
     def begin(self, draft: Draft) -> IdleRound:
         for pool in draft.pools.values() if self.kept else ():
             pool.withhold(self.kept)
+        for run, learners in self.growing:
+            if run.slot_type in draft.pools:
+                draft.pools[run.slot_type].withhold_beside(run, learners)
         return IdleRound(draft)
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:

@@ -112,6 +112,12 @@ class PerPoolRound(Round):
     def state(self) -> PolicyState:
         return {key: each.state() for key, each in self._rounds.items()}
 
+    def state_delayed(self, delayed: Iterable[tuple[Gang, str]]) -> PolicyState:
+        own: defaultdict[str, list[tuple[Gang, str]]] = defaultdict(list)
+        for gang, slot_type in delayed:
+            own[self._key(gang.slot_type)].append((gang, slot_type))
+        return {key: each.state_delayed(own[key]) for key, each in self._rounds.items()}
+
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         return {job: note for each in self._rounds.values() for job, note in each.notes().items()}
 

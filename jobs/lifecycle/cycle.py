@@ -19,7 +19,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from gpu_scheduler import budgets, losses
+from gpu_scheduler import budgets, idle, losses
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
@@ -173,7 +173,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     after = apply(seen, replace(decided, starts=starts))
-    _plan_again_at(policy_of(seen).next_event_at(after))
+    _plan_again_at(idle.next_event_at(after))
     _plan_again_at(budgets.next_event_at(after))
     _note_done()
     if left or len(fresh) > FRESH:

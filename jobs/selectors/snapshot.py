@@ -305,6 +305,7 @@ def _running() -> list[Running]:
         "job__last_halt__parts__saved",
         Exists(Learner.objects.filter(job=OuterRef("job"), attempt=OuterRef("n"), checks_halt=True)),
         "job__state",
+        "job__stop_at",
         "job__intent",
         "job__intent_gen",
         *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
@@ -322,6 +323,7 @@ def _run(
     save_s: float | None,
     checks_halt: bool,
     state: str,
+    stop_at: datetime | None,
     intent: str,
     generation: int,
     order_reason: str,
@@ -358,4 +360,5 @@ def _run(
         requeues=intent == Intent.RUN,
         order=order,
         generation=generation,
+        stopping_since=stop_at if state == State.STOPPING else None,
     )

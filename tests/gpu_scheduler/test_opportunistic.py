@@ -1,4 +1,4 @@
-"""Opportunistic jobs run on what no other job can take, and delay none."""
+"""Opportunistic jobs run on what no other job can take, and others wait for them only to save."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from gpu_scheduler import record, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
-from gpu_scheduler.idle import without
-from gpu_scheduler.model import Gang, Plan, QuotaUse, Running, Snapshot, StartReason, Stop, WaitReason
+from gpu_scheduler.idle import next_event_at, without
+from gpu_scheduler.model import (
+    Gang,
+    Level,
+    Plan,
+    QuotaUse,
+    Running,
+    Snapshot,
+    StartReason,
+    Stop,
+    Topology,
+    WaitReason,
+)
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.fifo import FifoBackfill
@@ -21,6 +32,7 @@ from gpu_scheduler.simulation import Scenario, simulate
 from gpu_scheduler.simulation.report import shares_received
 from gpu_scheduler.simulation.scenario import Costs, SimulatedJob
 from tests.gpu_scheduler.elastic_runs import elastic_worlds
+from tests.gpu_scheduler.elastic_runs import run as elastic_run
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.worlds import (
     NOON,
@@ -115,6 +127,58 @@ def test_a_start_is_not_moved_onto_nodes_that_are_planned_for_another() -> None:
     assert {(stop.job, stop.for_job) for stop in stopped(made)} == {("r1", "j1"), ("r2", "j2")}
 
 
+def test_a_start_is_not_moved_onto_nodes_that_are_avoided() -> None:
+    """Neither onto free ones, nor onto those of a later start."""
+    failed = replace(nodes(a2=8)[0], avoid_until=NOON + timedelta(hours=1))
+    made = snapshot((*nodes(a1=8), failed), [gang("j1", slots=8)], [idle_run("r1", "a1", slots=8)])
+    assert (started(made), [stop.job for stop in stopped(made)]) == ({}, ["r1"])
+    two = replace(made, waiting=(*made.waiting, gang("j2", slots=8)))
+    assert (started(two), [stop.for_job for stop in stopped(two)]) == ({"j2": "guaranteed"}, ["j1"])
+
+
+def test_a_start_is_not_moved_out_of_the_domain_that_it_prefers() -> None:
+    racks = {"a1": "r1", "a2": "r1", "a3": "r2", "a4": "r3"}
+    machines = [replace(node, rack=racks[node.name]) for node in nodes(a1=4, a2=4, a3=4, a4=4)]
+    near = gang("j1", 2, 4, topology=Topology(Level.RACK, required=False))
+    made = snapshot(machines, [near], [idle_run("r1", "a1", slots=1)])
+    assert (started(made), [stop.job for stop in stopped(made)]) == ({}, ["r1"])
+    anywhere = replace(made, waiting=(replace(near, topology=None),))
+    assert started(anywhere) == {"j1": "guaranteed"}
+
+
+def test_a_start_is_not_moved_where_it_breaks_up_a_larger_room() -> None:
+    """j1 would fill a1 up. On a2 it would keep j2 waiting for as long as it runs."""
+    busy = [running("r", "a1", slots=3), idle_run("r1", "a1")]
+    made = snapshot(nodes(a1=4, a2=4), [gang("j1")], busy)
+    decided = plan(made)
+    assert (leaving(decided), decided.starts) == ({"j1"}, ())
+    come = world.apply(made, decided)
+    come = replace(come, waiting=(*come.waiting, gang("j2", slots=4)))
+    assert started(come) == {"j2": "guaranteed"}
+    as_full = replace(made, nodes=nodes(a1=4, a2=1))
+    assert [start.placement.nodes for start in plan(as_full).starts] == [("a2",)]
+
+
+def test_no_more_runs_leave_where_room_is_being_cleared_already() -> None:
+    """When r1 ends, a2 is the fuller node, and a plan places j1 there."""
+    busy = [
+        running("r1", "a1"),
+        running("r2", "a2"),
+        idle_run("o1", "a1", slots=2),
+        idle_run("o2", "a2", slots=2),
+    ]
+    made = snapshot(nodes(a1=3, a2=3), [gang("j1", slots=2)], busy)
+    decided = plan(made)
+    assert [stop.job for stop in decided.stops] == ["o1"]
+    later = world.apply(made, decided, ended=["r1"])
+    assert [start.placement.nodes for start in plan(without(later)).starts] == [("a2",)]
+    again = plan(later)
+    assert (leaving(again), again.stops) == ({"j1"}, ())
+    small = replace(made, waiting=(gang("j1"),))
+    later = world.apply(small, plan(small), ended=["r1"])
+    assert [start.placement.nodes for start in plan(later).starts] == [("a1",)], "there is room by now"
+
+
 def test_the_least_loss_leaves_first_and_only_what_is_needed() -> None:
     runs = [
         idle_run("r1", "a1", slots=2),
@@ -202,6 +266,19 @@ def test_its_position_is_behind_all_other_jobs_that_wait_for_the_same() -> None:
     )
 
 
+def test_what_can_never_start_is_not_ahead_of_it_and_what_is_about_to_start_is() -> None:
+    busy = [replace(idle_run("r1", "a1", slots=8), stopping=True)]
+    waiting = [gang("j1", slots=9), gang("j2", slots=8), idle("j3", slots=8), idle("j4", tenant="green")]
+    made = snapshot(nodes(a1=8), waiting, busy)
+    decided = plan(made)
+    assert {wait.job: wait.code for wait in decided.waits if wait.job in ("j1", "j2")} == {
+        "j1": WaitReason.NO_MATCHING_POOL,
+        "j2": WaitReason.IDLE_LEAVING,
+    }
+    shown = {wait.job: wait.numbers["position"] for wait in decided.waits if "position" in wait.numbers}
+    assert shown == {"j4": 2, "j3": 3}
+
+
 def test_what_is_reserved_is_said_to_be_kept() -> None:
     heads = {"j1": NOON - timedelta(hours=1)}
     waiting = [gang("j1", 2, 8), idle("j2")]
@@ -211,6 +288,20 @@ def test_what_is_reserved_is_said_to_be_kept() -> None:
     assert wait.message == (
         "Runs on idle devices only: 0 of 16 a100 GPUs are idle, 15 more are kept for jobs ahead; this job needs 1."
     )
+
+
+def test_what_an_elastic_job_grows_by_is_kept() -> None:
+    """It would find them there after its save, and wait for theirs."""
+    grown = elastic_run("e", "a1", "a1", most=5)
+    made = snapshot(nodes(a1=4, a2=4), [idle("j1", slots=3), idle("j2", slots=2)], [grown])
+    first = plan(made)
+    assert [(each.job, each.learners) for each in first.resizes] == [("e", 5)]
+    assert [(start.job, start.placement.nodes) for start in first.starts] == [("j1", ("a2",))]
+    assert [(wait.job, wait.numbers["kept"]) for wait in first.waits] == [("j2", 3)]
+    saving = world.apply(made, first)
+    assert started(saving) == {}
+    after = world.apply(saving, ended=["e"])
+    assert (started(after), stopped(after)) == ({"e": "nominated"}, [])
 
 
 def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> None:
@@ -227,6 +318,54 @@ def test_the_simulator_runs_the_same_and_others_lose_no_more_than_its_save() -> 
     assert {outcome.first_started[job] - at for job, at in come.items()} == {timedelta(seconds=10)}
     assert outcome.completed["r1"] == NOON + timedelta(seconds=3600 + 4 * (10 + 300))
     assert set(shares_received(outcome, scenario, {"red": 8, "green": 8})) == {"green"}, "it is owed nothing"
+
+
+def test_who_waits_for_one_to_leave_keeps_its_time_and_its_place() -> None:
+    """j1 is overdue, and the run on its slots leaves already. j2, of a tenant that has less, comes meanwhile."""
+    since = NOON - timedelta(hours=10)
+    busy = (running("r", "a2"), replace(idle_run("o", "a1"), stopping=True))
+    made = snapshot(nodes(a1=1, a2=1), [gang("j1")], busy, policy_state={"j1": since})
+    for state in (made.policy_state, {}):
+        before = replace(made, policy_state=state)
+        first = plan(before)
+        assert leaving(first) == {"j1"}
+        assert first.policy_state["j1"] == state.get("j1", NOON), "its time as a queue head goes on"
+        quotas = (*made.quotas, QuotaUse("green", "a100", 100, 0))
+        come = replace(world.apply(before, first), quotas=quotas)
+        come = replace(come, waiting=(*come.waiting, gang("j2", tenant="green", priority=2)))
+        second = plan(come)
+        assert leaving(second) == {"j1"}
+        assert {wait.job: wait.code for wait in second.waits}["j2"] == WaitReason.INSUFFICIENT_CAPACITY
+        assert started(world.apply(come, second, ended=["o"])) == {"j1": "guaranteed"}
+
+
+def test_runs_that_leave_for_a_job_are_promised_to_it_whatever_the_state_says() -> None:
+    order = Stop("o", "preempted", "j1")
+    busy = (running("r", "a2"), replace(idle_run("o", "a1"), order=order))
+    quotas = (QuotaUse("red", "a100", 100, 1), QuotaUse("green", "a100", 100, 0))
+    waiting = [gang("j1"), gang("j2", tenant="green")]
+    made = snapshot(nodes(a1=1, a2=1), waiting, busy, quotas=quotas)
+    assert leaving(plan(made)) == {"j1"}
+    assert leaving(plan(replace(made, running=(busy[0], replace(busy[1], order=None))))) == {"j2"}
+
+
+def test_nothing_waits_for_a_run_that_does_not_leave_while_there_is_other_room() -> None:
+    """The busier node is where j1 would start, if r1 left as it should have."""
+    busy = [running("r", "a1", slots=4), replace(idle_run("r1", "a1", slots=4), stopping=True)]
+    quotas = (QuotaUse("red", "a100", 8, 4, user_limit=8),)
+    made = snapshot(nodes(a1=8, a2=8), [gang("j1", slots=4)], busy, quotas=quotas)
+
+    def since(minutes: int) -> Snapshot:
+        run = replace(busy[1], stopping_since=NOON - timedelta(minutes=minutes))
+        return replace(made, running=(busy[0], run))
+
+    assert leaving(plan(since(9))) == {"j1"}
+    assert next_event_at(since(9)) == NOON + timedelta(minutes=1)
+    assert [start.placement.nodes for start in plan(since(10)).starts] == [("a2",)]
+    assert next_event_at(since(10)) is None
+    full = replace(since(10), nodes=nodes(a1=8))
+    assert [wait.code for wait in plan(full).waits] == [WaitReason.INSUFFICIENT_CAPACITY]
+    assert started(world.apply(full, ended=["r1"])) == {"j1": "guaranteed"}
 
 
 def test_forecasts_know_that_it_leaves_and_comes_back() -> None:
@@ -246,6 +385,13 @@ def idle_worlds(draw: st.DrawFn) -> Snapshot:
     runs = tuple(
         replace(run, gang=replace(run.gang, opportunistic=draw(st.booleans()))) for run in made.running
     )
+    for minutes in draw(st.sampled_from([(), (), (1,), (1, 60)])):
+        since = NOON - timedelta(minutes=minutes)
+        at = draw(st.integers(0, 4))
+        runs = tuple(
+            replace(run, stopping=True, stopping_since=since) if n == at else run
+            for n, run in enumerate(runs)
+        )
     waiting = tuple(replace(each, opportunistic=draw(st.integers(0, 2)) == 0) for each in made.waiting)
     used: Counter[tuple[str, str]] = Counter()
     live: Counter[str] = Counter()
@@ -267,6 +413,12 @@ def of_others(made: Snapshot, decided: Plan) -> set[str]:
     return {start.job for start in decided.starts if not gangs[start.job].opportunistic}
 
 
+def own_state(made: Snapshot, decided: Plan) -> dict[str, object]:
+    """What is carried over of jobs that started on an empty cluster, left out: those that wait keep theirs."""
+    alone = {start.job for start in plan(without(made)).starts}
+    return {key: value for key, value in decided.policy_state.items() if key.rpartition(":")[2] not in alone}
+
+
 def leaving(decided: Plan) -> set[str]:
     return {wait.job for wait in decided.waits if wait.code is WaitReason.IDLE_LEAVING}
 
@@ -281,7 +433,9 @@ def test_all_other_jobs_are_decided_as_without_them(made: Snapshot) -> None:
     assert decided.resizes == alone.resizes
     others = {wait.job: wait for wait in decided.waits}
     assert all(others[wait.job] == wait for wait in alone.waits)
-    assert decided.policy_state == alone.policy_state
+    assert own_state(made, decided) == own_state(made, alone)
+    if not leaving(decided):
+        assert decided.policy_state == alone.policy_state
 
 
 @EVERYDAY

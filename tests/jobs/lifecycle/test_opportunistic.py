@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 from jobs import failpoints, invariants
 from jobs.models import Attempt, Job
 from jobs.selectors.decisions import Verdict, check_newest
+from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.usage import quotas_of
 from jobs.selectors.validation import of_valid
@@ -79,6 +80,9 @@ def test_it_runs_beyond_the_quota_leaves_with_its_work_saved_and_comes_back_by_i
     )
     row = job_of(idle)
     assert (row.state, row.stop_reason) == (State.STOPPING, StopReason.PREEMPTED)
+    (leaving,) = snapshot(nodes=(), now=database_now()).running
+    assert leaving.stopping_since == row.stop_at
+    assert row.stop_at is not None
     assert "for_job" not in row.reason_numbers, "another tenant's job is not named"
     assert row.reason_numbers["expected_loss"]["slot_type"] == "cpu"
     save_and_leave(world, idle, 40)
