@@ -15,6 +15,9 @@ from django.conf import settings
 from gpu_scheduler.clusters import registry
 from gpu_scheduler.clusters.base import Capabilities, Cluster, Isolation, ReportsIsolation
 
+NO_RESPONSE = "the cluster did not respond"
+"""How the problem of a scheduling pass begins whose cluster raised a ClusterError."""
+
 _connected: dict[str, Cluster] = {}
 _lock = threading.Lock()
 

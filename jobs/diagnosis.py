@@ -183,8 +183,8 @@ _RULES = (
     ),
     _rule(  # of these, what is in them is the program's; on the local cluster that is how a learner's folder is named
         FailureCause.ACCESS_DENIED,
-        r"^PermissionError: \[Errno 13\] [^:]+: '(?P<text>/\S+/job-[0-9a-z]+-\d+-\d+/"
-        r"(?:results|code|state/checkpoints))'$",
+        r"^PermissionError: \[Errno 13\] [^:]+: (?:'[^']*' -> )?'(?P<text>/\S+/job-[0-9a-z]+-\d+-\d+/"
+        r"(?:results|code|state/checkpoints))'(?: -> '[^']*')?$",
         "could not remove or replace the folder {text}",
         KEEP_FOLDER,
         raised=True,

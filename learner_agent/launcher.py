@@ -5,8 +5,9 @@ byte for byte, but for the values of its secrets (`masking`), and passes a halt 
 Signals go to the program's whole group, and after SIGTERM the program has ended only when no process of the group is
 left: a shell dies at once, while what it started still saves. SIGTERM to the launcher requests a halt, too; a second
 one changes nothing. If the launcher dies, the kernel kills the program. The job's setup commands run before it in the
-same way, one after the other; one that fails is the program's own failure. One thread, standard library only, Python
-3.8 or newer; holds no secret of the platform.
+same way, one after the other; one that fails is the program's own failure, and a service that one started in a session
+of its own lives until the attempt ends. One thread, standard library only, Python 3.8 or newer; holds no secret of the
+platform.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 
 from learner_agent import halting, processes
 from learner_agent.halting import Halting
@@ -83,6 +84,8 @@ class Launcher:
         """The setup command that ended the attempt: {"n", "of", "command"}; None if none did."""
         self.at_line_start = True
         self.left_some = False
+        self.services: FrozenSet[int] = frozenset()
+        """What the setup left running in sessions of their own: the program may need it."""
         self.mask = Mask(masks(self.env))
         self.unwritten: Dict[str, bytes] = {}
         """Small files of the spool that the disk has not taken yet."""
@@ -170,6 +173,7 @@ class Launcher:
             for mark in MARKS:  # of the command, which is not the program
                 unlink(str(self.spool.root / mark))
         if commands:
+            self.services = frozenset(processes.children())
             self._say("=== luthier: setup done; the program starts ===")
         return True
 
@@ -300,14 +304,15 @@ class Launcher:
                     pipe = -1
             self._reap()
             if self._has_ended(now) and self.ended_at is not None:
-                if pipe < 0 and (now - self.ended_at > ORPHANS_S / 2 or not self._left_any()):
+                ended_s = now - self.ended_at
+                if pipe < 0 and (self.setup or ended_s > ORPHANS_S / 2 or not self._left_any()):
                     self._end_leftovers()
                     return
                 # Silence before its end proves nothing: it may have printed since the last read.
                 quiet_s = now - max(quiet_since, self.ended_at)
-                if pipe >= 0 and (quiet_s > ORPHANS_S / 2 or now - self.ended_at > ORPHANS_MAX_S):
+                if pipe >= 0 and (quiet_s > ORPHANS_S / 2 or ended_s > ORPHANS_MAX_S):
                     self._end_leftovers()
-                if pipe >= 0 and quiet_s > ORPHANS_S:
+                if pipe >= 0 and (quiet_s > ORPHANS_S or (self.setup and ended_s > ORPHANS_MAX_S)):
                     return
             if now >= check_at or woken in ready:
                 check_at = now + POLL_S
@@ -318,11 +323,16 @@ class Launcher:
                 self._signal_if_due(now)
 
     def _left_any(self) -> bool:
-        """True if the program, which has ended, left a process behind."""
-        return processes.group_lives(self.pid) or bool(processes.children())
+        """True if the program, which has ended, left a process behind. What its setup left is none of it."""
+        return processes.group_lives(self.pid) or not self.services.issuperset(processes.children())
 
     def _end_leftovers(self) -> None:
         """A program that only starts another in the background looks as if it had done its work: the log says more."""
+        if self.setup is not None:
+            processes.signal_group(
+                self.pid, signal.SIGKILL
+            )  # what left the session may be a service for the program
+            return
         if self._left_any() and self.status == 0 and not self.left_some:
             self.left_some = True
             self._say(LEFT_RUNNING)
@@ -449,6 +459,7 @@ class Launcher:
 
     def _end(self, code: int, *, lost: bool = False) -> int:
         """Record how it ended, as the last step, and return the exit code."""
+        processes.kill_children()  # services of a setup that failed, or of a program that could not start
         self._print(self.mask.flush())
         self.log.close()
         ending = {

@@ -131,7 +131,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
         nodes = cluster.nodes()
     except ClusterError as error:  # it does not respond, or its settings are wrong
         explain_cluster_busy(str(error))
-        cycle_lease.note_problem(f"the cluster did not respond: {error}")
+        cycle_lease.note_problem(f"{clusters.NO_RESPONSE}: {error}")
         return []
     cycle_lease.extend(token)
     _keep_nodes(cluster.name, nodes)

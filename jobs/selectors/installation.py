@@ -81,6 +81,11 @@ class LastPass:
         """Whether a later pass should have completed by now. False before the first."""
         return self.age_s is not None and abs(self.age_s) > pass_limit_s()
 
+    @property
+    def missed_cluster(self) -> bool:
+        """Whether the newest pass did not complete because of the cluster."""
+        return self.problem.startswith(clusters.NO_RESPONSE)
+
 
 def pass_limit_s() -> float:
     """The longest time between two completed passes of a scheduling cycle that works."""

@@ -25,28 +25,33 @@ _DENIED = {
 _ABSENT = {
     "io_uring_setup": (425, 425), "clone3": (435, 435), "inotify_init": (253, 26), "inotify_init1": (294, 26),
 }  # fmt: skip
-"""Answered as by a kernel without them, so that callers take the older way: whose arguments a filter can see. inotify
-would name the files of any folder whose path is known, and Landlock does not deny it."""
+"""Answered as by a kernel without them, so that callers take another way: for the first two, an older one whose
+arguments a filter can see. inotify would name the files of any folder whose path is known, and Landlock does not deny
+it; callers that can look again and again instead do so after this error (decision 0114)."""
 _SYSTEM_V = {
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
     "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
 }  # fmt: skip
 """One name space for all processes of the machine, unless they have a namespace of their own."""
-_OWN_ONLY = (
-    ("prlimit", (302, 261), 0, 0), ("setpriority", (141, 140), 0, 0), ("setpriority", (141, 140), 1, 0),
-    ("ioprio_set", (251, 30), 0, 1), ("ioprio_set", (251, 30), 1, 0), ("sched_setparam", (142, 118), 0, 0),
-    ("sched_setscheduler", (144, 119), 0, 0), ("sched_setattr", (314, 274), 0, 0),
+_REFUSED_UNLESS = (
+    ("prlimit", (302, 261), 0, 0), ("setpriority", (141, 140), 0, 0), ("ioprio_set", (251, 30), 0, 1),
 )  # fmt: skip
-"""(name, numbers, argument, the only value of it): what has an effect on any process of the same user, such as no CPU
-time for the platform. 0 is the caller, and 1 with ioprio_set says that one process is meant."""
-_AFFINITY = (203, 122)
-"""Of another thread it is done only in appearance: starting a thread that is bound to a core would fail otherwise, and
-a filter does not know whose thread it is."""
+"""(name, numbers, argument, the only value of it): limits of any process of the same user, and priorities of a group or
+of all that a user runs. 0 and 1 say that one process is meant."""
+_IGNORED_UNLESS = (
+    ("setpriority", (141, 140), 1, 0), ("ioprio_set", (251, 30), 1, 0), ("sched_setparam", (142, 118), 0, 0),
+    ("sched_setscheduler", (144, 119), 0, 0), ("sched_setattr", (314, 274), 0, 0),
+    ("sched_setaffinity", (203, 122), 0, 0),
+)  # fmt: skip
+"""Likewise, answered as done, and nothing is done: they have an effect on any process of the same user, such as no CPU
+time for the platform. 0 is the caller. A filter does not know whose another number is, and programs name their own: an
+error would end a thread that is bound to a core, or a program that lowers its priority. Nothing is done then either."""
 _CLONE, _FCNTL = (56, 220), (72, 25)
 _NEW_NAMESPACES = 0x7E020000
-_SETLEASE = 1024
-"""A lease on a file that can be read delays the next process that opens it, by lease-break-time (45 s)."""
+_SETLEASE, _NOTIFY, _SETDELEG = 1024, 1026, 1040
+"""A lease on a file that can be read, and a delegation (Linux 6.19), delay the next process that opens it, by
+lease-break-time (45 s). F_NOTIFY says when something in a folder changes."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 
@@ -80,13 +85,15 @@ def program(*, own_ipc: bool) -> bytes:
     for numbers, answer in ((denied, refuse), (absent, _ERROR | errno.ENOSYS)):
         for pair in numbers.values():
             steps += [(_EQUAL, 0, 1, pair[column]), (_RETURN, 0, 0, answer)]
-    for _, pair, argument, value in _OWN_ONLY:
-        steps += _unless_equal(pair[column], argument, value, refuse)
-    steps += _unless_equal(_AFFINITY[column], 0, 0, _ERROR)
+    for unless, answer in ((_REFUSED_UNLESS, refuse), (_IGNORED_UNLESS, _ERROR)):
+        for _, pair, argument, value in unless:
+            steps += _unless_equal(pair[column], argument, value, answer)
     steps += [
-        (_EQUAL, 0, 4, _FCNTL[column]),
+        (_EQUAL, 0, 6, _FCNTL[column]),
         (_LOAD, 0, 0, _argument(1)),
-        (_EQUAL, 0, 1, _SETLEASE),
+        (_EQUAL, 2, 0, _SETLEASE),
+        (_EQUAL, 1, 0, _NOTIFY),
+        (_EQUAL, 0, 1, _SETDELEG),
         (_RETURN, 0, 0, refuse),
         (_LOAD, 0, 0, _NUMBER),
     ]

@@ -41,15 +41,17 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 def _outdated(last: installation.LastPass) -> str:
-    """What a reader must know when the cluster no longer responds; "" if it does. The reason is for operators."""
+    """What a reader must know when no pass completes; "" if passes do. The reason is for operators."""
     if not (last.problem or last.is_overdue):
         return ""
-    seen = (
-        "was never seen"
-        if last.age_s is None
-        else f"was last seen {humanize.duration(round(last.age_s))} ago"
-    )
-    return f"The cluster {seen}. Nothing starts now, and what this page shows may have changed."
+    age = "" if last.age_s is None else humanize.duration(round(last.age_s))
+    if last.missed_cluster:
+        known = f"The cluster was last seen {age} ago." if age else "The cluster was never seen."
+    elif last.problem:
+        known = f"The last scheduling pass failed. None has completed {f'for {age}' if age else 'yet'}."
+    else:
+        known = f"No scheduling pass has completed for {age}."
+    return f"{known} Nothing starts now, and what this page shows may have changed."
 
 
 def pool_view(pool: cluster.PoolUse) -> dict[str, Any]:

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from itertools import zip_longest
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urlsplit
+
+from portal.settings import values
 
 if TYPE_CHECKING:
     from portal.settings.env import Environment
 
 ACKNOWLEDGE = "If only the platform's own machines are on the way, name the host in LUTHIER_PRIVATE_HOSTS."
+OF_LIBPQ = {
+    "host": "PGHOST", "hostaddr": "PGHOSTADDR", "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT",
+}  # fmt: skip
+SOCKETS = ("/", "@")
+"""How a host begins that is a Unix socket: its folder, or its name in the abstract name space."""
+LOCAL = ("localhost", "ip6-localhost", "ip6-loopback")
+"""Names of this machine in its own list of hosts, the latter on Debian."""
 
 
 def plain_connections(environment: Environment, variables: Mapping[str, str]) -> list[str]:
-    """One sentence for each, with what to do. variables: for the store's, which are read elsewhere."""
+    """One sentence for each, with what to do. variables: for the store's and libpq's, which are read elsewhere."""
     found = [
-        *_database(environment),
+        *_database(environment, variables),
         *_by_scheme("REDIS_URL", environment.redis_url, "redis", "use rediss://", environment),
         *_redis_unchecked(environment),
         *_by_scheme(
@@ -37,20 +49,55 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
     return [f"{text} {ACKNOWLEDGE}" for text in found]
 
 
-def _database(environment: Environment) -> Iterator[str]:
-    url = environment.database_url
-    if not url:
+def _database(environment: Environment, variables: Mapping[str, str]) -> Iterator[str]:
+    try:
+        given = _of_libpq(environment.database_url, variables)
+    except LookupError as error:
+        yield f"DATABASE_URL: service {error.args[0]} is in no file that is read here: use its host and sslmode."
         return
-    parts = urlsplit(url)
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    mode = query.get("sslmode", "prefer")
-    for host in (query.get("host") or parts.hostname or "").split(","):
-        if host and not host.startswith("/") and not _is_private(host, environment) and mode != "verify-full":
-            what = "without a check of its name" if mode in ("require", "verify-ca") else "without TLS"
+    mode = given["sslmode"] or ("verify-full" if given["sslrootcert"] == "system" else "prefer")
+    if mode == "verify-full":
+        return
+    what = "without a check of its name" if mode in ("require", "verify-ca") else "without TLS"
+    addresses = given["hostaddr"].split(",")
+    for host, address in zip_longest(given["host"].split(","), addresses, fillvalue=""):
+        to = address or host  # the address is connected to, and the name only compared
+        if to and (address or not to.startswith(SOCKETS)) and not _is_private(to, environment):
             yield (
-                f"DATABASE_URL: {host} may be reached {what} (sslmode={mode}): add ?sslmode=verify-full, with "
+                f"DATABASE_URL: {to} may be reached {what} (sslmode={mode}): add ?sslmode=verify-full, with "
                 "&sslrootcert= for an authority of your own."
             )
+
+
+def _of_libpq(url: str | None, variables: Mapping[str, str]) -> dict[str, str]:
+    """What libpq connects with: of the URL, else of its service, else of the environment. "" is its default, and as a
+    host a Unix socket. Raises LookupError with the name of a service that is not found."""
+    known: dict[str, object] = {"host": "/"}  # no URL: the embedded server's socket
+    if url:
+        parts = values.database_from_url(url)
+        known = {**dict(cast("Mapping[str, object]", parts["OPTIONS"])), "host": parts["HOST"]}
+    name = str(known.get("service") or variables.get("PGSERVICE", ""))
+    service = _service(name, variables) if name else {}
+    return {
+        option: str(known.get(option) or service.get(option) or variables.get(variable, ""))
+        for option, variable in OF_LIBPQ.items()
+    }
+
+
+def _service(name: str, variables: Mapping[str, str]) -> Mapping[str, str]:
+    home, system = variables.get("HOME", ""), variables.get("PGSYSCONFDIR")
+    files = [variables.get("PGSERVICEFILE") or f"{home}/.pg_service.conf"]
+    for file in [*files, f"{system}/pg_service.conf"] if system else files:
+        parser = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#", default_section="")
+        try:
+            parser.read(file)
+        except (ConfigError, OSError, ValueError):
+            break
+        if parser.has_section(name):
+            if any(key.startswith("ldap") for key in parser[name]):
+                break  # a directory server describes it
+            return parser[name]
+    raise LookupError(name)
 
 
 def _by_scheme(
@@ -78,12 +125,13 @@ def _redis_unchecked(environment: Environment) -> Iterator[str]:
 def _is_private(host: str, environment: Environment) -> bool:
     """On this machine, or vouched for. A name is not looked up: what it means may change."""
     named = host.lower().rstrip(".")
-    if named == "localhost" or any(_matches(named, each) for each in environment.luthier_private_hosts):
+    if named in LOCAL or any(_matches(named, each) for each in environment.luthier_private_hosts):
         return True
     try:
         address = ipaddress.ip_address(named)
     except ValueError:
         return False
+    address = getattr(address, "ipv4_mapped", None) or address
     networks = [_network(each) for each in environment.luthier_private_hosts]
     return address.is_loopback or any(each is not None and address in each for each in networks)
 

@@ -9,7 +9,7 @@ import pytest
 
 from learner_agent.shipper.run import setup_failure
 from tests.learner_agent.harness import until
-from tests.learner_agent.launched import Launched
+from tests.learner_agent.launched import Launched, alive
 
 
 @pytest.fixture
@@ -83,3 +83,49 @@ def test_the_marks_of_a_setup_command_are_not_the_programs(launched: Launched) -
 def test_the_setup_of_the_program_is_no_variable_of_it(launched: Launched) -> None:
     start(launched, ["true"], command="printenv LUTHIER_SETUP")
     assert launched.wait() == 1
+
+
+SERVICE = "setsid sh -c 'echo $$ > service; exec sleep 100'%s & until [ -s service ]; do sleep 0.01; done"
+OUTPUTS = ["", " >service.log 2>&1", " >/dev/null 2>&1 </dev/null"]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_service_that_the_setup_started_lives_until_the_program_has_ended(
+    launched: Launched, output: str
+) -> None:
+    start(launched, [SERVICE % output, "kill -0 $(cat service)"], "kill -0 $(cat service) && cat service")
+    assert launched.wait() == 0
+    pid = launched.log().splitlines()[-1]
+    assert b"luthier: the command has ended" not in launched.log()
+    until(lambda: not alive(int(pid)), "the service is gone")
+
+
+def test_a_service_that_never_stops_printing_does_not_keep_the_program_from_its_start(
+    launched: Launched,
+) -> None:
+    setup = "setsid sh -c 'trap \"\" PIPE; while :; do echo more 2>/dev/null; sleep 0.05; done' & true"
+    start(launched, [setup], "echo program")
+    assert launched.wait() == 0
+    assert launched.log().endswith(b"starts ===\nprogram\n")
+
+
+def test_a_service_ends_with_a_setup_that_fails(launched: Launched) -> None:
+    start(launched, [SERVICE % OUTPUTS[1], "cat service; exit 3"])
+    assert launched.wait() == 3
+    pid = next(line for line in launched.log().splitlines() if line.isdigit())
+    until(lambda: not alive(int(pid)), "the service is gone")
+
+
+def test_what_stays_in_the_session_of_the_setup_ends_with_its_command(launched: Launched) -> None:
+    setup = "sleep 100 >/dev/null 2>&1 & echo $! > helper"
+    start(launched, [setup], "until ! kill -0 $(cat helper) 2>/dev/null; do sleep 0.01; done; echo program")
+    assert launched.wait() == 0
+    assert b"luthier: the command has ended" not in launched.log()
+
+
+def test_what_the_program_leaves_is_named_even_if_its_setup_left_something(launched: Launched) -> None:
+    start(launched, [SERVICE % OUTPUTS[1], "sleep 100 & true"], "setsid sleep 100 & echo program")
+    assert launched.wait() == 0
+    said = "luthier: the command has ended, so what it left running in the background was ended, too\n"
+    assert launched.log().decode().endswith("starts ===\nprogram\n" + said)
+    assert launched.log().decode().count(said) == 1

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,9 @@ PLAIN = {
 }
 
 
-def found(store: str = "", **given: object) -> list[str]:
+def found(store: str = "", variables: Mapping[str, str] | None = None, **given: object) -> list[str]:
     stores = {"AWS_ENDPOINT_URL": store, "AWS_ENDPOINT_URL_S3": store}
-    return plain_connections(Environment(**given), stores)  # type: ignore[arg-type]
+    return plain_connections(Environment(**given), stores | dict(variables or {}))  # type: ignore[arg-type]
 
 
 def test_each_address_without_tls_is_named_with_its_remedy_and_no_password() -> None:
@@ -76,12 +77,63 @@ def test_an_address_of_the_store_that_is_none_is_not_judged_here() -> None:
         ("?sslmode=verify-ca", "without a check of its name"),
         ("?sslmode=verify-full&sslrootcert=system", ""),
         ("?host=/run/postgresql", ""),
+        ("?sslrootcert=system", ""),
         ("?host=127.0.0.1,db2.example", "db2.example"),
+        ("?host=@luthier", ""),
+        ("?hostaddr=127.0.0.1", ""),
+        ("?hostaddr=::ffff:127.0.0.1", ""),
+        ("?host=ip6-localhost", ""),
+        ("?host=/run/postgresql&hostaddr=10.0.0.5", "10.0.0.5"),
+        ("?host=localhost,localhost&hostaddr=127.0.0.1,10.0.0.5", "10.0.0.5"),
     ],
 )
 def test_a_database_is_to_prove_its_name(query: str, warned: str) -> None:
     said = found(database_url=f"postgresql://u:p@db.example/luthier{query}")
     assert (warned in said[0]) if warned else said == []
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "warned"),
+    [
+        ("postgresql:///luthier", {}, ""),
+        ("postgresql:///luthier", {"PGHOST": "db.example"}, "db.example may be reached without TLS"),
+        ("postgresql:///luthier", {"PGHOST": "db.example", "PGSSLMODE": "verify-full"}, ""),
+        ("postgresql:///luthier", {"PGHOST": "db.example", "PGSSLROOTCERT": "system"}, ""),
+        ("postgresql://localhost/luthier", {"PGHOST": "db.example"}, ""),
+        ("postgresql://localhost/luthier", {"PGHOSTADDR": "10.0.0.5"}, "10.0.0.5"),
+        (
+            "postgresql://db.example/luthier?sslmode=require",
+            {"PGSSLMODE": "verify-full"},
+            "check of its name",
+        ),
+        ("postgresql:///luthier?service=plain", {}, "db.example may be reached without TLS"),
+        ("postgresql:///luthier", {"PGSERVICE": "plain"}, "db.example may be reached without TLS"),
+        ("postgresql:///luthier?service=plain", {"PGSSLMODE": "verify-full"}, ""),
+        ("postgresql:///luthier?service=checked", {"PGSSLMODE": "disable"}, ""),
+        ("postgresql://localhost/luthier?service=plain", {}, ""),
+        ("postgresql:///luthier?service=unknown", {}, "service unknown"),
+        (None, {"PGHOST": "db.example"}, ""),
+        (None, {"PGHOSTADDR": "10.0.0.5"}, "10.0.0.5"),
+    ],
+)
+@pytest.mark.parametrize("place", ["PGSERVICEFILE", "HOME", "PGSYSCONFDIR"])
+def test_what_libpq_reads_beside_the_address_counts(
+    tmp_path: Path, place: str, url: str | None, variables: Mapping[str, str], warned: str
+) -> None:
+    name = ".pg_service.conf" if place == "HOME" else "pg_service.conf"
+    file = tmp_path / name
+    file.write_text("# ours\n[plain]\nhost=db.example\n[checked]\nhost=db.example\nsslmode=verify-full\n")
+    where = {place: str(file if place == "PGSERVICEFILE" else tmp_path)}
+    said = found(database_url=url, variables=where | dict(variables))
+    assert (warned in said[0]) if warned else said == []
+
+
+def test_a_service_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Such as one that a directory server describes: what it says is not known here."""
+    file = tmp_path / "services"
+    file.write_text("[far]\nldap://directory.example/cn=db\n")
+    said = found(database_url="postgresql:///luthier?service=far", variables={"PGSERVICEFILE": str(file)})
+    assert "service far is in no file that is read here" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +144,9 @@ def test_a_database_is_to_prove_its_name(query: str, warned: str) -> None:
         ("rediss://broker.example:6379?ssl_check_hostname=False", "name"),
         ("unix:///run/valkey.sock", ""),
         ("redis://[::1]:6379", ""),
+        ("redis://[::ffff:127.0.0.1]:6379", ""),
+        ("redis://[::ffff:10.0.0.5]:6379", "without TLS"),
+        ("redis://ip6-localhost:6379", ""),
         ("redis://127.0.0.2:6379", ""),
         ("redis://localhost.example:6379", "without TLS"),
     ],
@@ -122,10 +177,12 @@ def test_the_defaults_and_the_compose_file_are_quiet() -> None:
         name.lower(): re.sub(r"\$\{\w+:[-?]([^}]*)\}", r"\1", re.search(rf"    {name}: (.+)", compose)[1])  # type: ignore[index]
         for name in ("DATABASE_URL", "REDIS_URL", "LUTHIER_INGEST_URL")
     }
-    hosts = re.search(r"LUTHIER_PRIVATE_HOSTS: (\S+)", compose)
-    assert hosts
+    own = re.search(
+        r"LUTHIER_PRIVATE_HOSTS: (\S+)\$\{LUTHIER_PRIVATE_HOSTS:\+,\$\{LUTHIER_PRIVATE_HOSTS\}\} ", compose
+    )
+    assert own, "what an operator names is added to it"
     given["database_url"] = given["database_url"].replace("set POSTGRES_PASSWORD", "p")
-    assert found(**given, luthier_private_hosts=values.private_hosts(hosts[1])) == []
+    assert found(**given, luthier_private_hosts=values.private_hosts(own[1])) == []
     assert len(found(**given)) == 3
 
 

@@ -16,6 +16,7 @@ from gpu_scheduler.model import Explanation, Start, WaitReason
 from jobs.lifecycle import cycle, forecasting, numbers
 from jobs.lifecycle.plan_effects import compare, explain_moved
 from jobs.models import Job, PeriodicTask, SchedulerState
+from jobs.selectors.installation import last_pass
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
 from jobs.states import Intent, State
 from tests import factories
@@ -74,6 +75,7 @@ def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pa
     cycle.run()
     waiter.refresh_from_db()
     assert waiter.reason_code == "CLUSTER_BUSY"
+    assert last_pass().missed_cluster
     assert PeriodicTask.objects.get(name=PeriodicTask.CYCLE).done_at == done_at
     assert not cycle.has_new(), "the job was evaluated before; the regular pass evaluates it again"
     cycle.run()

@@ -7,6 +7,7 @@ is attacked. Standard library only: it runs with any Python.
 # The calls that an attacker makes.
 # ruff: noqa: PTH101, PTH108, PTH115, PTH208
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -299,7 +300,9 @@ def lower_the_priority_of_a_group():
 
 
 def lower_the_priority_of_reads_and_writes():
-    call(251 if X86 else 30, 1, VICTIM, 3 << 13)  # idle
+    idle = 3 << 13
+    call(251 if X86 else 30, 1, VICTIM, idle)
+    assert call(252 if X86 else 31, 1, VICTIM) == idle
 
 
 def bind_another_process_to_one_core():
@@ -314,15 +317,24 @@ def bind_another_process_to_one_core():
 
 def make_another_process_run_as_a_batch():
     os.sched_setscheduler(VICTIM, os.SCHED_BATCH, os.sched_param(0))
+    assert os.sched_getscheduler(VICTIM) == os.SCHED_BATCH
 
 
 def make_another_process_idle_by_attributes():
     attributes = struct.pack("IIQiIQQQ", 48, 3, 0, 19, 0, 0, 0, 0)
+    before = os.getpriority(os.PRIO_PROCESS, VICTIM)
     call(314 if X86 else 274, VICTIM, attributes, 0)
+    assert os.getpriority(os.PRIO_PROCESS, VICTIM) == 19 != before
 
 
 def give_another_process_a_parameter():
-    os.sched_setparam(VICTIM, os.sched_param(0))
+    try:
+        os.sched_setparam(VICTIM, os.sched_param(1))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return  # the kernel looked at it: no process without real-time priority has this one
+        raise
+    raise AssertionError("answered as done")
 
 
 def make_another_process_the_first_to_be_killed():
@@ -352,6 +364,12 @@ def delay_the_next_who_opens_a_file():
     handle = os.open(DATA / "datasets" / "set" / "rows.csv", os.O_RDONLY)
     fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def watch_a_folder_by_its_descriptor():
+    handle = os.open(DATA / "datasets" / "set", os.O_RDONLY)
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    fcntl.fcntl(handle, fcntl.F_NOTIFY, fcntl.DN_CREATE)
 
 
 # Sockets, terminals and shared memory

@@ -120,9 +120,16 @@ if __name__ == "__main__":
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     assert os.sched_getaffinity(0) == {min(cores)}
-    os.sched_setaffinity(os.getpid(), cores)
-    assert os.sched_getaffinity(0) == {min(cores)}, "of a thread that is named, in appearance only"
+    me = os.getpid()
+    os.sched_setaffinity(me, cores)
+    assert os.sched_getaffinity(0) == {min(cores)}, "of what is named, in appearance only"
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.sched_setscheduler(me, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setparam(me, os.sched_param(0))
+    assert os.sched_getscheduler(0) == os.SCHED_BATCH
+    os.setpriority(os.PRIO_PROCESS, me, 5)
+    subprocess.run("set -e; renice -n 5 -p $$ >/dev/null; ionice -c 3 -p $$", shell=True, check=True)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 1
     with open("watched", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
     print("all of it works")
@@ -135,6 +142,28 @@ def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandbox
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = stage.launch({"PORT": str(server.getsockname()[1])}, sandboxing, "works.py")
     assert "all of it works" in said, said
+
+
+REFUSED = """\
+import ctypes, errno, fcntl, os
+folder = os.open(".", os.O_RDONLY)
+libc = ctypes.CDLL(None, use_errno=True)
+answers = []
+for call in (
+    *(lambda command=command: libc.fcntl(folder, command, 0) for command in (1024, 1026, 1040)),
+    *(lambda which=which: libc.setpriority(which, 0, 1) for which in (os.PRIO_PGRP, os.PRIO_USER)),
+    libc.inotify_init,
+    lambda: libc.inotify_init1(0),
+):
+    answers.append(errno.errorcode[ctypes.get_errno()] if call() < 0 else "done")
+print(" ".join(answers))
+"""
+"""The commands are F_SETLEASE, F_NOTIFY and F_SETDELEG, which newer kernels have."""
+
+
+def test_what_reaches_past_a_process_is_refused_to_it(stage: Stage) -> None:
+    (stage.folders.code / "refused.py").write_text(REFUSED)
+    assert "EPERM EPERM EPERM EPERM EPERM ENOSYS ENOSYS" in stage.launch({}, LOCKED, "refused.py")
 
 
 def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(tmp_path: Path) -> None:
