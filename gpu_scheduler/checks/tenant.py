@@ -30,11 +30,6 @@ class ActiveTenant(Check):
         return "The tenant is suspended: no job starts until a platform admin reopens it."
 
 
-LEAST_RUN_S = 60
-"""A GPU job starts only if the budget lasts for so long of its own run. What an attempt counts can shrink by seconds
-when it is closed: a job that was stopped because the budget was used up must not start for these, again and again."""
-
-
 class GpuBudget(Check):
     """The tenant has GPU-hours left in its budget of the month. Asked before its quotas are: nothing is kept, borrowed
     or stopped for a job that the budget holds."""
@@ -54,8 +49,7 @@ class GpuBudget(Check):
         return supply.jobs.budget is not None and supply.slot_type != CPU_TYPE
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        budget = supply.jobs.budget
-        if budget is None or supply.slot_type == CPU_TYPE or budget.left_gpu_s >= gang.asked * LEAST_RUN_S:
+        if supply.slot_type == CPU_TYPE or supply.jobs.budget_lasts(gang.asked):
             return None
         return Finding(self, gang, supply, self.scope)
 
