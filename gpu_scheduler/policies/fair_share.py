@@ -124,7 +124,10 @@ class FairShareRound(Round):
             of[key.removeprefix(OF_USER)] = since
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
-        urgent = any(gang.priority >= PREEMPTS and gang.job not in self._promised for gang in draft.waiting)
+        urgent = any(
+            gang.priority >= PREEMPTS and gang.job not in self._promised and draft.may_start(gang)
+            for gang in draft.waiting
+        )
         back = [gang for gang in draft.waiting if gang.target is not None and gang.job in self._promised]
         if urgent:  # it would stop those of lower classes at once
             self._promised -= {gang.job for gang in back if gang.priority < PREEMPTS}
@@ -300,7 +303,8 @@ class FairShareRound(Round):
             return gang.learners.min if self._returning else size
         if not is_back or gang.slot_type is None or size <= gang.learners.min:
             return size
-        waiting = (each for each in self._draft.waiting if self._resizing.waits(each))
+        may_start = self._draft.may_start
+        waiting = (each for each in self._draft.waiting if self._resizing.waits(each) and may_start(each))
         others = [each for each in self._draft.waiting if each.job in self._returning]
         return Returning(self._draft, gang, gang.slot_type).size(size, waiting, self._first, others)
 
