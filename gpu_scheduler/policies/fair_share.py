@@ -303,8 +303,7 @@ class FairShareRound(Round):
             return gang.learners.min if self._returning else size
         if not is_back or gang.slot_type is None or size <= gang.learners.min:
             return size
-        may_start = self._draft.may_start
-        waiting = (each for each in self._draft.waiting if self._resizing.waits(each) and may_start(each))
+        waiting = (each for each in self._draft.waiting if self._resizing.waits(each))
         others = [each for each in self._draft.waiting if each.job in self._returning]
         return Returning(self._draft, gang, gang.slot_type).size(size, waiting, self._first, others)
 

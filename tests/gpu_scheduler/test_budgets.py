@@ -15,7 +15,6 @@ from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, W
 from tests.gpu_scheduler.elastic_runs import elastic, elastic_worlds
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.test_opportunistic import idle, idle_run
-from tests.gpu_scheduler.test_returning import back, growing
 from tests.gpu_scheduler.worlds import NOON, TENANTS, gang, nodes, running, snapshot, worlds
 
 EVERYDAY = settings(max_examples=150, deadline=None)
@@ -130,15 +129,6 @@ def test_no_room_is_kept_for_an_elastic_job_that_cannot_start() -> None:
         beside = replace(alone, waiting=(own, *held))
         assert len(plan(alone).starts[0].placement.nodes) == 8
         assert plan(beside).starts == plan(alone).starts
-
-
-def test_a_job_that_comes_back_larger_leaves_no_room_to_one_that_cannot_start() -> None:
-    made = growing(gang("j1", 6))
-    made = replace(
-        made, running=tuple(replace(r, gang=replace(r.gang, tenant="green")) for r in made.running)
-    )
-    assert back(made) == {"j1": 6, "e1": 2}
-    assert back(with_budgets(made, {"red": red(5, 5)})) == {"e1": 8}
 
 
 def without_held(made: Snapshot, tenant: str) -> Snapshot:
