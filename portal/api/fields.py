@@ -87,9 +87,15 @@ class StrictNumberField(serializers.FloatField):
         super().__init__(**options)
 
     def to_internal_value(self, data: Any) -> float:
-        if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
+        if isinstance(data, bool) or not isinstance(data, int | float):
             self.fail("invalid")
-        return float(data)
+        try:
+            number = float(data)
+        except OverflowError:  # an integer of hundreds of digits
+            self.fail("invalid")
+        if not math.isfinite(number):
+            self.fail("invalid")
+        return number
 
 
 class StrictBooleanField(serializers.BooleanField):
