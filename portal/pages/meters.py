@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_scheduler.checks.words import hours, hours_used
 from jobs.humanize import filesize
 from jobs.models import StorageKind
 from jobs.selectors.fairness import Figures
@@ -109,7 +110,7 @@ def budget_meter(limit: float, used: float) -> MeterBars:
     """GPU-hours used of a budget, separately those above it, and a tick at its end."""
     whole = max(limit, used) or 1.0
     parts = [("part-used", min(used, limit)), ("part-over", used - limit)]
-    text = f"GPU-hour budget: {used:,.1f} of {limit:,.1f} used"
+    text = f"GPU-hour budget: {hours_used(used, limit)} of {hours(limit)} used"
     bars = (_bar("part-track", 0, limit, whole), *_in_a_row(parts, whole))
     return MeterBars(text, bars, _percent(limit, whole))
 

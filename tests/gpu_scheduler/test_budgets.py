@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler import budgets, record
 from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
+from gpu_scheduler.checks.words import hours_used
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
 from tests.gpu_scheduler.elastic_runs import elastic, elastic_worlds
@@ -68,6 +69,22 @@ def test_a_job_waits_for_the_next_month_and_says_so() -> None:
     assert check.remedy is Remedy.ASK
     (failed,) = [one for one in wait.checks() if one["ok"] is False]
     assert (failed["check"], failed["used"], failed["limit"]) == ("budget", 102, 100)
+
+
+def test_what_only_a_raise_starts_waits_for_no_month() -> None:
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(0, 0),))
+    for hours in (0, 3.9 / 60):
+        (wait,) = plan(replace(made, tenants=(red(hours, 0),))).waits
+        assert wait.code is WaitReason.BUDGET_EXHAUSTED
+        assert "only after a platform admin raises the budget" in wait.message
+        assert "month begins" not in wait.message
+
+
+def test_hours_are_rounded_so_that_the_sentence_is_true() -> None:
+    found = [
+        hours_used(*each) for each in ((99.99, 100), (100, 100), (100.01, 100), (0.01, 5), (0, 5), (1.3, 5))
+    ]
+    assert found == ["99.9", "100", "100.1", "less than 0.1", "0", "1.3"]
 
 
 def test_whom_it_holds() -> None:

@@ -60,8 +60,8 @@ def test_the_usage_page_shows_the_budget_and_when_it_turns(
     start, end = month_of(timezone.now())
     monkeypatch.setattr("jobs.selectors.budgets.timezone.now", lambda: start + timedelta(days=3))
     page = words(markup(client.get("/t/vision-lab/usage")))
-    assert "GPU-hour budget: 30.0 of 100.0 used" in page, "the meter has a text"
-    assert "30.0<small>of 100 GPU-hours</small>" in page.replace("30.0 <", "30.0<")
+    assert "GPU-hour budget: 30 of 100 used" in page, "the meter has a text"
+    assert "30<small>of 100 GPU-hours</small>" in page.replace("30 <", "30<")
     assert f"Projection: {10 * (end - start).days} GPU-hours by month end if it continues as it was" in page
     assert f"used up about {(start + timedelta(days=10)).day} " in page
     assert f"A new month begins on {end.day} {end:%b}, 00:00 UTC" in page
@@ -75,9 +75,10 @@ def test_the_usage_page_shows_the_budget_and_when_it_turns(
     ("hours", "hard", "shown"),
     [
         (79.9, True, ""),
-        (80, True, "80% used: 80.0 of 100 GPU-hours"),
-        (100, False, "Used up: 100.0 of 100 GPU-hours"),
+        (80, True, "80% used: 80 of 100 GPU-hours"),
+        (100, False, "Used up: 100 of 100 GPU-hours"),
         (101, True, "No GPU job starts before"),
+        (99.999, True, "99% used: 99.9 of 100 GPU-hours"),
     ],
 )
 def test_the_overview_warns_from_80_percent(
@@ -184,3 +185,14 @@ def test_a_guest_finds_nothing_of_the_budget_in_what_was_stopped(
 
 def test_a_term_of_a_later_version_breaks_no_page() -> None:
     assert described({"later_term": (None, 5)}) == [("later_term", "", "5")]
+
+
+def test_a_budget_of_none_is_no_lasting_warning_and_names_no_month(
+    lab: Tenant, member: User, signed_in: SignIn
+) -> None:
+    used(lab, member, 0, of=0)
+    client = signed_in(member)
+    assert "GPU-hour budget" not in markup(client.get("/t/vision-lab/"))
+    page = words(markup(client.get("/t/vision-lab/usage")))
+    assert "No GPU job starts unless a platform admin raises it" in page
+    assert "used up" not in page
