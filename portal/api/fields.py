@@ -87,15 +87,9 @@ class StrictNumberField(serializers.FloatField):
         super().__init__(**options)
 
     def to_internal_value(self, data: Any) -> float:
-        if isinstance(data, bool) or not isinstance(data, int | float):
+        if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
             self.fail("invalid")
-        try:
-            number = float(data)
-        except OverflowError:  # an integer of hundreds of digits
-            self.fail("invalid")
-        if not math.isfinite(number):
-            self.fail("invalid")
-        return number
+        return float(data)
 
 
 class StrictBooleanField(serializers.BooleanField):
