@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, Stop
+from gpu_scheduler.ledger import counts
+from gpu_scheduler.model import Running, Snapshot, Stop
 from gpu_scheduler.policies.orders import can_be_ordered
 
 EXHAUSTED = "budget_exhausted"
@@ -30,7 +31,7 @@ def enforced(snapshot: Snapshot) -> tuple[Snapshot, tuple[Stop, ...]]:
     stops = {
         run.job: Stop(run.job, EXHAUSTED, generation=run.generation)
         for run in snapshot.running
-        if run.tenant in exhausted and _counts(run.gang, run.slot_type) and can_be_ordered(run)
+        if run.tenant in exhausted and counts(run.gang, run.slot_type) and can_be_ordered(run)
     }
     running = tuple(
         replace(run, order=stops[run.job]) if run.job in stops else run for run in snapshot.running
@@ -45,9 +46,9 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
         return None
     held = Counter[str]()
     for run in snapshot.running:
-        if run.tenant in budgets and _counts(run.gang, run.slot_type):
+        if run.tenant in budgets and counts(run.gang, run.slot_type):
             held[run.tenant] += _slots(run)
-    waits = {gang.tenant for gang in snapshot.waiting if _counts(gang, gang.slot_type)}
+    waits = {gang.tenant for gang in snapshot.waiting if counts(gang, gang.slot_type)}
     changes = []
     for tenant, budget in budgets.items():
         if tenant in waits:
@@ -58,10 +59,6 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
             )
             changes.append(snapshot.now + timedelta(seconds=lasts_s))
     return min((at for at in changes if at > snapshot.now), default=None)
-
-
-def _counts(gang: Gang, slot_type: str | None) -> bool:
-    return slot_type != CPU_TYPE and not gang.opportunistic
 
 
 def _slots(run: Running) -> int:

@@ -101,6 +101,10 @@ class Draft:
             self.supplies[key] = found
         return found
 
+    def may_start(self, gang: Gang) -> bool:
+        """Whether its tenant as a whole lets it start, whatever quotas leave: for others nothing is kept or moved."""
+        return self.ledger.jobs(gang.tenant).can_start(gang)
+
     def start(self, gang: Gang, slot_type: str) -> Start:
         """Place a gang that passed all checks on this type, and count its slots and itself as used."""
         pool, account = self.pools[slot_type], self.ledger.account(gang.tenant, slot_type)

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from gpu_scheduler.model import Budget, Gang, Project, QuotaUse, Running, TenantState
+from gpu_scheduler.model import CPU_TYPE, Budget, Gang, Project, QuotaUse, Running, TenantState
 from gpu_scheduler.projects import Projects
 
 
@@ -84,10 +84,16 @@ class Account:
             self.cohort.taken += self.of_shared(self.used) - self.of_shared(before)
 
 
+LEAST_RUN_S = 60
+"""A GPU job starts only if the budget lasts for so long of its own run, beside as long of all that run. What an attempt
+counts can shrink when it is closed: what was stopped at the budget's end must not start for this again and again."""
+
+
 @dataclass(slots=True)
 class JobCount:
     """One tenant's live jobs; limit None means no limit. reserved_for: the jobs that one is reserved for, the first
-    first. max_time_s: the longest that one can be allowed to run; None: no limit. budget: None: GPU-hours have none."""
+    first. max_time_s: the longest that one can be allowed to run; None: no limit. budget: None: GPU-hours have none.
+    gpus: those that jobs hold which count against it."""
 
     suspended: bool = False
     limit: int | None = None
@@ -95,10 +101,24 @@ class JobCount:
     reserved_for: list[str] = field(default_factory=list)
     max_time_s: int | None = None
     budget: Budget | None = None
+    gpus: int = 0
+
+    def budget_lasts(self, gpus: int) -> bool:
+        """Whether so many more GPUs can be used for LEAST_RUN_S, beside those that are."""
+        return self.budget is None or self.budget.left_gpu_s >= (self.gpus + gpus) * LEAST_RUN_S
+
+    def can_start(self, gang: Gang) -> bool:
+        """Whether the tenant as a whole starts such a job now, whatever its quotas leave."""
+        return not self.suspended and (not counts(gang, gang.slot_type) or self.budget_lasts(gang.asked))
 
     def reserved_ahead_of(self, job: str) -> int:
         """How many are reserved for others before this job."""
         return self.reserved_for.index(job) if job in self.reserved_for else len(self.reserved_for)
+
+
+def counts(gang: Gang, slot_type: str | None) -> bool:
+    """Whether what it holds of this type counts against its tenant's GPU-hour budget."""
+    return slot_type != CPU_TYPE and not gang.opportunistic
 
 
 @dataclass(slots=True)
@@ -187,6 +207,9 @@ class Ledger:
         self.lends = bool(in_cohorts)
         self._form_cohorts(in_cohorts)
         self.limits_users = frozenset({tenant for tenant, _ in self._users} | self._user_jobs.keys())
+        for run in running if any(each.budget for each in self._jobs.values()) else ():
+            if counts(run.gang, run.slot_type):
+                self.jobs(run.tenant).gpus += run.slots * len(run.nodes)
         for run in running if self.limits_users else ():
             self._count_user(run.tenant, run.gang.user, run.slot_type, run.slots * len(run.nodes))
         most = {key: account.most for key, account in self._accounts.items()} if projects else {}
@@ -288,7 +311,10 @@ class Ledger:
         self.projects.take(gang, slot_type, slots)
         account = self.account(gang.tenant, slot_type)
         account.take(slots)
-        self.jobs(gang.tenant).used += jobs
+        tenants_jobs = self.jobs(gang.tenant)
+        tenants_jobs.used += jobs
+        if counts(gang, slot_type):
+            tenants_jobs.gpus += slots
         return account
 
     def reserve(self, tenant: str, slot_type: str, slots: int, *, job: str) -> bool:

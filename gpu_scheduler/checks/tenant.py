@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
-from gpu_scheduler.checks.words import hours
+from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.draft import Supply
+from gpu_scheduler.ledger import LEAST_RUN_S
 from gpu_scheduler.model import CPU_TYPE, Gang, WaitReason
 
 
@@ -30,11 +31,6 @@ class ActiveTenant(Check):
         return "The tenant is suspended: no job starts until a platform admin reopens it."
 
 
-LEAST_RUN_S = 60
-"""A GPU job starts only if the budget lasts for so long of its own run. What an attempt counts can shrink by seconds
-when it is closed: a job that was stopped because the budget was used up must not start for these, again and again."""
-
-
 class GpuBudget(Check):
     """The tenant has GPU-hours left in its budget of the month. Asked before its quotas are: nothing is kept, borrowed
     or stopped for a job that the budget holds."""
@@ -54,8 +50,7 @@ class GpuBudget(Check):
         return supply.jobs.budget is not None and supply.slot_type != CPU_TYPE
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        budget = supply.jobs.budget
-        if budget is None or supply.slot_type == CPU_TYPE or budget.left_gpu_s >= gang.asked * LEAST_RUN_S:
+        if supply.slot_type == CPU_TYPE or supply.jobs.budget_lasts(gang.asked):
             return None
         return Finding(self, gang, supply, self.scope)
 
@@ -72,13 +67,18 @@ class GpuBudget(Check):
     def sentence(self, finding: Finding) -> str:
         budget = finding.supply.jobs.budget
         assert budget is not None
+        if budget.gpu_hours * 3600 < finding.gang.asked * LEAST_RUN_S:
+            return (
+                f"The tenant's GPU-hour budget of {hours(budget.gpu_hours)} GPU-hours a month is too small for a minute"
+                " of this job. It starts only after a platform admin raises the budget."
+            )
         left = (
             "used up"
             if budget.left_gpu_s <= 0
-            else "nearly used up, with less left than a minute of this job"
+            else "nearly used up, with less left than a minute of this job and of those that run"
         )
         return (
-            f"The tenant's GPU-hour budget is {left}: {hours(budget.used_gpu_s / 3600)} of"
+            f"The tenant's GPU-hour budget is {left}: {hours_used(budget.used_gpu_s / 3600, budget.gpu_hours)} of"
             f" {hours(budget.gpu_hours)} GPU-hours of this month are used. It starts after the next month begins,"
             f" {budget.month_ends:%Y-%m-%d %H:%M} UTC, or when a platform admin raises the budget."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,5 +59,13 @@ def duration(seconds: float) -> str:
 
 
 def hours(count: float) -> str:
-    """Hours of a budget, to a tenth if they are few: "0.5", "1,250"."""
-    return f"{count:,.0f}" if count >= 1000 or count == int(count) else f"{count:,.1f}"
+    """Hours of a budget, as they were set: "0.5", "1,250"."""
+    return f"{count:,.3f}".rstrip("0").rstrip(".")
+
+
+def hours_used(used: float, of: float) -> str:
+    """What is used of a budget in tenths of an hour, so rounded that it reaches the budget only if that is used up, and
+    is 0 only if nothing is."""
+    tenths = round(used * 10, 6)
+    whole = math.ceil(tenths) if used >= of else math.floor(tenths)
+    return "less than 0.1" if used > 0 and not whole else hours(whole / 10)

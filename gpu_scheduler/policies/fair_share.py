@@ -129,7 +129,10 @@ class FairShareRound(Round):
         promised = draft.snapshot.promised.items()
         self._promised = {job for job, until in promised if until is None or self._now < until}
         self._promised |= _delayed(draft.state)
-        urgent = any(gang.priority >= PREEMPTS and gang.job not in self._promised for gang in draft.waiting)
+        urgent = any(
+            gang.priority >= PREEMPTS and gang.job not in self._promised and draft.may_start(gang)
+            for gang in draft.waiting
+        )
         back = [gang for gang in draft.waiting if gang.target is not None and gang.job in self._promised]
         if urgent:  # it would stop those of lower classes at once
             self._promised -= {gang.job for gang in back if gang.priority < PREEMPTS}

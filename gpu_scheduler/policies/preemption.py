@@ -114,7 +114,10 @@ class Preemption:
         self._in_vain: defaultdict[tuple[str, str, int], set[Hashable]] = defaultdict(set)
         self._cleared_for: Counter[str] = Counter()
         self._efforts: dict[tuple[str, str], Effort] = {}
-        tenants = len({gang.tenant for gang in orders.draft.waiting}) if self._borrowed else 1
+        draft = orders.draft
+        tenants = (
+            len({gang.tenant for gang in draft.waiting if draft.may_start(gang)}) if self._borrowed else 1
+        )
         self._effort = min(MOST_EFFORT, max(LEAST_EFFORT, EFFORT // max(1, tenants)))
         self._cheapest: dict[str, tuple[int, list[Running]]] = {}  # by type, of so many that could be ordered
         self._candidates_of: dict[Hashable, Candidates] = {}

@@ -68,7 +68,7 @@ class Resizing:
         waiting = [
             gang
             for gang in self._draft.waiting
-            if gang.slot_type == slot_type and gang.job not in self._started
+            if gang.slot_type == slot_type and gang.job not in self._started and self._draft.may_start(gang)
         ]
         new = {gang.job: gang for gang in waiting if gang.target is None and _is_measured(gang)}
         tenants = {gang.tenant for gang in waiting} | {run.tenant for run in runs}
@@ -98,7 +98,8 @@ class Resizing:
 
     def _room(self, tenant: str, slot_type: str) -> int:
         """Slots that the tenant can have in addition now."""
-        if self._draft.ledger.jobs(tenant).suspended:
+        jobs = self._draft.ledger.jobs(tenant)
+        if jobs.suspended or not jobs.budget_lasts(1):
             return 0
         return max(0, self._draft.ledger.account(tenant, slot_type).room(1))
 

@@ -52,12 +52,13 @@ ORDER_MESSAGES = {
         "Stopped to start again elsewhere: a larger job needed its place",
     ),
     StopReason.BUDGET_EXHAUSTED: (
-        "Stopping: its tenant's GPU-hour budget is used up",
-        "Stopped: its tenant's GPU-hour budget is used up",
+        "Stopping to start again later",
+        "Stopped to start again later",
     ),
     StopReason.RESCALED: ("Rescaling", "Stopped for rescaling"),
 }
-"""Of each order: what people read while it is carried out, and afterwards."""
+"""Of each order: what people read while it is carried out, and afterwards. Guests read it too, also as a part of later
+sentences: nothing in it is about the tenant's limits (`jobs.selectors.redaction.FOR_MEMBERS`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ opportunistic ones do not count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
+from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.model import CPU_TYPE, TenantState
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt
@@ -42,7 +44,28 @@ class Budget:
 
     @property
     def warns(self) -> bool:
-        return self.used_gpu_hours >= WARNED_FROM * self.gpu_hours
+        """One of 0 was set to let no GPU job start: no lasting warning is made of that."""
+        return self.gpu_hours > 0 and self.used_gpu_hours >= WARNED_FROM * self.gpu_hours
+
+    @property
+    def color(self) -> str:
+        """Of a warning."""
+        return "red" if self.is_used_up and self.is_hard else "amber"
+
+    @property
+    def used(self) -> str:
+        """As text, which reaches the budget only if it is used up."""
+        return hours_used(self.used_gpu_hours, self.gpu_hours)
+
+    @property
+    def limit(self) -> str:
+        """As text, in GPU-hours."""
+        return hours(self.gpu_hours)
+
+    @property
+    def percent(self) -> str:
+        """Used, in full percent; 100% only if it is used up."""
+        return f"{math.floor(100 * self.used_gpu_hours / self.gpu_hours):,}%" if self.gpu_hours else "—"
 
     @property
     def projected_gpu_hours(self) -> float | None:

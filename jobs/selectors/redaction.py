@@ -18,8 +18,8 @@ HIDDEN = PRIVATE | {"for_job", "why"}
 a start says of its tenant's limit."""
 
 
-STOPS = {StopReason.BUDGET_EXHAUSTED.value: "Stopped by the scheduler; it starts again automatically."}
-"""What a guest reads of stops whose sentence is about the tenant, by reason."""
+FOR_MEMBERS = {StopReason.BUDGET_EXHAUSTED.value: "Its tenant's GPU-hour budget was used up."}
+"""What members read beside the stored words, which are the guests', by reason."""
 
 
 def needs_redaction(user: access.Person, tenant_id: int) -> bool:
@@ -32,7 +32,7 @@ def redact(code: str, message: str, numbers: Mapping[str, Any]) -> tuple[str, di
     if code == EventCode.QUOTA_CHANGED:
         return EVENT_MESSAGES[EventCode.QUOTA_CHANGED], {}
     check = check_of(code)
-    redacted = check.redacted if check else STOPS.get(code, "")
+    redacted = check.redacted if check else ""
     shown = {name: value for name, value in numbers.items() if name not in HIDDEN}
     if isinstance(listed := shown.get("checks"), list):
         shown["checks"] = [_redact_check(one, redacted) for one in listed]
@@ -53,7 +53,7 @@ def _redact_check(one: dict[str, Any], redacted: str) -> dict[str, Any]:
 def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
     """True if a guest reads something else than the tenant's members."""
     check = check_of(code)
-    hidden = bool(check and check.redacted) or code == EventCode.QUOTA_CHANGED or code in STOPS
+    hidden = bool(check and check.redacted) or code == EventCode.QUOTA_CHANGED
     return hidden or not HIDDEN.isdisjoint(numbers)
 
 
@@ -63,6 +63,8 @@ def redacted_job(user: access.Person, job: Job) -> Job:
         job.reason_message, job.reason_numbers = redact(
             job.reason_code, job.reason_message, job.reason_numbers
         )
+    elif job.reason_code in FOR_MEMBERS and not needs_redaction(user, job.tenant_id):
+        job.reason_message = f"{job.reason_message} {FOR_MEMBERS[job.reason_code]}"
     return job
 
 
@@ -74,6 +76,10 @@ def redacted_events(user: access.Person, job: Job, events: Iterable[JobEvent]) -
         for event in private:
             key = key_of(event.code, event.reason)
             event.message, event.numbers = redact(key, event.message, event.numbers)
+    ordered = [event for event in listed if event.reason in FOR_MEMBERS]
+    if ordered and not needs_redaction(user, job.tenant_id):
+        for event in ordered:
+            event.message = f"{event.message} {FOR_MEMBERS[event.reason]}"
     return listed
 
 

@@ -22,7 +22,8 @@ from jobs.spec.quantities import print_duration
 from jobs.states import EventCode
 from tenants import access
 from tenants.models import Tenant
-from tenants.services.quotas import Applied, Change, ChangeSet, Term, quota_changes_apply
+from tenants.services.quotas import WHOLE_TERMS, Applied, Change, ChangeSet, Term, quota_changes_apply
+from tenants.services.tenants import tenant_change
 
 
 @retry_on_serialization_failure
@@ -50,6 +51,24 @@ def quotas_change(
             changed = [_changed(one, ids[one.tenant]) for one in made.changes if one.changes]
             record_for_waiting(changed, actor=user, reason=reason, source="admin")
     return made
+
+
+@transaction.atomic
+def tenant_edit(
+    *,
+    user: access.Person,
+    slug: str,
+    changes: Mapping[str, Any],
+    reason: str,
+    if_match: frozenset[str] | None = None,
+) -> Tenant:
+    """Change a tenant, as tenants.services.tenants.tenant_change, which it raises as. New terms have a pass made and
+    pages updated at once, as those of a change set."""
+    changed = tenant_change(user=user, slug=slug, changes=changes, reason=reason, if_match=if_match)
+    if not WHOLE_TERMS.keys().isdisjoint(changes):
+        wake.cycle()
+        transaction.on_commit(partial(pubsub.quotas_changed, changed.pk))
+    return changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.isolation import require_isolation_for_one_more
+from jobs.services.quotas import tenant_edit
 from portal.api import paging, permissions
 from portal.api.fields import (
     ROLES,
@@ -152,13 +153,11 @@ class TenantChangeRequest(TenantSettings):
 )
 def tenant_change(call: Call, t: str) -> dict[str, Any]:
     """Rename, suspend or reopen a tenant, or change its priorities, its limits of concurrent jobs and of
-    their time, or its cohort; platform admins only.
+    their time, its GPU-hour budget, or its cohort; platform admins only.
 
     In a suspended tenant, jobs cannot be submitted, started or resumed. Running jobs continue and can be halted.
     """
     changes = dict(call.data)
     reason = changes.pop("reason")
-    changed = services.tenant_change(
-        user=call.user, slug=t, changes=changes, reason=reason, if_match=call.if_match
-    )
+    changed = tenant_edit(user=call.user, slug=t, changes=changes, reason=reason, if_match=call.if_match)
     return TenantSerializer.render(changed, call)

@@ -66,7 +66,7 @@ class Attention:
     @property
     def color(self) -> str:
         """Of the most severe line."""
-        if self.budget is not None and self.budget.is_used_up and self.budget.is_hard:
+        if self.budget is not None and self.budget.color == "red":
             return "red"
         return "red" if self.shown and self.shown[0].color == "red" else "amber"
 

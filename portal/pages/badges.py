@@ -14,7 +14,7 @@ STOPPED = {
     StopReason.RESCALED: "Rescaled",
     StopReason.CANCEL_REQUESTED: "Canceled",
     StopReason.TIME_LIMIT: "Time limit reached",
-    StopReason.BUDGET_EXHAUSTED: "Budget used up",
+    StopReason.BUDGET_EXHAUSTED: "Stopped",
     StopReason.LEARNER_FAILED: "A learner failed",
     StopReason.LEARNER_LOST: "A learner was lost",
     StopReason.NODE_LOST: "A node was lost",

@@ -14,7 +14,7 @@ from django.db.models import Count, Q, QuerySet
 
 from jobs.models import Attempt, Job, JobEvent
 from jobs.selectors import usage
-from jobs.selectors.redaction import needs_redaction, redacted_events
+from jobs.selectors.redaction import FOR_MEMBERS, needs_redaction, redacted_events
 from jobs.selectors.start_reasons import why_now
 from jobs.selectors.wait_reasons import check_of
 from jobs.states import EVENT_MESSAGES, STOP_LABELS, EventCode, State, StopReason, stop_label
@@ -166,7 +166,9 @@ def _searched(user: access.Person, job: Job, sought: str) -> QuerySet[JobEvent]:
     """All events; for a guest's search none in whose hidden words they could find a tenant's numbers by guessing."""
     events = JobEvent.objects.filter(job=job)
     if sought and needs_redaction(user, job.tenant_id):
-        return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED))
+        return events.exclude(code__in=(EventCode.WAITING, EventCode.QUOTA_CHANGED)).exclude(
+            reason__in=FOR_MEMBERS
+        )
     return events
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jobs.humanize import filesize
 from jobs.models import StorageKind
+from jobs.selectors.budgets import Budget
 from jobs.selectors.fairness import Figures
 
 SERIES = ("fill-1", "fill-4", "fill-5", "fill-2", "fill-6", "fill-3")
@@ -105,11 +106,12 @@ def stored(limit: int | None, used: int, scale: int) -> MeterBars:
     return MeterBars(text, (_bar("part-track", 0, limit, whole), *bars), _percent(limit, whole))
 
 
-def budget_meter(limit: float, used: float) -> MeterBars:
+def budget_meter(budget: Budget) -> MeterBars:
     """GPU-hours used of a budget, separately those above it, and a tick at its end."""
+    limit, used = budget.gpu_hours, budget.used_gpu_hours
     whole = max(limit, used) or 1.0
     parts = [("part-used", min(used, limit)), ("part-over", used - limit)]
-    text = f"GPU-hour budget: {used:,.1f} of {limit:,.1f} used"
+    text = f"GPU-hour budget: {budget.used} of {budget.limit} used"
     bars = (_bar("part-track", 0, limit, whole), *_in_a_row(parts, whole))
     return MeterBars(text, bars, _percent(limit, whole))
 

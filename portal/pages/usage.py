@@ -120,7 +120,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "of": resource,
         "cards": [_card(tenant, use) for use in quotas],
         "budget": budget,
-        "budget_meter": meters.budget_meter(budget.gpu_hours, budget.used_gpu_hours) if budget else None,
+        "budget_meter": meters.budget_meter(budget) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
         "people": people[:PEOPLE_SHOWN],

@@ -61,8 +61,11 @@ def tenant_create(
         tenant_id=tenant.pk,
         target=slug,
         reason=reason,
-        details={"name": name},
+        details={"name": name, **values},
     )
+    usual = quotas.WHOLE_TERMS
+    pairs = {term: (usual[term], value) for term, value in values.items() if value != usual.get(term, value)}
+    quotas.whole_changed(tenant, pairs, reason=reason, user=user)
     return tenant
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from gpu_scheduler import budgets, record
 from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
+from gpu_scheduler.checks.words import hours_used
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
+from tests.gpu_scheduler.elastic_runs import elastic, elastic_worlds
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.test_opportunistic import idle, idle_run
 from tests.gpu_scheduler.worlds import NOON, TENANTS, gang, nodes, running, snapshot, worlds
@@ -69,6 +71,22 @@ def test_a_job_waits_for_the_next_month_and_says_so() -> None:
     assert (failed["check"], failed["used"], failed["limit"]) == ("budget", 102, 100)
 
 
+def test_what_only_a_raise_starts_waits_for_no_month() -> None:
+    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(0, 0),))
+    for hours in (0, 3.9 / 60):
+        (wait,) = plan(replace(made, tenants=(red(hours, 0),))).waits
+        assert wait.code is WaitReason.BUDGET_EXHAUSTED
+        assert "only after a platform admin raises the budget" in wait.message
+        assert "month begins" not in wait.message
+
+
+def test_hours_are_rounded_so_that_the_sentence_is_true() -> None:
+    found = [
+        hours_used(*each) for each in ((99.99, 100), (100, 100), (100.01, 100), (0.01, 5), (0, 5), (1.3, 5))
+    ]
+    assert found == ["99.9", "100", "100.1", "less than 0.1", "0", "1.3"]
+
+
 def test_whom_it_holds() -> None:
     waiting = [
         gang("gpu", slots=1),
@@ -90,6 +108,72 @@ def test_a_job_starts_only_if_a_minute_of_it_is_left() -> None:
     short = replace(made, tenants=(red(1, 1 - 3.9 / 60),))
     assert not plan(short).starts
     assert "nearly used up" in plan(short).waits[0].message
+
+
+def test_one_minute_is_not_given_to_many_jobs() -> None:
+    """Each job that a plan starts, and each that runs, keeps a minute of its own."""
+    waiting = [gang(f"j{n}", slots=2) for n in range(4)]
+    made = snapshot(nodes(a1=8), waiting, tenants=(red(1, 1 - 4 / 60),))
+    decided = plan(made)
+    assert [start.job for start in decided.starts] == ["j0", "j1"]
+    assert {wait.code for wait in decided.waits} == {WaitReason.BUDGET_EXHAUSTED}
+    again = replace(made, waiting=made.waiting[2:], running=(running("j0", "a1", slots=2),))
+    assert [start.job for start in plan(again).starts] == ["j2"]
+    beside = (
+        running("cpu", "c1", slots=8, slot_type="cpu"),
+        idle_run("idle", "a1", slots=2),
+        running("other", "a1", slots=2, tenant="green"),
+    )
+    free = replace(made, nodes=nodes(a1=8, c1=8), running=beside)
+    assert [start.job for start in plan(free).starts] == ["j0", "j1"], "these do not count"
+    urgent = replace(again, running=(running("j0", "a1", slots=8, priority=0),))
+    assert plan(urgent).stops == (), "nor is anything stopped for one that it holds"
+
+
+def test_an_elastic_job_starts_no_larger_than_the_budget_lasts() -> None:
+    known = elastic("j1", most=8)
+    made = snapshot(nodes(a1=8), [known], tenants=(red(1, 0),))
+    assert len(plan(made).starts[0].placement.nodes) == 8
+    short = replace(made, tenants=(red(1, 1 - 3 / 60),))
+    assert len(plan(short).starts[0].placement.nodes) == 3
+
+
+def test_no_room_is_kept_for_an_elastic_job_that_cannot_start() -> None:
+    """A job of green starts with as many learners as without those of red, which the budget or a suspension holds."""
+    own, held = elastic("j1", tenant="green"), [elastic("h1"), gang("h2", slots=3)]
+    for state in (red(5, 5), red(0, 0), TenantState("red", suspended=True)):
+        alone = snapshot(nodes(a1=8), [own], tenants=(state, TenantState("green")))
+        beside = replace(alone, waiting=(own, *held))
+        assert len(plan(alone).starts[0].placement.nodes) == 8
+        assert plan(beside).starts == plan(alone).starts
+
+
+def without_held(made: Snapshot, tenant: str) -> Snapshot:
+    return replace(
+        made,
+        waiting=tuple(each for each in made.waiting if each.tenant != tenant or each.slot_type == CPU_TYPE),
+    )
+
+
+@EVERYDAY
+@given(elastic_worlds() | worlds() | sharing_worlds(), st.booleans())
+def test_jobs_that_it_holds_change_nothing_for_others(made: Snapshot, suspended: bool) -> None:
+    held = with_budgets(made, {"red": red(5, 5)})
+    if suspended:
+        held = replace(
+            made,
+            tenants=tuple(TenantState(tenant, suspended=tenant == "red") for tenant in TENANTS),
+            waiting=tuple(
+                each for each in made.waiting if each.tenant != "red" or each.slot_type != CPU_TYPE
+            ),
+        )
+    with_them, without = plan(held), plan(without_held(held, "red"))
+    assert with_them.starts == without.starts
+    assert with_them.stops == without.stops
+    assert with_them.resizes == without.resizes
+    ours = {each.job for each in held.waiting if each.tenant != "red"}
+    said = [[(w.job, w.code) for w in decided.waits if w.job in ours] for decided in (with_them, without)]
+    assert said[0] == said[1]
 
 
 def test_what_runs_is_stopped_once_and_not_what_is_just_ending() -> None:

@@ -107,7 +107,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "retention": effective_rules(tenant).items(),
         "images": effective_patterns(tenant),
         "budget": budget,
-        "budget_meter": meters.budget_meter(budget.gpu_hours, budget.used_gpu_hours) if budget else None,
+        "budget_meter": meters.budget_meter(budget) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
     }
     return render(request, "console/tenant.html", context)

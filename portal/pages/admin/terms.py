@@ -26,6 +26,13 @@ LABELS = {
     "budget_is_hard": ("Budget is", "hard"),
 }
 """What each term is called, and what an empty field means."""
+
+
+def label_of(name: str) -> tuple[str, str]:
+    """The same of any term: the history may have those of a later version, which write it during an upgrade."""
+    return LABELS.get(name, (name, ""))
+
+
 HARDNESS = {"hard": True, "soft": False}
 """Of a budget: whether GPU jobs stop at its end."""
 MAX_TEXT = 40
@@ -60,12 +67,12 @@ class TermField:
 
     @property
     def label(self) -> str:
-        return LABELS[self.name][0]
+        return label_of(self.name)[0]
 
     @property
     def empty(self) -> str:
         """What an empty field means."""
-        return LABELS[self.name][1]
+        return label_of(self.name)[1]
 
     @property
     def changed(self) -> bool:
@@ -156,7 +163,7 @@ def described(changes: Mapping[str, tuple[Term, Term]]) -> list[tuple[str, str, 
     """Of each term that a change set changed: what it is called, and what it was and became."""
     found = []
     for name, (before, after) in changes.items():
-        label, empty = LABELS[name]
+        label, empty = label_of(name)
         found.append((label, _text(name, before) or empty, _text(name, after) or empty))
     return found
 

@@ -15,10 +15,10 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, invariants, usage_days
 from jobs.lifecycle import cycle
-from jobs.models import Attempt, Job, PeriodicTask, UsageDay, UsageDue
+from jobs.models import Attempt, Job, UsageDay, UsageDue
 from jobs.selectors import budgets
 from jobs.selectors.monitoring import FACTS, VALUES
-from jobs.selectors.redaction import redact
+from jobs.selectors.redaction import redact, redacted_events
 from jobs.selectors.snapshot import needs_plan, tenant_states
 from jobs.states import EventCode, State, StopReason
 from tenants.models import Tenant
@@ -115,10 +115,10 @@ def test_it_is_stopped_with_its_work_saved_and_starts_again_when_the_budget_is_r
     moved = last_move(job)
     assert (moved.to_state, moved.reason, moved.numbers["lost"]) == ("QUEUED", "budget_exhausted", 0)
     (stopping,) = job.events.filter(to_state="STOPPING")
-    assert stopping.message.startswith("Stopping: its tenant's GPU-hour budget is used up.")
-    assert "budget" not in redact(stopping.reason, stopping.message, stopping.numbers)[0], (
-        "nor a guest's business"
-    )
+    assert stopping.message.startswith("Stopping to start again later.")
+    assert "budget" not in redact(stopping.reason, stopping.message, stopping.numbers)[0].lower()
+    (read,) = redacted_events(job.owner, job, [stopping])
+    assert read.message.endswith("Its tenant's GPU-hour budget was used up."), "its members read why"
     row = job_of(job)
     assert row.reason_code == "BUDGET_EXHAUSTED"
     assert row.reason_numbers["month_ends"] == month[1].isoformat()
@@ -132,12 +132,16 @@ def test_it_is_stopped_with_its_work_saved_and_starts_again_when_the_budget_is_r
     resumes(world, job)
 
 
-def test_it_starts_again_when_the_month_turns(world: World, month: list[datetime]) -> None:
+def test_it_starts_again_when_the_month_turns(
+    world: World, month: list[datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = exhausted(world)
     midnight = month[1]
-    one_pass()
-    due = PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at
-    assert due <= midnight
+    asked: list[datetime | None] = []
+    with monkeypatch.context() as spied:
+        spied.setattr(cycle, "_plan_again_at", asked.append)
+        one_pass()
+    assert [at for at in asked if at is not None] == [midnight], "a pass is due then"
     month[:] = [timezone.now(), midnight + timedelta(days=30)]
     assert used(world) == 0
     resumes(world, job)

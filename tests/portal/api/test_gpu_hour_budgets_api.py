@@ -59,6 +59,35 @@ def test_a_budget_is_set_with_a_line_of_history_and_undone(admin: Api, alice: Ap
     assert admin.patch("/tenants/vision-lab", sent, If_Match=etag).status_code == 412
 
 
+def test_a_patched_budget_wakes_a_pass_and_is_shown(
+    admin: Api, people: People, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    woken, shown = [], []
+    monkeypatch.setattr("jobs.wake.cycle", lambda: woken.append(True))
+    monkeypatch.setattr("jobs.pubsub.quotas_changed", shown.append)
+    for sent, due in (({"budget_gpu_hours": 5}, 1), ({"budget_is_hard": False}, 2), ({"name": "Seeing"}, 2)):
+        etag = admin.get("/tenants/vision-lab").json()["etag"]
+        with django_capture_on_commit_callbacks(execute=True):
+            answer = admin.patch("/tenants/vision-lab", sent | {"reason": "r"}, If_Match=etag)
+        assert answer.status_code == 200
+        assert (len(woken), shown) == (due, [people.vision.pk] * due)
+
+
+def test_a_tenant_that_is_created_with_a_budget_has_it_in_its_history(admin: Api) -> None:
+    sent = {
+        "slug": "speech",
+        "name": "Speech",
+        "reason": "New",
+        "budget_gpu_hours": 7,
+        "budget_is_hard": True,
+    }
+    assert admin.post("/tenants", sent).status_code == 201
+    (line,) = admin.get("/tenants/speech/quota-changes").json()["items"]
+    assert line["terms"] == {"budget_gpu_hours": [None, 7]}
+    entry = AuditEntry.objects.filter(action="tenant.create").latest("pk")
+    assert entry.details["budget_gpu_hours"] == 7
+
+
 def test_all_that_is_wrong_is_named_at_once(admin: Api, alice: Api, people: People) -> None:
     answer = admin.post("/quota-changes", changes(budget_gpu_hours=-1, budget_is_hard="yes", jobs_limit=-1))
     assert answer.status_code == 400
@@ -67,8 +96,10 @@ def test_all_that_is_wrong_is_named_at_once(admin: Api, alice: Api, people: Peop
         "changes[0].budget_is_hard",
         "changes[0].jobs_limit",
     ]
-    for wrong in ("5", True, 1e18):
-        assert admin.post("/quota-changes", changes(budget_gpu_hours=wrong)).status_code == 400
+    for wrong in ("5", True, 1e18, 10**400):
+        answer = admin.post("/quota-changes", changes(budget_gpu_hours=wrong))
+        assert answer.status_code == 400
+        assert [error["path"] for error in answer.json()["errors"]] == ["changes[0].budget_gpu_hours"]
     of_type = {"tenant": "vision-lab", "gpu_type": "a100", "limit": 8, "budget_gpu_hours": 5}
     answer = admin.post("/quota-changes", {"changes": [of_type], "reason": "r"})
     assert [error["code"] for error in answer.json()["errors"]] == ["wrong_scope"]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
 from gpu_scheduler.cycle import plan
+from jobs.lifecycle.facts import Order, Reason
 from jobs.lifecycle.plan_effects import explain
-from jobs.models import ClusterNode, UsageDay
+from jobs.lifecycle.stopping import ending, ordered
+from jobs.models import Attempt, ClusterNode, JobEvent, UsageDay
 from jobs.selectors.budgets import month_of
 from jobs.selectors.what_if import current
 from jobs.services.sharing import SharePermission, job_share
+from jobs.states import EventCode, Intent, State, StopReason
+from portal.pages import job_events
+from portal.pages.admin.terms import described
 from tenants.models import Tenant, User
 from tests import factories
+from tests.jobs.lifecycle.test_decision import seen
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
@@ -53,8 +60,8 @@ def test_the_usage_page_shows_the_budget_and_when_it_turns(
     start, end = month_of(timezone.now())
     monkeypatch.setattr("jobs.selectors.budgets.timezone.now", lambda: start + timedelta(days=3))
     page = words(markup(client.get("/t/vision-lab/usage")))
-    assert "GPU-hour budget: 30.0 of 100.0 used" in page, "the meter has a text"
-    assert "30.0<small>of 100 GPU-hours</small>" in page.replace("30.0 <", "30.0<")
+    assert "GPU-hour budget: 30 of 100 used" in page, "the meter has a text"
+    assert "30<small>of 100 GPU-hours</small>" in page.replace("30 <", "30<")
     assert f"Projection: {10 * (end - start).days} GPU-hours by month end if it continues as it was" in page
     assert f"used up about {(start + timedelta(days=10)).day} " in page
     assert f"A new month begins on {end.day} {end:%b}, 00:00 UTC" in page
@@ -68,9 +75,10 @@ def test_the_usage_page_shows_the_budget_and_when_it_turns(
     ("hours", "hard", "shown"),
     [
         (79.9, True, ""),
-        (80, True, "80% used: 80.0 of 100 GPU-hours"),
-        (100, False, "Used up: 100.0 of 100 GPU-hours"),
+        (80, True, "80% used: 80 of 100 GPU-hours"),
+        (100, False, "Used up: 100 of 100 GPU-hours"),
         (101, True, "No GPU job starts before"),
+        (99.999, True, "99% used: 99.9 of 100 GPU-hours"),
     ],
 )
 def test_the_overview_warns_from_80_percent(
@@ -149,3 +157,42 @@ def test_the_page_of_a_held_job_says_why_and_a_guest_reads_none_of_the_numbers(
     page = words(markup(signed_in(bob).get(path)))
     assert "Waiting: its tenant can start no GPU job now." in page
     assert "100 of 100" not in page
+
+
+def test_a_guest_finds_nothing_of_the_budget_in_what_was_stopped(
+    lab: Tenant, member: User, signed_in: SignIn
+) -> None:
+    """Nor in what is stored where a halt or a time limit came with the stop."""
+    job = factories.job(of=lab, owner=member, state=State.HALTED)
+    stored = [ordered(Order(StopReason.BUDGET_EXHAUSTED), seen(State.STOPPING))]
+    for intent, left_s in ((Intent.HALT, None), (Intent.RUN, 0.0)):
+        stopped = seen(
+            State.STOPPING, gone=True, stop_reason="budget_exhausted", intent=intent, time_left_s=left_s
+        )
+        stored.append(ending(replace(stopped, reason=Reason("budget_exhausted", stored[0]))).reason.message)
+    assert len(set(stored)) == 3
+    assert not any("budget" in message.lower() for message in stored)
+    JobEvent.objects.create(
+        job=job, tenant=lab, n=50, code=EventCode.MOVED, to_state="STOPPING", reason="budget_exhausted",
+        message=stored[0], numbers={}, source="scheduler", attempt=1,
+    )  # fmt: skip
+    assert "budget" not in job_events.outcome(Attempt(outcome="budget_exhausted")).lower()
+    guest = factories.member(factories.tenant("nlp-research"), "bob", password=factories.PASSWORD)
+    assert [len(job_events.newest(user, job, sought="budget")) for user in (member, guest)] == [1, 0]
+    assert "GPU-hour budget was used up" in job_events.newest(member, job)[0].message
+    assert "GPU-hour" not in job_events.newest(guest, job)[0].message
+
+
+def test_a_term_of_a_later_version_breaks_no_page() -> None:
+    assert described({"later_term": (None, 5)}) == [("later_term", "", "5")]
+
+
+def test_a_budget_of_none_is_no_lasting_warning_and_names_no_month(
+    lab: Tenant, member: User, signed_in: SignIn
+) -> None:
+    used(lab, member, 0, of=0)
+    client = signed_in(member)
+    assert "GPU-hour budget" not in markup(client.get("/t/vision-lab/"))
+    page = words(markup(client.get("/t/vision-lab/usage")))
+    assert "No GPU job starts unless a platform admin raises it" in page
+    assert "used up" not in page
