@@ -52,11 +52,13 @@ CLAIM_ALL = f"""{TAKE} WHERE id IN (
   SELECT id FROM jobs_job WHERE id = ANY(%(job_ids)s) AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
 ) {RETURNING}"""
 
-CLAIM_DUE = f"""{TAKE} WHERE id IN (
+CLAIM_DUE = f"""{TAKE} WHERE id = ANY (ARRAY(
   SELECT id FROM jobs_job WHERE NOT settled AND {FREE}
     AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
   ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
-) {RETURNING}"""
+)) {RETURNING}"""
+"""An array is made once. A subquery of IN may be read again for each row, as plans come, and finds other rows each time:
+those before are taken. Then a worker had more than it asked for, and thought that nothing was left."""
 
 CLAIM_WITH_DUE = f"""
 WITH one AS (

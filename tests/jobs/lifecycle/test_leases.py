@@ -231,3 +231,14 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     Job.objects.update(**later)
     leases.make_due(None)
     assert list(due.all()) == [running]
+
+
+@pytest.mark.django_db
+def test_a_claim_takes_no_more_than_it_asks_for_however_the_database_plans_it() -> None:
+    """A subquery with a limit that is looked at again for each row finds others each time: those before are taken."""
+    for _ in range(40):
+        factories.job(next_reconcile_at=Now())
+    with connection.cursor() as cursor:
+        for kind in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):
+            cursor.execute(f"SET LOCAL enable_{kind} = off")
+    assert [len(leases.claim_due("w1", 16)) for _ in range(4)] == [16, 16, 8, 0]

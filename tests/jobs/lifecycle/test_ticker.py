@@ -150,7 +150,7 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         return False, []
 
     monkeypatch.setattr(ticker_module.together, "bring_on", take)
-    # A pass, or a periodic task, locks rows for a moment, and a claim leaves those to the next tick: far away here.
+    # A pass, or a periodic task, locks rows for a moment, and a claim leaves those to the next tick: it is far away.
     monkeypatch.setattr(ticker_module.cycle, "run", lambda *, request: [])
     monkeypatch.setattr(periodic, "due", lambda *_: set())
     clusters.use(MemoryCluster([]))
