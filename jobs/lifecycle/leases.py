@@ -57,7 +57,7 @@ CLAIM_DUE = f"""{TAKE} WHERE id = ANY (ARRAY(
     AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
   ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
 )) {RETURNING}"""
-"""An array is made once. A subquery of IN may be read again for each row, as plans come, and finds other rows each time:
+"""An array is made once. A subquery of IN may be read again for each row, as plans come, and finds others each time:
 those before are taken. Then a worker had more than it asked for, and thought that nothing was left."""
 
 CLAIM_WITH_DUE = f"""
