@@ -70,6 +70,19 @@ async def until(condition: Callable[[], object], within_s: float = 60) -> None:
         await asyncio.sleep(0.02)
 
 
+async def environment(pid: int | None, data: str) -> dict[str, str]:
+    """Of a service that was given this data folder. While its program is just being loaded none is seen, so that a look
+    counts as a whole."""
+    process, looks = psutil.Process(pid), [dict[str, str]()]
+
+    def has_its_own() -> bool:
+        looks.append(process.environ())
+        return looks[-1].get("LUTHIER_DATA") == data
+
+    await until(has_its_own)
+    return looks[-1]
+
+
 async def test_a_killed_service_is_started_again(supervise: Start) -> None:
     toy_service = supervise(toy())
     await toy_service.start()
@@ -89,13 +102,10 @@ async def test_only_a_service_that_reads_settings_gets_the_platforms_secrets(
     for reads in (True, False):
         service = supervise(toy(reads_settings=reads, env={"LUTHIER_DATA": str(tmp_path)}))
         await service.start()
-        started = psutil.Process(service.pid)
-        await until(started.environ)  # none is seen while its program is just being loaded
-        seen[reads] = started.environ()
+        seen[reads] = await environment(service.pid, str(tmp_path))
     assert secrets <= set(seen[True])
     assert not secrets & set(seen[False])
     assert seen[False]["PATH"] == os.environ["PATH"]
-    assert seen[False]["LUTHIER_DATA"] == str(tmp_path), "what the service itself is given"
 
 
 async def test_a_service_that_dies_at_once_cannot_start_and_its_log_is_shown(supervise: Start) -> None:
