@@ -221,12 +221,9 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_at_start(environment: Environment) -> None:
-    """End the start of an installation for what a single process that restarts does without, or goes on with."""
-    problems = plain_connections(environment, os.environ)
+    """End the start of an installation for what a single process that restarts does without."""
     if problem := _breached_passwords(environment):
-        problems.append(problem)
-    if problems:
-        refuse(problems)
+        refuse([problem])
 
 
 def warnings(environment: Environment, variables: Mapping[str, str]) -> list[str]:

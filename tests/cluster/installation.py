@@ -111,7 +111,6 @@ class Installation:
         (self.folder / "manage.py").symlink_to(documents.ROOT / "manage.py")
         settings = self.folder / KUSTOMIZATION / "luthier.env"
         values = _read(settings) | {
-            "LUTHIER_PRIVATE_HOSTS": f"web.luthier.svc,{self._gateway}",
             "LUTHIER_BLOBS": s3.place,
             "KUBE_AGENT_IMAGE": images.AGENT,
             "KUBE_RUNTIME_IMAGE": images.RUNTIME,
