@@ -177,10 +177,11 @@ FACTS = (
     ),
     Fact(
         "luthier_slots_opportunistic",
-        "Slots that a tenant's opportunistic jobs hold beside its quota; missing where none does.",
+        "Slots that a tenant's opportunistic jobs hold beside its quota.",
         ("tenant", "pool"),
-        "SELECT slug, slot_type, sum(slots * learners) FROM jobs_attempt JOIN tenants_tenant AS t ON t.id = tenant_id"
-        " WHERE held AND opportunistic GROUP BY 1, 2",
+        "SELECT slug, gpu_type, coalesce(sum(slots * learners), 0) FROM tenants_quota AS q"
+        " JOIN tenants_tenant AS t ON t.id = q.tenant_id LEFT JOIN jobs_attempt AS a"
+        " ON a.tenant_id = t.id AND a.slot_type = gpu_type AND a.held AND a.opportunistic GROUP BY 1, 2",
     ),
     Fact(
         "luthier_slots_quota",

@@ -46,12 +46,11 @@ def test_every_expression_of_the_dashboard_and_the_alerts_finds_a_running_platfo
     target, token = f"127.0.0.1:{scraped.port}", platform.env["LUTHIER_METRICS_TOKEN"]
     with Prometheus(tmp_path, built, target=target, token=token) as prometheus:
         wait_for(lambda: prometheus.query("up == 1"), within_s=60, what="a scrape that succeeds")
-        for panel in panels():
-            (shown,) = panel["targets"]
+        for title, shown in ((panel["title"], line) for panel in panels() for line in panel["targets"]):
             wait_for(
                 lambda expr=shown["expr"]: prometheus.query(expr),  # type: ignore[misc]
                 within_s=60,
-                what=f"{panel['title']}: {shown['expr']}",
+                what=f"{title}: {shown['expr']}",
             )
         assert [series["metric"]["reason"] for series in prometheus.query("luthier_queue_reasons")] != [""]
         rules = wait_for(lambda: evaluated(prometheus), within_s=60, what="every rule's evaluation")

@@ -103,6 +103,7 @@ def test_queue_slots_and_nodes_are_those_of_the_rows() -> None:
     assert value(found, "luthier_slots_quota", tenant="vision-lab", pool="a100") == 8
     assert value(found, "luthier_slots_used", tenant="vision-lab", pool="h100") == 2
     assert value(found, "luthier_slots_opportunistic", tenant="vision-lab", pool="h100") == 1
+    assert value(found, "luthier_slots_opportunistic", tenant="vision-lab", pool="a100") == 0
     shown = {"usable": 8, "unusable": 8, "outside": 1, "used": 3, "free": 4}
     assert {kind: value(found, "luthier_pool_slots", pool="h100", kind=kind) for kind in shown} == shown
     assert value(found, "luthier_nodes", pool="h100", state="cordoned") == 1
