@@ -40,7 +40,7 @@ def enforced(snapshot: Snapshot) -> tuple[Snapshot, tuple[Stop, ...]]:
 
 
 def next_event_at(snapshot: Snapshot) -> datetime | None:
-    """When a budget is used up if what runs goes on, or when the month ends for which jobs wait; None: neither."""
+    """When a budget is used up if what runs continues, or when the month ends for which jobs wait; None: neither."""
     budgets = {state.tenant: state.budget for state in snapshot.tenants if state.budget is not None}
     if not budgets:
         return None

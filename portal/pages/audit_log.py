@@ -25,14 +25,13 @@ from tenants import access, search
 from tenants.errors import NotAllowed
 from tenants.models import AUDIT_TERMS, AuditEntry, QuotaChange, Tenant, User
 from tenants.roles import Permission
-from tenants.services.quotas import WHOLE
+from tenants.services.quotas import LIMIT_SET, WHOLE
 
 PER_PAGE = 50
-LIMIT_SET = "quota.set"
-"""The action of a change of a limit. It is listed by its row of the quota history, which says from what to what, with
-what its entry adds; rows of versions that wrote no such entries have none."""
 SAME_CHANGE = timedelta(minutes=1)
-"""A row and its entry are written in one transaction, the entry first."""
+"""A changed limit (LIMIT_SET) is listed by its row of the quota history, which says from what to what, with what its
+entry adds: both are written in one transaction, the entry first. Rows of versions that wrote no such entries have none.
+"""
 
 CURSOR = re.compile(r"(\d{4}-[0-9T:.+-]{10,30})~([01])~(\d{1,18})")
 ENTRY, CHANGE = 0, 1

@@ -33,6 +33,8 @@ TERMS: Mapping[str, int | None] = {
 quota."""
 WHOLE = ""
 """In place of a slot type: what is set for all of a tenant's types together."""
+LIMIT_SET = "quota.set"
+"""What the audit log calls a changed limit."""
 WHOLE_TERMS: Mapping[str, int | float | str | None] = {
     "cohort": "",
     "jobs_limit": None,
@@ -309,7 +311,7 @@ def _write(one: Applied, tenant: Tenant, reason: str, user: access.Person, chang
             changes = {"limit": (one.old_limit, one.new_limit), **changes}
     audit.record(
         actor=user,
-        action="tenant.change" if one.gpu_type == WHOLE else "quota.set",
+        action="tenant.change" if one.gpu_type == WHOLE else LIMIT_SET,
         tenant_id=tenant.pk,
         target=tenant.slug if one.gpu_type == WHOLE else one.gpu_type,
         reason=reason,

@@ -26,7 +26,6 @@ const CHOSEN = "[aria-selected=true]";
 const FIELD = {
   role: "combobox",
   "aria-label": words.label,
-  "aria-expanded": "true",
   "aria-autocomplete": "list",
   "aria-controls": "palette-list",
   autocomplete: "off",
@@ -47,7 +46,7 @@ let list: HTMLElement;
 let status: HTMLElement;
 let search: AbortController | undefined;
 let timer: ReturnType<typeof setTimeout> | undefined;
-let chosen = new Map<HTMLElement, Choice>();
+let chosen = new Map<HTMLElement, Choice>(); // what each option of the list does, in their order
 let jobs: Choice[] = [];
 let jobsOf = ""; // what they were searched by
 let note = "";
@@ -167,19 +166,17 @@ function draw(): void {
   chosen = new Map();
   const wanted = field.value;
   const ofJobs = wanted === jobsOf ? jobs : matching(wanted, jobs); // the server knows owners and tags, too
-  const groups = [group(words.actions, matching(wanted, actions())), group(words.pages, matching(wanted, pages())), group(words.jobs, ofJobs)];
-  // Jobs first where something was typed: a name is what most people look for.
-  list.replaceChildren(...(wanted ? groups.reverse() : groups).filter((part) => part !== null));
-  const options = [...list.querySelectorAll<HTMLElement>("[role=option]")];
-  options.forEach((option, number) => (option.id = `palette-${number}`));
-  chosen = new Map(options.map((option) => [option, chosen.get(option) as Choice]));
+  const parts: [string, Choice[]][] = [[words.actions, matching(wanted, actions())], [words.pages, matching(wanted, pages())], [words.jobs, ofJobs]];
+  if (wanted) parts.reverse(); // jobs first where something was typed: a name is what most people look for
+  list.replaceChildren(...parts.filter(([, choices]) => choices.length).map(([title, choices]) => group(title, choices)));
+  const options = [...chosen.keys()];
   mark(options.find((option) => option.textContent === before) ?? options[0]);
   field.setAttribute("aria-expanded", String(options.length > 0));
   status.textContent = note || (options.length ? words.found(options.length) : words.nothing);
 }
 
-function group(title: string, choices: readonly Choice[]): HTMLElement | null {
-  if (!choices.length) return null;
+/** A part of the list, whose options are numbered on from those before. */
+function group(title: string, choices: readonly Choice[]): HTMLElement {
   const part = document.createElement("div");
   const heading = text("div", title);
   heading.className = "group";
@@ -192,6 +189,7 @@ function group(title: string, choices: readonly Choice[]): HTMLElement | null {
     ...choices.map((choice) => {
       const option = text("div", "");
       option.setAttribute("role", "option");
+      option.id = `palette-${chosen.size}`;
       option.append(text("span", choice.text), ...(choice.also ? [choice.also] : []));
       chosen.set(option, choice);
       return option;

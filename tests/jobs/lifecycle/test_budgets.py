@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.db import connection
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
@@ -75,7 +76,7 @@ def save_and_leave(world: World, job: Job, step: int) -> None:
     world.settle()
 
 
-def goes_on(world: World, hours: float) -> None:
+def keeps_running(world: World, hours: float) -> None:
     """Its node is in contact all the time."""
     world.elapse(hours * 3600)
     Attempt.objects.filter(held=True).update(known_at=timezone.now())
@@ -85,11 +86,11 @@ def exhausted(world: World) -> Job:
     """A job of four GPUs that was stopped after an hour, with a budget of three hours."""
     limit(world, 3)
     job = world.running(**GPU)
-    goes_on(world, 0.5)
+    keeps_running(world, 0.5)
     world.settle()
     assert state(job) == State.PROCESSING
     assert used(world) == pytest.approx(2, abs=0.05)
-    goes_on(world, 0.5)
+    keeps_running(world, 0.5)
     assert needs_plan(), "although no job waits"
     one_pass()
     world.settle()
@@ -163,7 +164,7 @@ def test_the_next_pass_is_due_when_the_budget_will_be_used_up(
 def test_a_soft_budget_warns_only(world: World, month: list[datetime]) -> None:
     limit(world, 1, hard=False)
     job = world.running(**GPU)
-    goes_on(world, 1)
+    keeps_running(world, 1)
     one_pass()
     world.settle()
     assert state(job) == State.PROCESSING
@@ -178,7 +179,7 @@ def test_cpu_jobs_and_opportunistic_ones_neither_count_nor_are_held(
     limit(world, 0)
     jobs = [world.running(slots=2), world.running(opportunistic=True, **GPU)]
     held = world.submit(**GPU)
-    goes_on(world, 5)
+    keeps_running(world, 5)
     one_pass()
     world.settle()
     assert [state(job) for job in jobs] == [State.PROCESSING] * 2
@@ -206,7 +207,7 @@ def test_what_is_rolled_up_counts_once_and_what_is_late_or_of_another_month_neve
 ) -> None:
     limit(world, 100)
     job = world.running(**GPU)
-    goes_on(world, 2)
+    keeps_running(world, 2)
     before = used(world)
     assert before == pytest.approx(8, abs=0.05)
     world.exit(job)
@@ -230,21 +231,23 @@ def test_what_is_rolled_up_counts_once_and_what_is_late_or_of_another_month_neve
 def test_a_clock_that_was_set_back_gives_nothing_back(world: World, month: list[datetime]) -> None:
     limit(world, 100)
     world.running(**GPU)
-    goes_on(world, 1)
+    keeps_running(world, 1)
     Attempt.objects.update(known_at=timezone.now() + timedelta(hours=1))
     assert used(world) == pytest.approx(8, abs=0.05)
 
 
-def test_a_cluster_without_budgets_pays_nothing(world: World, django_assert_num_queries: object) -> None:
+def test_a_cluster_without_budgets_pays_nothing(
+    world: World, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     states = tenant_states()
-    with django_assert_num_queries(0):  # type: ignore[operator]
+    with django_assert_num_queries(0):
         assert budgets.with_use(states, timezone.now()) == states
         assert budgets.budgets_of([world.tenant]) == {}
     limit(world, 5)
     for n in range(3):
         Tenant.objects.create(slug=f"t{n}", name="", budget_gpu_hours=n)
     states = tenant_states()
-    with django_assert_num_queries(1):  # type: ignore[operator]
+    with django_assert_num_queries(1):
         assert len([one for one in budgets.with_use(states, timezone.now()) if one.budget is not None]) == 4
 
 
@@ -292,7 +295,7 @@ def test_it_is_not_stopped_while_its_results_are_stored(world: World, month: lis
     world.exit(job)
     world.settle()
     assert state(job) == State.STORING
-    goes_on(world, 1)
+    keeps_running(world, 1)
     one_pass()
     world.settle()
     assert state(job) == State.STORING

@@ -248,8 +248,9 @@ def test_problem_as_list_has_the_shape_of_the_api() -> None:
 
 def test_what_contradicts_an_opportunistic_job_is_said_at_once() -> None:
     wrong = spec_with(opportunistic=True, priority="urgent", resources=ELASTIC, checkpoint={"grace": "301s"})
+    assert isinstance(wrong, dict)
     with pytest.raises(SpecError) as caught:
-        parse(wrong)  # type: ignore[arg-type]
+        parse(wrong)
     found = [(problem.path, problem.code, problem.message) for problem in caught.value.problems]
     assert found == [
         (
