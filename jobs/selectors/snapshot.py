@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
 from django.conf import settings
-from django.db import connection, models
+from django.db import connection, models, transaction
 from django.db.models import Case, Exists, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now, RowNumber
 
@@ -76,26 +77,43 @@ def snapshot(
     at_most: evaluate only this many waiting jobs, those that the policy puts first, and with_job.
     broken: gets the waiting jobs whose rows cannot be read, with the error; they are left out.
     """
-    policy = scheduling_policy()
-    state = policy_state(policy)
-    running = tuple(_running())
-    rows: Iterable[Sequence[Any]]
-    if at_most is None:
-        rows = waiting_rows().order_by("queued_at", "pk").values_list(*_columns())
-    else:
-        rows = _first(policy.window(state), at_most, with_job)
-    return Snapshot(
-        now=now,
-        nodes=tuple(nodes),
-        waiting=tuple(_readable(rows, {} if broken is None else broken)),
-        running=running,
-        quotas=with_the_past(quota_uses(), now, policy.half_life_s()),
-        policy=policy,
-        tenants=with_use(tenant_states(), now),
-        policy_state=state,
-        promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
-        projects=projects(),
-    )
+    with _one_moment():
+        policy = scheduling_policy()
+        state = policy_state(policy)
+        running = tuple(_running())
+        rows: Iterable[Sequence[Any]]
+        if at_most is None:
+            rows = waiting_rows().order_by("queued_at", "pk").values_list(*_columns())
+        else:
+            rows = _first(policy.window(state), at_most, with_job)
+        return Snapshot(
+            now=now,
+            nodes=tuple(nodes),
+            waiting=tuple(_readable(rows, {} if broken is None else broken)),
+            running=running,
+            quotas=with_the_past(quota_uses(), now, policy.half_life_s()),
+            policy=policy,
+            tenants=with_use(tenant_states(), now),
+            policy_state=state,
+            promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
+            projects=projects(),
+        )
+
+
+@contextmanager
+def _one_moment() -> Iterator[None]:
+    """Let all reads see the rows as the first of them does. A job that ends between two of them would else hold its
+    slots and not its quota, and all jobs of its tenant would wait for another reason until the next plan.
+
+    Within a caller's transaction, that decides what they see.
+    """
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
 
 
 def tenant_states() -> tuple[TenantState, ...]:
