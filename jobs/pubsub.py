@@ -27,7 +27,7 @@ GROUP = "hints"
 SEND_S = 0.2  # longest that one send may take before its hints are dropped
 PAUSE_S = 1.0  # after a failure, hints are dropped for this long
 CANCEL_RETRY_S = 0.2
-APART_S = 0.02  # the first of many hints goes at once, those that follow so soon go together
+APART_S = 0.1  # the first of many hints goes at once, those that follow so soon go together
 BATCH = 500  # hints per message
 PENDING_MAX = 10_000  # distinct hints kept while a send is under way
 

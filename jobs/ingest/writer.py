@@ -41,7 +41,7 @@ LATE_S = 0.04
 waits for the next one, and from then on learners would alternate, each in every second commit only."""
 BUSY_ITEM_BYTES = 2048
 """A learner that sent this much has more when it is acknowledged; the commit does not wait for others."""
-REQUESTS_APART_S = 0.05
+REQUESTS_APART_S = 0.2
 """Jobs whose learners report in this time are reconciled together."""
 ITEM_BYTES = 512
 """Weight of a frame without log."""

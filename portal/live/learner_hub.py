@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECK_S = 1.0
+APART_S = 0.1
+"""Between two queries that hints trigger: one reads the intents of all learners, and hints are of any job."""
 T = TypeVar("T")
 
 THREADS = DatabaseThreads(shares.LEARNERS, "learners")
@@ -84,6 +86,10 @@ class LearnerHub:
                     await self._refresh()
                 except Exception:  # without this loop no learner of this process would receive a halt
                     logger.exception("reading the learners' intents failed")
+                await self._rest()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(APART_S)
 
     async def _refresh(self) -> None:
         learners = {id(learner): learner for learner in self._learners if learner.grant is not None}
