@@ -49,6 +49,7 @@ class Environments:
         self._home = data / "environments"
         self._bases = data / "runtimes"
         self._on_change = on_change
+        self._pip: Path | None = None
         self._builds: dict[str, Build] = {}
         self._lock = threading.Lock()
 
@@ -83,8 +84,10 @@ class Environments:
         return Ready(base, build.folder if build.missing else base, build.lock)
 
     def pip(self) -> Path | None:
-        """The folder from which jobs get pip. Raises OSError."""
-        return layers.provide_pip(self._bases)
+        """The folder from which jobs get pip, looked for once. Raises OSError."""
+        if self._pip is None or not self._pip.is_dir():
+            self._pip = layers.provide_pip(self._bases)
+        return self._pip
 
     def sweep(self, in_use: Collection[str] = ()) -> threading.Thread:
         """Remove, in the background, what builders of a killed daemon left, and environments that no job uses."""

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Store:
         temporary = path.with_suffix(".tmp")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
-            json.dump(_to_json(gang), file)
+            file.write(json.dumps(_to_json(gang)))  # dump would encode it in Python, part by part
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -110,13 +110,13 @@ class Store:
         return self._folder / f"{name}.json"
 
 
-_LEARNER_FIELDS = frozenset(field.name for field in fields(LearnerRecord))
+_LEARNER_FIELDS = tuple(field.name for field in fields(LearnerRecord))
 
 
 def _to_json(gang: GangRecord) -> dict[str, Any]:
     learners = []
     for learner in gang.learners:
-        value = asdict(learner)
+        value: dict[str, Any] = {name: getattr(learner, name) for name in _LEARNER_FIELDS}
         for which in ("launcher", "shipper"):
             identity = getattr(learner, which)
             value[which] = None if identity is None else identity.as_json()
