@@ -80,7 +80,7 @@ class InputFetch:
 
     async def _try(self) -> str | None:
         job = await self._client.json("/agent/v1/job")
-        await inputs.fetch_code(self._client, self._settings, job.get("code"))
+        await inputs.fetch_code(self._client, self._settings, job.pop("code", None))
         inputs.link_data(self._settings, list(job.get("data") or []))
         resume_from = await self._restore(job)
         job[UNRESTORED] = await self._restore_results(job)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import stat
@@ -62,12 +64,25 @@ async def fetch_code(client: Client, settings: ShipperSettings, code: Mapping[st
     settings.model_dir.mkdir(parents=True, exist_ok=True)
     if code is None:
         return
+    content = _came_along(code)
+    if content is not None:
+        unpack_from(io.BytesIO(content), settings.model_dir)
+        return
     archive = settings.state_dir / "shipper" / "code.archive"
     await download(client, str(code["url"]), archive, size=int(code["size"]), sha256=str(code["sha256"]))
     try:
         unpack(archive, settings.model_dir)
     finally:
         archive.unlink(missing_ok=True)
+
+
+def _came_along(code: Mapping[str, Any]) -> bytes | None:
+    """The archive, if the description of the job has it whole; else it is downloaded."""
+    try:
+        content = base64.b64decode(code.get("content", ""), validate=True)
+    except (ValueError, TypeError):
+        return None
+    return content if hashlib.sha256(content).hexdigest() == code["sha256"] else None
 
 
 async def download(client: Client, path: str, target: Path, *, size: int, sha256: str) -> None:
@@ -153,14 +168,20 @@ def unpack(archive: Path, target: Path) -> None:
 
     Raises InputError naming the member that is anything else, or a link that leads out.
     """
+    with archive.open("rb") as source:
+        unpack_from(source, target)
+
+
+def unpack_from(source: IO[bytes], target: Path) -> None:
+    """As `unpack`, of an open file."""
     try:
-        with archive.open("rb") as source:
-            magic = source.read(4)
+        magic = source.read(4)
+        source.seek(0)
         if magic.startswith(b"PK"):
-            with zipfile.ZipFile(archive) as packed:
+            with zipfile.ZipFile(source) as packed:
                 _write_members(_zip_members(packed), target)
         else:
-            with tarfile.open(archive) as rolled:
+            with tarfile.open(fileobj=source) as rolled:
                 _write_members(_tar_members(rolled), target)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError) as error:
         raise InputError("data_error", f"The code archive cannot be read: {error}") from error

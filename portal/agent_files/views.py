@@ -5,10 +5,12 @@ Responses are short JSON or at most one piece of bytes, so that they need little
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -34,6 +36,7 @@ RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
 
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+INLINE_BYTES = 16 * 1024
 MAX_JSON_BYTES = 1024 * 1024
 """The hashes of all parts of the largest file take 600 kB."""
 
@@ -87,16 +90,13 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
     saved = checkpoints.pinned(grant)
     if saved is not None and saved.state != Checkpoint.State.COMMITTED:
         return _checkpoint_invalid(saved)
-    code_entry = None
-    if row.code is not None:
-        code_entry = {"url": "/agent/v1/code", "size": row.code.size, "sha256": row.code.sha256}
     return JsonResponse(
         {
             "job": row.pk,
             "attempt": grant.attempt,
             "rank": grant.rank,
             "learners": attempt.learners,
-            "code": code_entry,
+            "code": None if row.code is None else _code(row.code),
             "data": _data_to_link(row, attempt),
             "metrics": [_rule(rule) for rule in row.spec.get("metrics") or []],
             "keep": row.spec.get("keep") or [],
@@ -108,6 +108,15 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
             "direct_from": direct.LARGE if direct.direct() else None,
         }
     )
+
+
+def _code(archive: Blob) -> dict[str, Any]:
+    """Where the code is. A small archive comes along: most code is, and a request costs both sides more than that."""
+    entry = {"url": "/agent/v1/code", "size": archive.size, "sha256": archive.sha256}
+    if archive.size <= INLINE_BYTES:
+        with suppress(blobs.BlobGone, blobs.StoreUnavailable, OSError):  # whoever asks for it is told
+            entry["content"] = base64.b64encode(blobs.read(archive, 0, archive.size)).decode()
+    return entry
 
 
 def _data_to_link(row: Job, attempt: Attempt) -> list[dict[str, str]]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import io
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from learner_agent.shipper.inputs import InputError, unpack
+from learner_agent.settings import ShipperSettings
+from learner_agent.shipper.http import Client
+from learner_agent.shipper.inputs import InputError, fetch_code, unpack
 
 Links = list[tuple[str, str]]
 
@@ -89,3 +96,42 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
         unpacked(tmp_path, as_tar, [("a/b", "../../../elsewhere")])
     assert outside.read_text() == "mine"
     assert (tmp_path / "code" / "a" / "b" / "c.py").read_text() == "print(1)"
+
+
+def packed(tmp_path: Path) -> bytes:
+    as_tar(tmp_path / "packed", [])
+    return (tmp_path / "packed").read_bytes()
+
+
+class Server:
+    """Has an archive, for those who ask for it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.asked = content, 0
+
+    def link_of(self, path: str) -> None:
+        return None
+
+    async def piece(self, path: str, start: int, size: int) -> bytes:
+        self.asked += 1
+        return self.content[start : start + size]
+
+
+@pytest.mark.parametrize(
+    ("came", "asked"), [("whole", 0), ("damaged", 1), ("no base64!", 1), (5, 1), (None, 1)]
+)
+def test_code_that_came_along_whole_is_not_asked_for(tmp_path: Path, came: object, asked: int) -> None:
+    content = packed(tmp_path)
+    given = {"whole": base64.b64encode(content).decode(), "damaged": base64.b64encode(b"x").decode()}
+    server = Server(content)
+    folders = SimpleNamespace(model_dir=tmp_path / "code", state_dir=tmp_path / "state")
+    code = {
+        "url": "/code",
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "content": given.get(str(came), came),
+    }
+    asyncio.run(fetch_code(cast(Client, server), cast(ShipperSettings, folders), code))
+    assert (tmp_path / "code" / "a" / "b" / "c.py").read_text() == "print(1)"
+    assert server.asked == asked
+    assert not list((tmp_path / "state").rglob("code.archive*"))
