@@ -25,7 +25,7 @@ from jobs.selectors.throughput import run_times
 TASK = "forecast"
 EVERY_S = 10.0
 FAR_AT_ONCE = 5_000
-RESTS = 4.0
+RESTS = 9.0
 REQUEST = """
 UPDATE jobs_periodictask task SET next_at = v.at FROM (
   SELECT name, GREATEST(clock_timestamp(),

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 GATHER_S = 0.25
 """A notified job waits at most so long for the turn of others."""
 _turn = threading.Lock()
-QUICK_S = 0.25
+QUICK_S = 1.0
 """Calls to the cluster are made in a shared turn for so long: on a slow one, they are for several threads."""
 TURN_S = 2.0
 """Jobs are worked on alone, one after the other, for so long; then the others are due for any worker."""
