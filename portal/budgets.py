@@ -12,7 +12,7 @@ import logging
 import time
 from functools import cache as once
 
-from django.core.cache import BaseCache, cache, caches
+from django.core.cache import BaseCache, caches
 from django.http import HttpRequest
 from redis import RedisError
 
@@ -29,14 +29,14 @@ _away_until = 0.0
 
 def within(key: str, limit: int, *, window_s: int = WINDOW_S) -> bool:
     """Count one more; whether it is one of the first `limit` within the window, a minute unless it is given."""
-    own = _increased(cache, key, window_s)
+    own = _increased(_own(), key, window_s)
     shared = _increased_in_valkey(key, window_s)
     return (own if shared is None else shared) <= limit
 
 
 def give_back(key: str) -> None:
     """Count one less: what was counted before its result was known is no failure."""
-    _decreased(cache, key)
+    _decreased(_own(), key)
     if time.monotonic() >= _away_until:
         with contextlib.suppress(RedisError, OSError):
             _decreased(_shared(), key)
@@ -54,6 +54,12 @@ def budget_address(request: HttpRequest) -> str | None:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False).network_address)
     return text
+
+
+@once
+def _own() -> BaseCache:
+    """This process's counts. `caches` would make an object for each request."""
+    return caches.create_connection("default")
 
 
 @once

@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LIBRARY = "websockets.asyncio.client"
 MAX_BACKOFF_S = 30.0
 FIRST_BACKOFF_S = 0.5
 UNAUTHORIZED_TRIES, UNAUTHORIZED_S = 5, 900.0
@@ -157,7 +159,8 @@ class Connection:
     async def run(self) -> None:
         """Keep a connection until canceled. Raises Fenced when the server accepts nothing more, or WrongVersion."""
         # Imported late and in a thread: in the 25 ms that this takes, the job's inputs are already requested.
-        await asyncio.to_thread(importlib.import_module, "websockets.asyncio.client")
+        if LIBRARY not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, LIBRARY)
         from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
         failures = (OSError, InvalidHandshake, InvalidURI, ConnectionClosed, WireError, TimeoutError)
