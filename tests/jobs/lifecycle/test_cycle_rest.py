@@ -265,14 +265,14 @@ def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
 
 
 def test_passes_that_follow_each_other_do_not_forecast_each_time(world: World) -> None:
-    """A forecast that took two seconds is made again eight seconds later, unless a regular one comes first."""
+    """One that took half a second is made again 4.5 s later, unless a regular one comes first."""
     world.submit()
     forecast = PeriodicTask.objects.create(
-        name=forecasting.TASK, next_at=Now() + timedelta(seconds=9), done_at=Now(), result={"took_s": 2.0}
+        name=forecasting.TASK, next_at=Now() + timedelta(seconds=9), done_at=Now(), result={"took_s": 0.5}
     )
     cycle.run()
     forecast.refresh_from_db()
-    assert forecast.next_at == forecast.done_at + timedelta(seconds=8)
+    assert forecast.next_at == forecast.done_at + timedelta(seconds=0.5 * forecasting.RESTS)
     PeriodicTask.objects.filter(name=forecasting.TASK).update(result={"took_s": 0.0})
     world.submit()
     cycle.run()
