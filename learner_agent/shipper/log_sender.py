@@ -38,7 +38,7 @@ class LogSender:
     """
 
     def __init__(self, spool: Spool) -> None:
-        self.acked = spool.acked()
+        self.acked = self._recorded = spool.acked()
         self.sealed = False
         self._spool = spool
         self._reader = LogReader(spool)
@@ -107,8 +107,10 @@ class LogSender:
     def tidy(self, *, needed_from: int) -> None:
         """Record in the spool what the server has, and remove segments that end below that and below needed_from."""
         self._tidied_at = time.monotonic()
-        with contextlib.suppress(OSError):  # a full disk must not cost the connection
-            self._spool.set_acked(self.acked)
+        if self.acked != self._recorded:
+            with contextlib.suppress(OSError):  # a full disk must not cost the connection
+                self._spool.set_acked(self.acked)
+                self._recorded = self.acked
         self._spool.drop_below(min(self.acked, needed_from), keep=KEPT_BYTES)
 
     def _next(self) -> Data | None:

@@ -114,7 +114,7 @@ def _code(archive: Blob) -> dict[str, Any]:
     """Where the code is. A small archive comes along: most code is, and a request costs both sides more than that."""
     entry = {"url": "/agent/v1/code", "size": archive.size, "sha256": archive.sha256}
     if archive.size <= INLINE_BYTES:
-        with suppress(blobs.BlobGone, blobs.StoreUnavailable, OSError):  # whoever asks for it is told
+        with suppress(blobs.BlobGone, blobs.StoreUnavailable, OSError):  # a request for it gets the error
             entry["content"] = base64.b64encode(blobs.read(archive, 0, archive.size)).decode()
     return entry
 

@@ -48,3 +48,20 @@ def test_lines_are_counted_exactly_when_a_segment_is_dropped_that_was_sent_in_pa
 
     assert (gone.off, gone.off + gone.gone) == (cursor, second)
     assert gone.lines == lines - cursor // len(LINE)
+
+
+def test_what_the_server_has_is_recorded_where_that_changed(tmp_path: Path) -> None:
+    """A program that prints nothing leaves no file; a server with an older database may have less than before."""
+    spool = Spool(tmp_path)
+    spool.create()
+    sender = LogSender(spool)
+    sender.restart(welcome(0))
+    sender.tidy(needed_from=0)
+    assert not (spool.log_dir / "acked").exists()
+    sender.restart(welcome(55))
+    sender.tidy(needed_from=0)
+    assert spool.acked() == 55
+    later = LogSender(spool)
+    later.restart(welcome(0))
+    later.tidy(needed_from=0)
+    assert spool.acked() == 0
