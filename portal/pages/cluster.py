@@ -36,7 +36,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "out": sum(not node.takes_learners for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
         "news": news,
-        "outdated": passes.outdated("Nothing starts now, and what this page shows may have changed."),
+        "outdated": passes.outdated(f"{passes.NOTHING_STARTS} What this page shows may have changed."),
     }
     return render(request, "cluster.html", context)
 

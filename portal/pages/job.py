@@ -285,7 +285,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
 def _outdated(job: Job) -> str:
     """Why nothing changes for a job that waits for a pass or for the cluster; "" while both work."""
     if job.state == State.QUEUED:
-        return passes.outdated("Nothing starts now.")
+        return passes.outdated()
     if job.state not in NEEDS_CLUSTER:
         return ""
     text = "Until it responds, processes of this job can be neither started nor removed."

@@ -6,7 +6,10 @@ from jobs import humanize
 from jobs.selectors import installation
 
 
-def outdated(consequence: str, *, of_cluster: bool = False) -> str:
+NOTHING_STARTS = "Nothing starts now."
+
+
+def outdated(consequence: str = NOTHING_STARTS, *, of_cluster: bool = False) -> str:
     """When the cluster, or else the queue, was last looked at, and what follows; "" while passes complete.
 
     of_cluster: only where it is the cluster that does not respond. Why is for operators.
