@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.queue import checked_at
-from jobs.selectors.queue_places import QueueEntry, around
+from jobs.selectors.queue_places import around
 from jobs.selectors.redaction import needs_redaction, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from jobs import humanize
 from jobs.selectors import installation
 
-
 NOTHING_STARTS = "Nothing starts now."
 
 

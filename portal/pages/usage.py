@@ -26,6 +26,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.admin.terms import described
+from portal.pages.burn import burn_of
 from portal.pages.cells import row as job_row
 from portal.pages.csv_files import csv_file
 from portal.pages.entitlements import rows_of
@@ -121,6 +122,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "cards": [_card(tenant, use) for use in quotas],
         "budget": budget,
         "budget_meter": meters.budget_meter(budget) if budget else None,
+        "burn": burn_of(tenant, budget) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
         "people": people[:PEOPLE_SHOWN],

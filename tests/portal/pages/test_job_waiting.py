@@ -112,9 +112,9 @@ def test_a_job_that_starts_or_ends_says_when_the_cluster_does_not_respond(state:
     lease.problem = "the cluster did not respond: timed out"
     lease.save()
     page = page_of(alice, job)
-    assert (" ago. Until it responds, processes of this job" in page) == (
-        state != State.PROCESSING
-    ), "what runs reports for itself"
+    assert (" ago. Until it responds, processes of this job" in page) == (state != State.PROCESSING), (
+        "what runs reports for itself"
+    )
 
 
 def test_without_an_estimate_the_panel_says_why(alice: User) -> None:
