@@ -15,7 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs import storage
+from jobs import humanize, storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
 from jobs.selectors.budgets import budget_of
@@ -171,7 +171,7 @@ def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
     held = holders(tenant, use.gpu_type)
     return {
         "use": use,
-        "unit": "CPUs" if use.gpu_type == usage.CPU_TYPE else "GPUs",
+        "unit": humanize.unit(use.gpu_type, use.limit),
         "holders": [(name, count, meters.series(index)) for index, (name, count) in enumerate(held)],
         "meter": meters.shared_meter(use.gpu_type, held, limit=use.limit, waiting=use.waiting),
         "full": use.limit and use.used >= meters.FULL * use.limit,
