@@ -22,8 +22,8 @@ from tenants.models import Tenant, User
 tenant, owner, today = Tenant.objects.get(slug="nlp-research"), User.objects.get(username="bob"), timezone.now().date()
 UsageDay.objects.filter(tenant=tenant, slot_type="a100").delete()
 UsageDay.objects.bulk_create(
-    UsageDay(tenant=tenant, owner=owner, day=today.replace(day=day), slot_type="a100", used=(day % 7 + 1) * 30_000, waited=0,
-             lost=0)
+    UsageDay(tenant=tenant, owner=owner, day=today.replace(day=day), slot_type="a100", waited=0, lost=0,
+             used=(day % 7 + 1) * 30_000)
     for day in range(1, today.day + 1)
 )
 """
