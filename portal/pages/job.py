@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from gpu_scheduler.model import WaitReason
 from jobs import accounting, services
 from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
@@ -265,7 +266,8 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         if job.state == State.QUEUED
         else None,
         "needs_cluster": job.state in NEEDS_CLUSTER,
-        "outdated": outdated,
+        "is_current": not outdated,
+        "outdated": "" if job.reason_code == WaitReason.CLUSTER_BUSY else outdated,  # that says it already
         "hindsight": job_waiting.hindsight(view),
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(kept), None)),

@@ -83,8 +83,12 @@ def test_nothing_is_foreseen_while_no_pass_completes(alice: User) -> None:
     page = page_of(alice, job)
     assert "No scheduling pass has completed for 40 min. Nothing starts now." in page
     assert "data-recheck" in page, "it is seen when passes complete again"
-    assert "25–40 min" not in page
-    assert "Based on the progress" not in page
+    Job.objects.update(reason_code="CLUSTER_BUSY")
+    busy = page_of(alice, job)
+    assert "No scheduling pass has completed" not in busy, "its reason says it"
+    for each in (page, busy):
+        assert "25–40 min" not in each
+        assert "Based on the progress" not in each
     assert "40 min ago" in page
 
 
