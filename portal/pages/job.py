@@ -13,7 +13,6 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from gpu_scheduler.model import WaitReason
 from jobs import accounting, services
 from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
@@ -28,6 +27,7 @@ from jobs.selectors.requests import size_range
 from jobs.selectors.results import result_summary
 from jobs.selectors.retention import removals_of
 from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.wait_reasons import is_cluster_busy
 from jobs.spec import in_order, to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
 from portal.pages import (
@@ -267,7 +267,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         else None,
         "needs_cluster": job.state in NEEDS_CLUSTER,
         "is_current": not outdated,
-        "outdated": "" if job.reason_code == WaitReason.CLUSTER_BUSY else outdated,  # that says it already
+        "outdated": "" if is_cluster_busy(job.reason_code) else outdated,  # that says it already
         "hindsight": job_waiting.hindsight(view),
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(kept), None)),
