@@ -219,7 +219,7 @@ _FORWARD = {
     ),
     State.DOWNLOADING: Move(State.PROCESSING, Reason("", "All learners are running the program.")),
     State.PROCESSING: Move(
-        State.STORING, Reason("storing", "Finished successfully; its results are being stored.")
+        State.STORING, Reason("storing", "Finished successfully; its output is being stored.")
     ),
 }
 
@@ -251,7 +251,7 @@ def _storing(job: JobObservation) -> Decision:
             else Decision(requeue_after_s=WAIT_MOVING_S, note=_storing_note(job))
         )
     if job.all_delivered and not unkept:
-        return _to(State.COMPLETED, "completed", "Finished successfully; its results are stored.")
+        return _to(State.COMPLETED, "completed", "Finished successfully; its output is stored.")
     if unkept:
         return _not_stored(unkept, unkept.message)
     missing = next(learner for learner in job.learners if not learner.delivered)
@@ -269,7 +269,7 @@ def _storing(job: JobObservation) -> Decision:
 
 def _storing_note(job: JobObservation) -> Reason | None:
     if job.store_problem:
-        words = f"Finished successfully; its results wait. {job.store_problem}"
+        words = f"Finished successfully; its output waits. {job.store_problem}"
         return Reason(STORE_UNAVAILABLE, words, {"since": job.store_since})
     return _FORWARD[State.PROCESSING].reason if job.reason.code == STORE_UNAVAILABLE else None
 

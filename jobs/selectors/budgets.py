@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
+from gpu_scheduler.budgets import month_after
 from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.model import CPU_TYPE, TenantState
 from jobs.accounting import COUNTS_UNTIL
@@ -86,7 +87,7 @@ class Budget:
 def month_of(now: datetime) -> tuple[datetime, datetime]:
     """The calendar month (UTC) of a time: its begin, and that of the next."""
     first = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return first, (first + timedelta(days=31)).replace(day=1)
+    return first, month_after(first)
 
 
 _FIRST = "date_trunc('month', now(), 'UTC')"

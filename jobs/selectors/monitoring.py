@@ -74,7 +74,7 @@ VALUES: dict[str, Any] = {
 }
 WAITING = f"""
 waiting AS (
-  SELECT tenant.slug AS tenant, job.slots * job.learners AS slots, job.reason_code AS reason,
+  SELECT tenant.slug AS tenant, job.slots * job.learners AS slots, job.reason_code AS reason, job.opportunistic,
          CASE WHEN job.gpus = 0 THEN 'cpu' WHEN job.gpu_type = '' THEN 'any' ELSE job.gpu_type END AS pool,
          ({waited_s_sql("job.queued_at", "clock_timestamp()")})::float8 AS waited
   FROM jobs_job AS job JOIN tenants_tenant AS tenant ON tenant.id = job.tenant_id
@@ -91,6 +91,7 @@ latency AS (
   SELECT 'start' AS step, extract(epoch FROM recent.at - job.created_at)::float8 AS seconds
   FROM recent JOIN jobs_job AS job ON job.id = recent.job_id
   WHERE recent.code = %(moved)s AND recent.to_state = 'PROCESSING' AND recent.attempt = 1
+    AND NOT job.opportunistic
   UNION ALL
   SELECT 'resume', extract(epoch FROM recent.at - queued.at)::float8
   FROM recent JOIN jobs_jobevent AS queued ON queued.job_id = recent.job_id AND queued.n < recent.n
@@ -156,11 +157,11 @@ FACTS = (
     ),
     Fact(
         "luthier_queue_wait_seconds",
-        "How long the jobs that wait have waited, without time in which the platform was stopped; quantile 1 is"
-        " the longest.",
+        "How long the jobs that wait have waited, without time in which the platform was stopped and without"
+        " opportunistic jobs, which may wait for as long as others take everything; quantile 1 is the longest.",
         ("pool", "quantile"),
         f"WITH {WAITING} SELECT pool, q::text, percentile_cont(q) WITHIN GROUP (ORDER BY waited)"
-        " FROM waiting CROSS JOIN unnest(ARRAY[0.5, 0.9, 1.0]) AS q GROUP BY pool, q",
+        " FROM waiting CROSS JOIN unnest(ARRAY[0.5, 0.9, 1.0]) AS q WHERE NOT opportunistic GROUP BY pool, q",
         max,
     ),
     Fact(
@@ -226,8 +227,9 @@ FACTS = (
     ),
     Fact(
         "luthier_latency_seconds",
-        "Of the last 15 minutes. start: from submission to the program's first start; resume: from the resume to the"
-        " program's start; halt: from the request to the release; save: a checkpoint's way into the store.",
+        "Of the last 15 minutes. start: from submission to the program's first start, without opportunistic jobs;"
+        " resume: from the resume to the program's start; halt: from the request to the release;"
+        " save: a checkpoint's way into the store.",
         ("step", "quantile"),
         f"WITH {LATENCIES} SELECT step, q::text, percentile_cont(q) WITHIN GROUP (ORDER BY seconds) FROM latency"
         " CROSS JOIN unnest(ARRAY[0.5, 0.9, 1.0]) AS q WHERE seconds IS NOT NULL GROUP BY step, q",

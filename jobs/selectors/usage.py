@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -249,6 +249,15 @@ def usage_of(tenant: Tenant, *, start: datetime, end: datetime, by: By) -> list[
     """
     shown, columns = KEYS[by]
     return [Usage(*row) for row in _usage(tenant, start, end, (shown,), columns)]
+
+
+def budgeted_by_day(tenant: Tenant, *, start: datetime, end: datetime) -> dict[date, float]:
+    """GPU-hours by UTC day, as usage_of counts them, of what counts against a GPU-hour budget."""
+    hours: defaultdict[date, float] = defaultdict(float)
+    for row in usage_of(tenant, start=start, end=end, by=By.DAY):
+        if row.gpu_type != CPU_TYPE:
+            hours[date.fromisoformat(row.key)] += (row.used - row.opportunistic) / 3600
+    return dict(hours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,18 @@ from enum import StrEnum
 from typing import Any
 
 from gpu_scheduler.checks import Scope, check_of
+from gpu_scheduler.checks.words import hours
+from gpu_scheduler.model import WaitReason
 from jobs import clusters, humanize
 from jobs.models import Upload
+from jobs.selectors.budgets import budget_of
 from jobs.selectors.what_if import Preview
 from jobs.spec import API_VERSION, Spec
 from tenants.models import Tenant
 
-NAMES = ("spec", "code", "data", "quota", "gang")
+NAMES = ("spec", "code", "data", "budget", "quota", "gang")
+OF_SOME = {"budget"}
+"""Names of checks that concern a job only where its tenant has a limit of that kind."""
 LATER = "Not checked yet"
 SO_FAR = "No errors so far; will be checked again after you fix the others"
 UNSEEN = "Not visible from here; the job reports it if it is missing"
@@ -47,6 +52,7 @@ def of_refused(errors: Sequence[Mapping[str, Any]]) -> list[Check]:
         if name in found
         else _check(name, Result.SKIPPED, SO_FAR if name == "spec" else LATER)
         for name in NAMES
+        if name not in OF_SOME
     ]
 
 
@@ -57,6 +63,7 @@ def of_valid(tenant: Tenant, spec: Spec, foreseen: Preview, *, warnings: int) ->
         _check("spec", Result.PASSED, f"{API_VERSION}, no errors{noted}"),
         _check("code", Result.PASSED, _code(tenant, spec)),
         _data(spec),
+        *_budget(tenant, spec, foreseen),
         *_outlook(spec, foreseen),
     ]
 
@@ -108,6 +115,21 @@ def _data(spec: Spec) -> Check:
     return _check("data", Result.PASSED, f"{paths}: found")
 
 
+def _budget(tenant: Tenant, spec: Spec, foreseen: Preview) -> list[Check]:
+    """The GPU-hour budget and what the job can add to it, where it counts against one."""
+    if not spec.resources.gpus or spec.opportunistic or (budget := budget_of(tenant)) is None:
+        return []
+    if foreseen.code == WaitReason.BUDGET_EXHAUSTED:
+        return [_check("budget", Result.WAITS, foreseen.message)]
+    used = f"{budget.used} of {budget.limit} GPU-hours of {budget.period_start:%B} used"
+    if spec.time_limit_s is None:
+        adds = "this job has no time limit, so what it will use is not known"
+    else:
+        adds = f"this job uses at most {hours(spec.asked * spec.time_limit_s / 3600)} more"
+    kind = "hard" if budget.is_hard else "soft: it only warns"
+    return [_check("budget", Result.PASSED, f"{used}; {adds}. The budget is {kind}")]
+
+
 def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
     """Quota and gang. Placement is not checked until the tenant's limits admit the job."""
     learners, quota, asked = len(foreseen.nodes), foreseen.quota, spec.asked
@@ -125,7 +147,9 @@ def _outlook(spec: Spec, foreseen: Preview) -> list[Check]:
         )
         return [_check("quota", Result.PASSED, sum_), _check("gang", Result.PASSED, fits)]
     check = check_of(foreseen.code)
+    later = "Not checked until the tenant's limits admit the job"
+    if foreseen.code == WaitReason.BUDGET_EXHAUSTED:
+        return [_check(name, Result.SKIPPED, later) for name in ("quota", "gang")]
     if check is not None and check.scope is Scope.TENANT:
-        later = "Not checked until the tenant's limits admit the job"
         return [_check("quota", Result.WAITS, foreseen.message), _check("gang", Result.SKIPPED, later)]
     return [_check("quota", Result.PASSED, sum_), _check("gang", Result.WAITS, foreseen.message)]

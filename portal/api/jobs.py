@@ -190,7 +190,9 @@ class QuotaNeedSerializer(ReadSerializer):
 
 
 class CheckSerializer(ReadSerializer):
-    name = serializers.ChoiceField(validation.NAMES)
+    name = serializers.ChoiceField(
+        validation.NAMES, help_text="budget: only of a GPU job of a tenant with a GPU-hour budget"
+    )
     result = serializers.ChoiceField(
         list(validation.Result),
         help_text="failed: the job is refused; waits: it is accepted, but does not start now",
@@ -250,6 +252,7 @@ class ValidateQuery(StrictSerializer):
             *(
                 {"name": name, "result": "skipped", "message": validation.LATER}
                 for name in validation.NAMES[1:]
+                if name not in validation.OF_SOME
             ),
         ],
     },

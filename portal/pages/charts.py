@@ -97,19 +97,24 @@ def stacked_days(
         blocks=tuple(block for n, row in enumerate(rows) for block in _stack(row, n * width, width, top)),
         keys=tuple(Key(name, series(index), totals[name]) for index, name in enumerate(names)),
         ticks=tuple(axis_text(top * step / 4) for step in (4, 3, 2, 1, 0)),
-        days=tuple(
-            (
-                f"{(n + 0.5) * width:.2f}",
-                f"{day.day} {day:%b}" if day.day <= LABEL_EVERY or not n else str(day.day),
-            )
-            for n, day in enumerate(shown)
-            if n % LABEL_EVERY == 0
-        ),
+        days=day_labels(first, days),
         rows=tuple(row for row in rows if row.day <= today),
         future=f"{ended * width:.2f}" if today < shown[-1] else "",
         future_width=f"{100 - ended * width:.2f}",
         limit=f"{100 - 100 * possible / top:.2f}" if 0 < possible <= top else "",
         possible=possible,
+    )
+
+
+def day_labels(first: date, days: int) -> tuple[tuple[str, str], ...]:
+    """Of an axis of so many days: percent, in the middle of the day, and text."""
+    named = [(n, first + timedelta(days=n)) for n in range(0, days, LABEL_EVERY)]
+    return tuple(
+        (
+            f"{100 * (n + 0.5) / days:.2f}",
+            f"{day.day} {day:%b}" if day.day <= LABEL_EVERY or not n else str(day.day),
+        )
+        for n, day in named
     )
 
 

@@ -10,7 +10,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from jobs import humanize
-from jobs.selectors import cluster, heads, installation, queue
+from jobs.selectors import cluster, heads, queue
+from portal.pages import passes
 from portal.pages.guard import signed_in
 from portal.pages.meters import pool_meter
 from portal.pages.shell import frame, last_tenant
@@ -35,23 +36,9 @@ def page(request: HttpRequest) -> HttpResponse:
         "out": sum(not node.takes_learners for node in nodes),
         "driver": settings.LUTHIER_CLUSTER,
         "news": news,
-        "outdated": _outdated(installation.last_pass()),
+        "outdated": passes.outdated(f"{passes.NOTHING_STARTS} What this page shows may have changed."),
     }
     return render(request, "cluster.html", context)
-
-
-def _outdated(last: installation.LastPass) -> str:
-    """What a reader must know when no pass completes; "" if passes do. The reason is for operators."""
-    if not (last.problem or last.is_overdue):
-        return ""
-    age = "" if last.age_s is None else humanize.duration(round(last.age_s))
-    if last.missed_cluster:
-        known = f"The cluster was last seen {age} ago." if age else "The cluster was never seen."
-    elif last.problem:
-        known = f"The last scheduling pass failed. None has completed {f'for {age}' if age else 'yet'}."
-    else:
-        known = f"No scheduling pass has completed for {age}."
-    return f"{known} Nothing starts now, and what this page shows may have changed."
 
 
 def pool_view(pool: cluster.PoolUse) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _heads(asked: Asked, jobs: list[dict[str, Any]], base: int) -> list[dict[str
     return [
         row(job)
         | {
-            "line": _line(job["id"], label, place),
+            "line": _line(job["id"], label, place, base),
             "is_base": place == base,
             "as_base": asked.address(ids=ids, base=job["id"]),
             "without": asked.address(ids=[one for one in ids if one != job["id"]]),
@@ -152,9 +152,10 @@ def _heads(asked: Asked, jobs: list[dict[str, Any]], base: int) -> list[dict[str
     ]
 
 
-def _line(job_id: str, label: str, place: int) -> dict[str, Any]:
+def _line(job_id: str, label: str, place: int, base: int) -> dict[str, Any]:
     """A job as series.ts (Compared) takes it: its name, and its line in every chart."""
-    return {"id": job_id, "label": label, "color": place % len(SERIES) + 1, "dashed": place >= len(SERIES)}
+    drawn = {"color": place % len(SERIES) + 1, "dashed": place >= len(SERIES)}
+    return {"id": job_id, "label": label, **drawn, "base": place == base}
 
 
 def _charts(asked: Asked, jobs: list[dict[str, Any]]) -> dict[str, Any]:

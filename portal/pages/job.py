@@ -27,6 +27,7 @@ from jobs.selectors.requests import size_range
 from jobs.selectors.results import result_summary
 from jobs.selectors.retention import removals_of
 from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.wait_reasons import is_cluster_busy
 from jobs.spec import in_order, to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
 from portal.pages import (
@@ -38,6 +39,7 @@ from portal.pages import (
     job_resume,
     job_timeline,
     job_waiting,
+    passes,
 )
 from portal.pages.cells import device, primary_metrics
 from portal.pages.form_once import Outcome, once
@@ -66,6 +68,8 @@ TABS = (
 )
 REMOVABLE = ("metrics", "logs")
 """Tabs that have nothing else to show once retention removed what they are about."""
+NEEDS_CLUSTER = {State.QUEUED, State.DEPLOYING, State.STORING, State.STOPPING}
+"""What only a pass or the cluster ends."""
 VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
 
 
@@ -249,6 +253,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(attempts_of(job.pk).order_by("-n")[:ATTEMPTS_SHOWN])
+    outdated = _outdated(job)
     return {
         "kpis": job_cards.kpis(
             view | {"devices_text": _devices_text(job, view)},
@@ -257,9 +262,12 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         ),
         "waiting": job_waiting.waiting(view, backs_off=bool(until)),
         "until": until,
-        "wait": job_waiting.panel(request.user, job, view, timezone.now())
+        "wait": job_waiting.panel(request.user, job, view, timezone.now(), is_current=not outdated)
         if job.state == State.QUEUED
         else None,
+        "needs_cluster": job.state in NEEDS_CLUSTER,
+        "is_current": not outdated,
+        "outdated": "" if is_cluster_busy(job.reason_code) else outdated,  # that says it already
         "hindsight": job_waiting.hindsight(view),
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(kept), None)),
@@ -274,6 +282,16 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "attempts": [(one, job_events.outcome(one), _ran(one), repeated_steps(one)) for one in attempts],
         **_log_context(job, request),
     }
+
+
+def _outdated(job: Job) -> str:
+    """Why nothing changes for a job that waits for a pass or for the cluster; "" while both work."""
+    if job.state == State.QUEUED:
+        return passes.outdated()
+    if job.state not in NEEDS_CLUSTER:
+        return ""
+    text = "Until it responds, processes of this job can be neither started nor removed."
+    return passes.outdated(text, of_cluster=True)
 
 
 def _ran(attempt: Attempt) -> float | None:

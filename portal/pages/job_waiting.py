@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.queue import checked_at
-from jobs.selectors.queue_places import QueueEntry, around
+from jobs.selectors.queue_places import around
 from jobs.selectors.redaction import needs_redaction, redact
 from jobs.selectors.suggestions import Suggestion, suggestions_for
 from jobs.selectors.wait_reasons import (
@@ -153,15 +153,22 @@ def waiting(job: View, *, backs_off: bool = False) -> Waiting | None:
     )
 
 
-def panel(user: access.Person, job: Job, view: View, now: datetime) -> View:
-    """Everything that the panel shows in addition to the reason. The number of queries does not depend on the queue."""
+def panel(user: access.Person, job: Job, view: View, now: datetime, *, is_current: bool = True) -> View:
+    """Everything that the panel shows in addition to the reason. The number of queries does not depend on the queue.
+
+    is_current: passes complete; if not, no time of a start is foreseen.
+    """
     active = job.tenant.state == Tenant.State.ACTIVE
     may_submit = active and access.may(user, Permission.SUBMIT, job.tenant_id)
     return {
-        "span": approximately(foreseen(view["estimate"], now)),
+        "span": approximately(foreseen(view["estimate"], now)) if is_current else "",
         "checked_at": checked_at(),
-        "offers": [offer(way, view, now) for way in suggestions_for(job)] if may_submit else [],
-        "places": _places(around(user, job, now), now),
+        "offers": [offer(way, view, now) for way in suggestions_for(job)]
+        if may_submit and is_current
+        else [],
+        "places": [
+            (place, foreseen(place.estimate, now) if is_current else "") for place in around(user, job, now)
+        ],
         "stopped": last_stop(user, job),
         "turns": _turns(job, guest=needs_redaction(user, job.tenant_id)),
     }
@@ -212,10 +219,6 @@ def _row(result: CheckResult, headline: str) -> CheckRow:
     return CheckRow(
         result.title, text, result.ok, meter.used / scale, meter.asked / scale, meter.limit / scale
     )
-
-
-def _places(line: list[QueueEntry], now: datetime) -> list[tuple[QueueEntry, str]]:
-    return [(place, foreseen(place.estimate, now)) for place in line]
 
 
 def _turns(job: Job, *, guest: bool) -> list[ReasonChange]:

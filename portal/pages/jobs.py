@@ -23,7 +23,7 @@ from jobs.selectors import heads
 from jobs.selectors.jobs import Listing, detailed, job_get, job_listing, may_operate
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import ACTIVE, State
-from portal.pages import job_halt
+from portal.pages import job_halt, passes
 from portal.pages.cells import row
 from portal.pages.form_once import Outcome, once
 from portal.pages.form_responses import problems_of
@@ -112,6 +112,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "filters": filters,
         "newest": newest or "",
         "news": news,
+        "outdated": passes.outdated(),
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),

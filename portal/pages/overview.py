@@ -22,7 +22,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.usage import CPU_TYPE, QuotaStatus, held_by, live_jobs, quotas_of, waits_of
 from jobs.spec import to_yaml
 from jobs.states import ACTIVE, FINAL, State
-from portal.pages import attention
+from portal.pages import attention, passes
 from portal.pages.cells import primary_metric, row
 from portal.pages.charts import sparkline
 from portal.pages.guard import in_tenant, person
@@ -62,6 +62,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     on_gpus = any(use.limit for use in quotas if use.gpu_type != CPU_TYPE) or any(job.gpus for job in done)
     context = frame(request, tenant, "overview") | {
         "news": news,
+        "outdated": passes.outdated(),
         "attention": found,
         "active": _active(now_active, user),
         "active_count": live_jobs(tenant),

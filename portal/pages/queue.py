@@ -14,6 +14,7 @@ from jobs import humanize
 from jobs.selectors import heads, queue_places
 from jobs.selectors.queue import checked_at, estimate_hits
 from jobs.selectors.usage import CPU_TYPE, quotas_of
+from portal.pages import passes
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from portal.templatetags.ui import foreseen
@@ -36,17 +37,19 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         own[place.slot_type] = own.get(place.slot_type, 0) + place.own
     chosen = request.GET.get("gpu_type", "")[:40] or next((kind for kind in own if own[kind]), CPU_TYPE)
     places = [place for place in line if place.slot_type == chosen]
+    outdated = passes.outdated()
     context: dict[str, Any] = frame(request, tenant, "jobs") | {
         "news": news,
         "kinds": own.items(),
         "chosen": chosen,
         "unit": humanize.unit(chosen, 2),
         "rows": [
-            (one, foreseen(one.estimate, now) if one.estimate else "")
+            (one, foreseen(one.estimate, now) if one.estimate and not outdated else "")
             for one in queue_places.entries(person(request), tenant, places[:SHOWN], now)
         ],
         "more": max(0, len(places) - SHOWN),
         "others": sum(not place.own for place in places),
+        "outdated": outdated,
         "checked_at": checked_at(),
         "hits": estimate_hits(tenant, since=now - JUDGED_WITHIN),
     }

@@ -15,7 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from jobs import storage
+from jobs import humanize, storage
 from jobs.models import Attempt, Job
 from jobs.selectors import heads, usage
 from jobs.selectors.budgets import budget_of
@@ -26,6 +26,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
 from portal.pages import charts, meters
 from portal.pages.admin.terms import described
+from portal.pages.burn import burn_of
 from portal.pages.cells import row as job_row
 from portal.pages.csv_files import csv_file
 from portal.pages.entitlements import rows_of
@@ -121,6 +122,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "cards": [_card(tenant, use) for use in quotas],
         "budget": budget,
         "budget_meter": meters.budget_meter(budget) if budget else None,
+        "burn": burn_of(tenant, budget) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
         "chart": _chart(tenant, month, by, resource, rows, quotas),
         "people": people[:PEOPLE_SHOWN],
@@ -169,7 +171,7 @@ def _card(tenant: Tenant, use: usage.QuotaStatus) -> dict[str, Any]:
     held = holders(tenant, use.gpu_type)
     return {
         "use": use,
-        "unit": "CPUs" if use.gpu_type == usage.CPU_TYPE else "GPUs",
+        "unit": humanize.unit(use.gpu_type, use.limit),
         "holders": [(name, count, meters.series(index)) for index, (name, count) in enumerate(held)],
         "meter": meters.shared_meter(use.gpu_type, held, limit=use.limit, waiting=use.waiting),
         "full": use.limit and use.used >= meters.FULL * use.limit,

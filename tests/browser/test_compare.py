@@ -59,6 +59,28 @@ def test_jobs_selected_in_the_list_share_a_chart(jobs: list[str], open_as: Open)
     expect(chart.locator("tbody tr").first.locator("td")).to_have_text(["5", "0.2", "0.4"])
 
 
+def test_a_chart_shows_the_differences_from_the_baseline(
+    jobs: list[str], open_as: Open, picture: Callable[..., None]
+) -> None:
+    page = open_as("alice", f"/t/vision-lab/compare?ids={','.join(jobs)}&base={jobs[1]}&log=1")
+    chart = page.locator('x-chart[data-name="loss"]')
+    plot = chart.locator("[data-plot]")
+    expect(chart.locator("canvas")).to_be_visible()
+    differs, log = (page.get_by_role("button", name=name) for name in ("Difference from baseline", "Log y"))
+    expect(log).to_have_attribute("aria-pressed", "true")
+    differs.click()
+    expect(plot).to_have_attribute(
+        "aria-label", "loss, difference from rate-2: rate-1 -0.2, rate-2 0, rate-4 0.4"
+    )
+    expect(log).to_have_attribute("aria-pressed", "false")
+    assert legend(page, "loss") == ["rate-1", "rate-2", "rate-4", "difference from rate-2"]
+    picture(page, "compare-differences")
+    page.reload()
+    expect(plot).to_have_attribute("aria-label", re.compile("difference from rate-2"))
+    chart.get_by_role("button", name="Values as a table").click()
+    expect(chart.locator("tbody tr").first.locator("td")).to_have_text(["5", "0.2", "0.4", "0.8"])
+
+
 def test_a_job_is_added_made_the_baseline_and_left_out(jobs: list[str], open_as: Open) -> None:
     page = open_as("alice", f"/t/vision-lab/jobs/{jobs[0]}")
     page.get_by_role("link", name="Compare").click()

@@ -153,6 +153,20 @@ def test_a_page_that_is_no_longer_live_says_so(
     assert not faults(page, picture, "stale-" + (path.strip("/").split("/")[-1].strip("{}") or "overview"))
 
 
+def test_nothing_is_counted_on_while_nothing_is_received(jobs: dict[str, str], open_as: Open) -> None:
+    page = open_as("alice", "/healthz")
+    page.route_web_socket(re.compile("/ws/v1/live$"), lambda socket: socket.close(code=1012))
+    page.clock.install()
+    page.goto(page.url.replace("/healthz", f"/t/vision-lab/jobs/{jobs['running']}"))
+    page.clock.run_for(6_000)
+    expect(page.locator(".banner.lost")).to_be_visible()
+    lasted, submitted = page.locator(".timeline time[data-since]"), page.locator(".meta time[data-ago]")
+    shown = lasted.inner_text(), submitted.inner_text()
+    page.clock.run_for(3_600_000)
+    assert lasted.inner_text() == shown[0]
+    assert submitted.inner_text() != shown[1], "that is as long ago whatever has become of the job"
+
+
 # --- a dialog over the page
 
 

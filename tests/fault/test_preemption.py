@@ -1,4 +1,4 @@
-"""An urgent job on a full platform: the low one saves, leaves, and goes on afterwards where it was."""
+"""A job that may stop another one on a full platform: that saves, leaves, and goes on afterwards where it was."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if not training.halt_requested():
 """
 
 
-def spec(name: str, program: str, priority: str, **more: Any) -> dict[str, Any]:
+def spec(name: str, program: str, **more: Any) -> dict[str, Any]:
     return {
         "apiVersion": "luthier/v1",
         "name": name,
@@ -37,7 +37,6 @@ def spec(name: str, program: str, priority: str, **more: Any) -> dict[str, Any]:
         "code": {"files": {"main.py": program}},
         "command": "python main.py",
         "resources": {"learners": 1, "gpus": 0, "cpus": 2, "memory": "256Mi"},
-        "priority": priority,
         **more,
     }
 
@@ -47,7 +46,13 @@ def steps(client: Client, job: str, attempt: int) -> list[int]:
     return [int(line.removeprefix("step ")) for line in lines if line.startswith("step ")]
 
 
-def test_an_urgent_job_starts_once_the_low_one_has_saved_and_no_step_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"priority": "low"}, {"priority": "urgent"}), ({"opportunistic": True}, {"priority": "low"})],
+)
+def test_a_job_on_a_full_platform_starts_once_the_other_has_saved_and_no_step_is_lost(
+    first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
     with running(tmp_path / "data", nodes="node-a:cpu:2", workers=1) as platform:
         client, may_end = platform.client(), platform.meeting / "may-end"
         allowed = platform.client("admin").call(
@@ -57,18 +62,18 @@ def test_an_urgent_job_starts_once_the_low_one_has_saved_and_no_step_is_lost(tmp
         )
         assert allowed.status == 200, allowed
 
-        low = client.submit(spec("low", STEPS, "low", env={"MAY_END": str(may_end)}))["id"]
-        wait_for(lambda: lines_so_far(client, low) > 5, within_s=90, what="its first steps")
-        urgent = client.submit(spec("urgent", "print('now')", "urgent"))["id"]
-        client.wait_state(urgent, "COMPLETED", within_s=120)
-        reasons = [event["reason"]["code"] for event in client.get(f"/jobs/{low}/events")["items"]]
+        leaves = client.submit(spec("leaves", STEPS, env={"MAY_END": str(may_end)}, **first))["id"]
+        wait_for(lambda: lines_so_far(client, leaves) > 5, within_s=90, what="its first steps")
+        comes = client.submit(spec("comes", "print('now')", **second))["id"]
+        client.wait_state(comes, "COMPLETED", within_s=120)
+        reasons = [event["reason"]["code"] for event in client.get(f"/jobs/{leaves}/events")["items"]]
         assert "preempted" in reasons
 
-        client.wait_state(low, "PROCESSING", within_s=90)
-        seen = lines_so_far(client, low)
-        wait_for(lambda: lines_so_far(client, low) > seen + 5, within_s=90, what="steps after its return")
+        client.wait_state(leaves, "PROCESSING", within_s=90)
+        seen = lines_so_far(client, leaves)
+        wait_for(lambda: lines_so_far(client, leaves) > seen + 5, within_s=90, what="steps after its return")
         may_end.touch()
-        ended = client.wait_state(low, "COMPLETED", within_s=90)
+        ended = client.wait_state(leaves, "COMPLETED", within_s=90)
         assert (ended["attempt"], ended["restarts_used"]) == (2, 0)
-        before, after = steps(client, low, 1), steps(client, low, 2)
+        before, after = steps(client, leaves, 1), steps(client, leaves, 2)
         assert before + after == list(range(1, after[-1] + 1)), "each step once"

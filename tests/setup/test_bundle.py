@@ -26,6 +26,7 @@ LATER = {
     "palette": 2_500,
     "passkey-answer": 2_000,
     "bar": 4_000,
+    "delta": 1_000,
 }
 """What a page loads afterward, at most this many bytes after gzip: the YAML editor once the page can be used, the
 dialog when a session ends, the comparison of two pages with the first change, the sheet of keys and

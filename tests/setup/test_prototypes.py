@@ -21,6 +21,7 @@ WRITES = {
     ("bars.ts", "side"): "one of two words of the source",
     ("job-page.ts", "name"): "one of three words of the source",
     ("passkey-json.ts", "name"): "one of four words of the source",
+    ("chart/delta.ts", "between"): "a number",
     ("chart/table.ts", "place"): "a number",
     ("chart/table.ts", "index.get(at) ?? 0"): "a number",
     ("log/lines.ts", "(line.n - 1) % BLOCK"): "a number",

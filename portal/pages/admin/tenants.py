@@ -26,6 +26,7 @@ from jobs.states import ACTIVE, HOLDS_GPUS, State
 from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
 from portal.pages.admin.shell import frame
+from portal.pages.burn import burn_of
 from portal.pages.cells import row
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, sentence
@@ -108,6 +109,7 @@ def detail(request: HttpRequest, slug: str) -> HttpResponse:
         "images": effective_patterns(tenant),
         "budget": budget,
         "budget_meter": meters.budget_meter(budget) if budget else None,
+        "burn": burn_of(tenant, budget) if budget else None,
         "storage": meters.storage(storage.used_by(tenant.pk), tenant.storage_limit),
     }
     return render(request, "console/tenant.html", context)

@@ -1,5 +1,6 @@
 // The job page: live header and cards, actions without a reload; log viewer and charts where the page has them.
 import { loadElements } from "../ts/elements";
+import { comparing } from "../ts/chart/comparing";
 import { around } from "../ts/log/around";
 import "../ts/job-page";
 
@@ -8,6 +9,9 @@ loadElements({
     if (document.querySelector("x-log[data-full]")) around.bar = await import("../ts/log/bar");
     return import("../ts/log/x-log");
   },
-  "x-chart": () => import("../ts/chart/x-chart"),
+  "x-chart": async () => {
+    if (document.querySelector("x-chart[data-jobs]")) comparing.delta = await import("../ts/chart/delta");
+    return import("../ts/chart/x-chart");
+  },
   "x-chart-tools": () => import("../ts/chart/x-chart-tools"),
 });

@@ -57,7 +57,7 @@ class JobPage extends HTMLElement {
     document.addEventListener("click", this.onClick);
     document.addEventListener("submit", this.onDialog);
     live.addEventListener("resumed", this.refreshSoon);
-    this.recheck = window.setInterval(() => this.querySelector(".why, [data-recheck]") && !document.hidden && this.refreshSoon(), RECHECK_MS);
+    this.recheck = window.setInterval(() => this.querySelector("[data-recheck]") && !document.hidden && this.refreshSoon(), RECHECK_MS);
     favicon(document.querySelector("#job-badge .badge"));
     this.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }

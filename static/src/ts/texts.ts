@@ -108,6 +108,8 @@ export const texts = {
     superseded: "superseded",
     notFinite: (count: number) => `✕ ${count} NaN/Inf`,
     notPositive: (count: number) => `${counted(count, "value")} ≤ 0 not shown`,
+    less: (base: string) => `difference from ${base}`,
+    noBaseline: "The baseline has no values here",
     clipped: (count: number) => `▲ ${counted(count, "outlier")} outside the scale`,
     noneAboveZero: "No value above 0 to show on a log scale.",
     noneInRange: "No value in this range.",
@@ -139,6 +141,7 @@ export const texts = {
     smoothing: "Smoothing",
     logScale: "Log y",
     clip: "Clip outliers",
+    delta: "Difference from baseline",
     find: "Search metrics",
   },
   log: {

@@ -21,6 +21,9 @@ from jobs.selectors import budgets
 from jobs.selectors.monitoring import FACTS, VALUES
 from jobs.selectors.redaction import redact, redacted_events
 from jobs.selectors.snapshot import needs_plan, tenant_states
+from jobs.selectors.validation import of_valid
+from jobs.selectors.what_if import preview
+from jobs.spec import parse
 from jobs.states import EventCode, State, StopReason
 from tenants.models import Tenant
 from tests import factories
@@ -301,3 +304,27 @@ def test_it_is_not_stopped_while_its_results_are_stored(world: World, month: lis
     assert state(job) == State.STORING
     assert job_of(job).order_reason == ""
     assert not job.events.filter(code=EventCode.MOVED, to_state="STOPPING").exists()
+
+
+def test_a_dry_run_says_what_is_used_and_what_the_job_can_add(world: World, month: list[datetime]) -> None:
+    def checks(**more: object) -> dict[str, str]:
+        text = factories.spec(resources={"learners": 2, "gpus": 2, "gpu_type": "a100"}) | more
+        world.tenant.refresh_from_db()
+        foreseen = preview(world.tenant, parse(text), "alice")
+        lines = of_valid(world.tenant, parse(text), foreseen, warnings=0)
+        return {line["name"]: line["result"] + ": " + line["message"] for line in lines}
+
+    assert "budget" not in checks()
+    limit(world, 1000)
+    world.running(**GPU)
+    keeps_running(world, 1)
+    used = f"passed: 4 of 1,000 GPU-hours of {month[0]:%B} used; this job "
+    assert checks(time_limit="90m")["budget"] == f"{used}uses at most 6 more. The budget is hard"
+    assert checks()["budget"].startswith(f"{used}has no time limit, so what it will use is not known.")
+    assert "budget" not in checks(opportunistic=True)
+    limit(world, 3, hard=False)
+    assert " of 3 GPU-hours of " in checks()["budget"]
+    assert checks()["budget"].endswith("soft: it only warns")
+    limit(world, 3)
+    assert checks()["budget"].startswith("waits: The tenant's GPU-hour budget is used up: 4")
+    assert {checks()[name].split(":")[0] for name in ("quota", "gang")} == {"skipped"}

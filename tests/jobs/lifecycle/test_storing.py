@@ -63,7 +63,7 @@ def test_results_wait_for_a_store_that_is_away_and_say_so(world: World) -> None:
     reason = job_of(job)
     assert (reason.state, reason.reason_code) == (State.STORING, "store_unavailable")
     assert reason.reason_message == (
-        "Finished successfully; its results wait. The store of files has not responded since 2026-11-25 13:05:00 UTC:"
+        "Finished successfully; its output waits. The store of files has not responded since 2026-11-25 13:05:00 UTC:"
         " Could not connect."
     )
     assert reason.reason_numbers == {"since": "2026-11-25T13:05:00+00:00"}

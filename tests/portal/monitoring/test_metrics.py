@@ -109,6 +109,17 @@ def test_queue_slots_and_nodes_are_those_of_the_rows() -> None:
     assert value(found, "luthier_nodes", pool="h100", state="cordoned") == 1
 
 
+def test_opportunistic_jobs_are_left_out_of_waits() -> None:
+    """They may wait for as long as others take everything: no alert is worth raising for that."""
+    waits = factories.job(state=State.QUEUED, opportunistic=True)
+    Job.objects.filter(pk=waits.pk).update(queued_at=Now() - timedelta(hours=5), intent=Intent.RUN)
+    moved(factories.job(state=State.PROCESSING, opportunistic=True), "DOWNLOADING", "PROCESSING", attempt=1)
+    found = scraped()
+    assert value(found, "luthier_queue_length") == 1
+    assert value(found, "luthier_queue_wait_seconds", pool="cpu", quantile="1.0") is None
+    assert value(found, "luthier_latency_samples", step="start") == 0
+
+
 def test_latencies_are_those_of_the_last_minutes_only() -> None:
     job = factories.job(state=State.PROCESSING)
     Job.objects.filter(pk=job.pk).update(created_at=Now() - timedelta(seconds=30))

@@ -50,7 +50,7 @@ def test_a_chart_has_a_line_for_each_job_that_reports_its_metric(
     first, second = made(lab, alice, "sgd", loss=0.5, lr=0.1), made(lab, alice, "adam", loss=0.25)
     drawn = charts(browser.get(f"{PAGE}?ids={second.pk},{first.pk}").content.decode())
     assert [one["label"] for one in drawn["loss"]] == ["sgd", "adam"]  # oldest first
-    assert drawn["lr"] == [{"id": first.pk, "label": "sgd", "color": 1, "dashed": False}]
+    assert drawn["lr"] == [{"id": first.pk, "label": "sgd", "color": 1, "dashed": False, "base": True}]
 
 
 def test_a_job_that_has_not_ended_may_report_a_metric_yet(browser: Client, lab: Tenant, alice: User) -> None:
@@ -75,7 +75,12 @@ def test_a_job_keeps_its_color_whichever_is_the_baseline(browser: Client, lab: T
     ids = ",".join(job.pk for job in jobs)
     with_first = charts(browser.get(f"{PAGE}?ids={ids}").content.decode())
     with_last = charts(browser.get(f"{PAGE}?ids={ids}&base={jobs[2].pk}").content.decode())
-    assert with_first == with_last
+    drawn = [
+        [(one["id"], one["color"], one["dashed"]) for one in each["loss"]] for each in (with_first, with_last)
+    ]
+    assert drawn[0] == drawn[1]
+    bases = [[one["base"] for one in each["loss"]] for each in (with_first, with_last)]
+    assert bases == [[True, False, False], [False, False, True]]
     page = markup(browser.get(f"{PAGE}?ids={ids}&base={jobs[2].pk}"))
     assert "differences are from the baseline, c" in page
 

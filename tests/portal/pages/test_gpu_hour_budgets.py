@@ -64,6 +64,7 @@ def test_the_usage_page_shows_the_budget_and_when_it_turns(
     assert "30<small>of 100 GPU-hours</small>" in page.replace("30 <", "30<")
     assert f"Projection: {10 * (end - start).days} GPU-hours by month end if it continues as it was" in page
     assert f"used up about {(start + timedelta(days=10)).day} " in page
+    assert f'<td class="num">1 {start:%b}</td><td class="number num">30.0</td>' in page, "of the chart"
     assert f"A new month begins on {end.day} {end:%b}, 00:00 UTC" in page
     monkeypatch.setattr("jobs.selectors.budgets.timezone.now", lambda: start + timedelta(hours=3))
     assert "Projection: not known before the month is a day old" in words(

@@ -14,7 +14,7 @@ from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
 from gpu_scheduler.checks import check_of
-from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime
+from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime, SchedulingLease
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
 from jobs.selectors.queue_places import around
@@ -64,16 +64,61 @@ def page_of(user: User, job: Job) -> str:
 def test_the_panel_shows_the_start_its_source_and_the_last_check(alice: User) -> None:
     job = waits(owner=alice, place=3)
     expect(job, 25, 40, basis=["progress", "history"])
-    PeriodicTask.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
+    PeriodicTask.objects.create(name="cycle", done_at=timezone.now())
     page = page_of(alice, job)
     for words in (
         "25–40 min",
         "Based on the progress of running jobs and past runs",
         "#3",
         "checked<time",
-        "40 min ago",
+        "s ago",
     ):
         assert words in page
+
+
+def test_nothing_is_foreseen_while_no_pass_completes(alice: User) -> None:
+    job = waits(owner=alice)
+    expect(job, 25, 40, basis=["progress", "history"])
+    PeriodicTask.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=40))
+    page = page_of(alice, job)
+    assert "No scheduling pass has completed for 40 min. Nothing starts now." in page
+    assert "data-recheck" in page, "it is seen when passes complete again"
+    Job.objects.update(reason_code="CLUSTER_BUSY")
+    busy = page_of(alice, job)
+    assert "No scheduling pass has completed" not in busy, "its reason says it"
+    for each in (page, busy):
+        assert "25–40 min" not in each
+        assert "Based on the progress" not in each
+    assert "40 min ago" in page
+
+
+@pytest.mark.parametrize("page", ["", "jobs", "queue"])
+def test_pages_of_waiting_jobs_say_that_no_pass_completes(page: str, alice: User) -> None:
+    expect(waits(owner=alice), 25, 40)
+    task = PeriodicTask.objects.create(name="cycle", done_at=timezone.now())
+    client = Client()
+    client.force_login(alice)
+    said = "No scheduling pass has completed for 40 min. Nothing starts now."
+    assert "25–40 min" in client.get(f"/t/vision-lab/{page}").content.decode()
+    task.done_at -= timedelta(minutes=40)
+    task.save()
+    text = client.get(f"/t/vision-lab/{page}").content.decode()
+    assert said in text
+    assert page != "queue" or "25–40 min" not in text
+
+
+@pytest.mark.parametrize("state", [State.DEPLOYING, State.STORING, State.STOPPING, State.PROCESSING])
+def test_a_job_that_starts_or_ends_says_when_the_cluster_does_not_respond(state: State, alice: User) -> None:
+    job = factories.job(owner=alice, state=state)
+    PeriodicTask.objects.create(name="cycle", done_at=timezone.now() - timedelta(minutes=3))
+    lease = SchedulingLease.objects.create(name="cycle", problem="a fault of the scheduler")
+    assert "Until it responds" not in page_of(alice, job), "its processes do not need a pass"
+    lease.problem = "the cluster did not respond: timed out"
+    lease.save()
+    page = page_of(alice, job)
+    assert (" ago. Until it responds, processes of this job" in page) == (state != State.PROCESSING), (
+        "what runs reports for itself"
+    )
 
 
 def test_without_an_estimate_the_panel_says_why(alice: User) -> None:

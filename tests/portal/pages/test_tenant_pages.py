@@ -285,7 +285,7 @@ def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User
     assert "mine" in markup(page)
 
 
-OUTDATED = " Nothing starts now, and what this page shows may have changed."
+OUTDATED = " Nothing starts now. What this page shows may have changed."
 BUG = "RuntimeError: timed out"
 
 

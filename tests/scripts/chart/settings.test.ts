@@ -3,14 +3,14 @@ import { test } from "node:test";
 import { changed, searchOf, settingsOf } from "../../../static/src/ts/chart/settings";
 
 test("an address without settings has the defaults", () => {
-  assert.deepEqual(settingsOf(""), { x: "step", smooth: 0, log: false, clip: false, find: "", zoom: null });
+  assert.deepEqual(settingsOf(""), { x: "step", smooth: 0, log: false, clip: false, delta: false, find: "", zoom: null });
 });
 
 test("settings survive their address", () => {
   for (const settings of [
-    { x: "time", smooth: 0.6, log: true, clip: true, find: "val/loss", zoom: [1.5, 20] },
-    { x: "step", smooth: 0, log: false, clip: false, find: "", zoom: [-5, -2] },
-    { x: "relative", smooth: 0.99, log: false, clip: false, find: "ä&b=c", zoom: null },
+    { x: "time", smooth: 0.6, log: true, clip: true, delta: false, find: "val/loss", zoom: [1.5, 20] },
+    { x: "step", smooth: 0, log: false, clip: false, delta: true, find: "", zoom: [-5, -2] },
+    { x: "relative", smooth: 0.99, log: false, clip: false, delta: false, find: "ä&b=c", zoom: null },
   ] as const) {
     assert.deepEqual(settingsOf(searchOf({ ...settings, zoom: settings.zoom && [...settings.zoom] }, "")), settings);
   }

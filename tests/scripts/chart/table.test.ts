@@ -41,7 +41,7 @@ test("only so many learners are drawn", () => {
   assert.equal(tabulate(all, settings()).lines.length, LEARNERS);
 });
 
-const job = (id: string, color: number, dashed = false): Compared => ({ id, label: `job-${id}`, color, dashed });
+const job = (id: string, color: number, dashed = false): Compared => ({ id, label: `job-${id}`, color, dashed, base: false });
 
 test("all compared jobs are drawn, each as it is in every chart", () => {
   const all = Array.from({ length: LEARNERS + 3 }, (_, at) => series([[1, at]], { job: job(String(at), (at % 6) + 1, at > 5) }));

@@ -41,15 +41,15 @@ test("one learner is named by the metric, several by their rank", () => {
 });
 
 test("compared jobs are named in the legend, the tip, the table and the summary", () => {
-  const job = (label: string): Partial<Series> => ({ job: { id: label, label, color: 1, dashed: false } });
+  const job = (label: string): Partial<Series> => ({ job: { id: label, label, color: 1, dashed: false, base: false } });
   const all = ["sgd", "adam"].flatMap((label, at) => series([0, 1, at + 0.5]).map((one) => ({ ...one, ...job(label) })));
   const table = tabulate(all, settings());
   assert.deepEqual(entries(all), ["sgd", "adam"]);
   assert.equal(tip(table, 0, settings()), "step 1 · adam 1.5 · sgd 0.5");
   assert.equal(tip(tabulate(all.slice(1), settings()), 0, settings()), "step 1 · adam 1.5");
   assert.deepEqual(values("loss", all, table, settings(), 9).head, ["step", "sgd", "adam"]);
-  assert.equal(comparison("loss", table), "loss: sgd 0.5, adam 1.5");
-  assert.equal(comparison("loss", tabulate([], settings())), "loss: no points");
+  assert.equal(comparison("loss", table, settings()), "loss: sgd 0.5, adam 1.5");
+  assert.equal(comparison("loss", tabulate([], settings()), settings()), "loss: no points");
 });
 
 test("learners that are not drawn are counted", () => {

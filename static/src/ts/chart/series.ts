@@ -17,12 +17,14 @@ export interface Series {
   job?: Compared;
 }
 
-/** A job among those of a comparison: its name there, and its line in every chart. color: from 1. */
+/** A job among those of a comparison: its name there, and its line in every chart. color: from 1. base: the others are
+ * compared with it. */
 export interface Compared {
   id: string;
   label: string;
   color: number;
   dashed: boolean;
+  base: boolean;
 }
 
 export interface Point {

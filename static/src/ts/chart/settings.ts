@@ -7,6 +7,8 @@ export interface Settings {
   log: boolean;
   /** Scale the y axis without outliers. */
   clip: boolean;
+  /** Of compared jobs, draw by how much they differ from the baseline; never with log. */
+  delta: boolean;
   find: string;
   /** In the unit of the x axis: steps or seconds. */
   zoom: [number, number] | null;
@@ -23,8 +25,9 @@ export function settingsOf(search: string): Settings {
   return {
     x: (["step", "time", "relative"] as const).find((x) => x === query.get("x")) ?? "step",
     smooth: Math.min(0.999, Math.max(0, number(query.get("smooth")))),
-    log: query.get("log") === "1",
+    log: query.get("log") === "1" && query.get("delta") !== "1",
     clip: query.get("clip") === "1",
+    delta: query.get("delta") === "1",
     find: query.get("m") ?? "",
     zoom: from !== null && to !== null ? [from, to] : null,
   };
@@ -38,6 +41,7 @@ export function searchOf(settings: Settings, search: string): string {
   put("smooth", settings.smooth ? String(settings.smooth) : "");
   put("log", settings.log ? "1" : "");
   put("clip", settings.clip ? "1" : "");
+  put("delta", settings.delta ? "1" : "");
   put("m", settings.find);
   put("zoom", settings.zoom ? zoomText(settings.zoom) : "");
   const text = query.toString();
@@ -50,9 +54,11 @@ function zoomText([from, to]: [number, number]): string {
   return [from, to].map((at) => Number((Math.round(at / unit) * unit).toPrecision(14))).join("-");
 }
 
-/** Another x axis has other units, so a zoom does not outlive it. */
+/** Another x axis has other units, so a zoom does not outlive it. A difference may be 0 or less, which has no logarithm. */
 export const changed = (settings: Settings, changes: Partial<Settings>): Settings => ({
   ...settings,
+  ...(changes.log ? { delta: false } : {}),
+  ...(changes.delta ? { log: false } : {}),
   ...changes,
   ...(changes.x !== undefined && changes.x !== settings.x ? { zoom: null } : {}),
 });

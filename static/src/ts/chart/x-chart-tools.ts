@@ -7,18 +7,25 @@ import { csvAddress } from "./series";
 class ChartTools extends HTMLElement {
   private readonly log = toggle(texts.chart.logScale, settings.log);
   private readonly clip = toggle(texts.chart.clip, settings.clip);
-  private readonly showLog = (): void => this.log.setAttribute("aria-pressed", String(settings.log));
+  private readonly delta = toggle(texts.chart.delta, settings.delta);
+  private readonly showPressed = (): void => {
+    for (const name of ["log", "clip", "delta"] as const) this[name].setAttribute("aria-pressed", String(settings[name]));
+  };
 
   connectedCallback(): void {
-    document.addEventListener("chartsettings", this.showLog); // a chart changes it, too
+    document.addEventListener("chartsettings", this.showPressed); // a chart changes some, too
     if (this.childElementCount) return;
-    this.append(this.axis(), this.smoothing(), this.logarithmic(), this.clipped());
+    this.append(this.axis(), this.smoothing());
+    for (const name of ["log", "clip", ...("compares" in this.dataset ? (["delta"] as const) : [])] as const) {
+      this[name].addEventListener("click", () => change({ [name]: !settings[name] }));
+      this.append(this[name]);
+    }
     if (this.dataset.job) this.append(downloadLink(csvAddress(this.dataset.job), texts.chart.downloadAll, texts.chart.csv));
     if (!("serverSearch" in this.dataset)) this.append(this.find()); // where there are more than the page shows, the server finds them
   }
 
   disconnectedCallback(): void {
-    document.removeEventListener("chartsettings", this.showLog);
+    document.removeEventListener("chartsettings", this.showPressed);
   }
 
   private axis(): HTMLElement {
@@ -52,19 +59,6 @@ class ChartTools extends HTMLElement {
     });
     group.append(texts.chart.smoothing, input, shown);
     return group;
-  }
-
-  private logarithmic(): HTMLElement {
-    this.log.addEventListener("click", () => change({ log: !settings.log }));
-    return this.log;
-  }
-
-  private clipped(): HTMLElement {
-    this.clip.addEventListener("click", () => {
-      change({ clip: !settings.clip });
-      this.clip.setAttribute("aria-pressed", String(settings.clip));
-    });
-    return this.clip;
   }
 
   private find(): HTMLElement {

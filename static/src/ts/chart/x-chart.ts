@@ -162,7 +162,7 @@ class Chart extends HTMLElement {
     if (!this.isConnected || !this.visible) return;
     this.lastDraw = Date.now();
     const before = this.table.lines.length;
-    this.table = tabulate(this.series, this.tableShown ? { ...settings, log: false } : settings);
+    this.table = tabulate(this.series, this.tableShown ? { ...settings, log: false, delta: false } : settings);
     this.showWords();
     if (!this.table.x.length || isBare(this.table)) return this.showNothing();
     if (this.tableShown) {
@@ -238,7 +238,7 @@ class Chart extends HTMLElement {
     this.reset.hidden = !settings.zoom;
     if (settings.zoom) this.reset.textContent = texts.chart.resetZoom(short(settings.zoom[0]), short(settings.zoom[1]));
     const [{ compared, newest } = {}] = this.feeds;
-    this.holder.setAttribute("aria-label", compared ? comparison(this.name, this.table) : summary(this.name, this.series, newest));
+    this.holder.setAttribute("aria-label", compared ? comparison(this.name, this.table, settings) : summary(this.name, this.series, newest));
     const entries = legend(this.name, this.series, this.table, settings, this.marks());
     for (const { compared } of this.failed) if (compared) entries.push({ text: texts.chart.notLoaded(compared.label), isNote: true });
     this.querySelector("[data-legend]")?.replaceChildren(...entries.map(entryOf));
