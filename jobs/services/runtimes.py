@@ -82,7 +82,7 @@ def add(actor: access.Person | None, values: Mapping[str, Any]) -> Runtime:
     _refuse([*filter(None, [checks.slug("slug", slug, MAX_SLUG), _label(slug)]), *_problems(wanted)])
     runtime, made = Runtime.objects.get_or_create(slug=slug, defaults=wanted)
     if not made:
-        raise NameTaken(f"The runtime {slug} already exists.")
+        raise NameTaken(f"The runtime {slug} already exists.", path="slug", got=slug)
     audit.record(
         actor=actor, action="runtime.create", target=slug, details={name: wanted[name] for name in CONTENT}
     )
