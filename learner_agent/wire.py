@@ -197,6 +197,7 @@ class Metric(WireFrame, frozen=True):
     """Points from one source, whose cursor they move from off to next. total: the last step it expects.
 
     in_order: names of points whose steps only give their order, because the program printed none that count up.
+    steps: the lowest and the highest step that was reported without a number, so that no point has it.
     """
 
     type: ClassVar[FrameType] = FrameType.METRIC
@@ -207,6 +208,7 @@ class Metric(WireFrame, frozen=True):
     points: list[Point] = []
     total: Offset | None = None
     in_order: Annotated[list[Name], Meta(max_length=MAX_POINTS)] = []
+    steps: tuple[Offset, Offset] | None = None
 
 
 class Event(WireFrame, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +23,7 @@ def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse
 
     code: stable, for programs to act on. members: further ones, such as errors, etag or allowed_actions.
     """
+    number = request_id.get() or secrets.token_hex(8)  # refused before the request had one
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -29,6 +31,8 @@ def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse
         "code": code,
         "detail": detail,
         "errors": [],
-        "request_id": request_id.get(),
+        "request_id": number,
     }
-    return HttpResponse(json_bytes(body | members), status=int(status), content_type=CONTENT_TYPE)
+    response = HttpResponse(json_bytes(body | members), status=int(status), content_type=CONTENT_TYPE)
+    response["X-Request-ID"] = number
+    return response

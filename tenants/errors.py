@@ -65,9 +65,12 @@ class NameTaken(TenantError):
 
     code = "name_taken"
 
+    def __init__(self, message: str, *, path: str, got: str) -> None:
+        super().__init__(message, errors=[problem(path, self.code, message, got)])
+
 
 class AlreadyMember(TenantError):
-    """This user is already a member. Change the role instead."""
+    """This user is already a member. Change the role instead."""  # details: errors
 
     code = "already_member"
 

@@ -70,6 +70,8 @@ class LearnerUpdate:
     points_lost: int = 0
     """Points that are not kept."""
     total: int | None = None
+    stepped: bool = False
+    """A step was reported, with a number or without."""
     in_order: set[str] = field(default_factory=set)
     """Names of metrics whose points have an order, but no steps of the program's."""
     known_in_order: frozenset[str] = frozenset()
@@ -245,6 +247,7 @@ class LearnerUpdate:
             self._forget_steps()
         self.in_order.update(frame.in_order)
         steps = [step for name, step, _, _ in frame.points if name not in self.in_order]
+        steps += frame.steps or ()
         if steps:
             self._note_steps(min(steps), max(steps), by_rule=frame.src == "rules")
 
@@ -259,7 +262,13 @@ class LearnerUpdate:
             self.left_out.add(StorageKind.METRICS)
         return kept
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether the batch says how far the program is."""
+        return bool(self.points or self.points_lost or self.stepped or self.total is not None)
+
     def _note_steps(self, low: int, high: int, *, by_rule: bool) -> None:
+        self.stepped = True
         self.first_step = low if self.first_step is None else self.first_step
         self.steps_by_rule = by_rule and (self.last_step is None or self.steps_by_rule)
         self.last_step = high if self.last_step is None else max(high, self.last_step)

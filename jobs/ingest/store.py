@@ -324,7 +324,7 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
                 (len(values), job.metric_seq, grant.job_id, grant.tenant_id, grant.attempt, grant.rank, name, step,
                  at_ms, value),
             )  # fmt: skip
-        if row.points or row.points_lost or row.total is not None:
+        if row.has_progress:
             _note_progress(job, row)
     if not values:
         return
@@ -483,7 +483,5 @@ def _publish(rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
             pubsub.logs_grew(grant.job_id, attempt=grant.attempt, rank=grant.rank, upto=row.log_lines)
     for grant in {row.grant.job_id: row.grant for row in rows if Phase.READY in row.reached}.values():
         pubsub.job_changed(grant.job_id, grant.tenant_id, 0)  # the gang's other learners may start now
-    for job_id in {
-        row.grant.job_id for row in rows if row.points or row.points_lost or row.total is not None
-    }:
+    for job_id in {row.grant.job_id for row in rows if row.has_progress}:
         pubsub.metrics_grew(job_id, upto=progress[job_id].metric_seq)

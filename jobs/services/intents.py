@@ -23,6 +23,7 @@ from jobs.spec.problems import Problem, path_text
 from jobs.states import FINAL, PROGRAM_FINISHED, EventCode, Intent, State
 from jobs.steps import steps_from_scratch
 from tenants import audit
+from tenants.errors import problem
 from tenants.models import Tenant, User
 from tenants.services import secrets
 
@@ -113,10 +114,9 @@ def checkpoint_of(job: Job, n: int | None, *, keep: bool = False) -> Checkpoint 
     found = (chosen.select_for_update(no_key=True) if keep else chosen).first()
     if found is None:
         numbers = sorted(valid.values_list("n", flat=True))
-        raise CheckpointNotFound(
-            f"The job has no valid checkpoint {n}. Valid: {', '.join(map(str, numbers)) or 'none'}.",
-            checkpoints=numbers,
-        )
+        text = f"The job has no valid checkpoint {n}. Valid: {', '.join(map(str, numbers)) or 'none'}."
+        wrong = problem("checkpoint", CheckpointNotFound.code, text, n, numbers)
+        raise CheckpointNotFound(text, checkpoints=numbers, errors=[wrong])
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from django.db import transaction
 
-from gpu_scheduler.clusters.base import Capabilities
 from jobs import clusters
 from jobs.errors import RuntimeInUse, RuntimeOfTree
 from jobs.models import Job, Runtime
@@ -79,10 +78,10 @@ def add(actor: access.Person | None, values: Mapping[str, Any]) -> Runtime:
     """The same for an operator at the shell, who needs no role."""
     slug = str(values.get("slug", ""))
     wanted = {"requirements": [], "python": "", "description": "", "image": "", "title": slug} | dict(values)
-    _refuse([*filter(None, [checks.slug("slug", slug, MAX_SLUG), _label(slug)]), *_problems(wanted)])
+    _refuse([*filter(None, [slug_fault(slug)]), *_problems(wanted)])
     runtime, made = Runtime.objects.get_or_create(slug=slug, defaults=wanted)
     if not made:
-        raise NameTaken(f"The runtime {slug} already exists.")
+        raise NameTaken(f"The runtime {slug} already exists.", path="slug", got=slug)
     audit.record(
         actor=actor, action="runtime.create", target=slug, details={name: wanted[name] for name in CONTENT}
     )
@@ -122,11 +121,19 @@ def _refuse(problems: Problems) -> None:
         raise FieldsInvalid(errors=problems)
 
 
-def _label(slug: str) -> dict[str, Any] | None:
-    """A runtime's name is part of folder names."""
+def slug_fault(slug: str) -> dict[str, Any] | None:
+    """What is wrong with a runtime's name, which is part of folder names."""
+    if wrong := checks.slug("slug", slug, MAX_SLUG):
+        return wrong
     if "_" not in slug and not slug.endswith("-"):
         return None
     return problem("slug", "not_a_slug", "must be lowercase letters and digits with inner dashes", slug)
+
+
+def entry_fault(text: str, path: str = "requirements") -> dict[str, Any] | None:
+    """What is wrong with one requirement of a runtime."""
+    fault = requirement_fault(text) if text.strip() else "is empty"
+    return problem(path, "bad_requirement", fault, text, REQUIREMENT_HELP) if fault else None
 
 
 def _text_problems(values: Mapping[str, Any]) -> Problems:
@@ -150,12 +157,13 @@ def _problems(values: Mapping[str, Any]) -> Problems:
         found.append(
             problem("requirements", "too_many", f"must be at most {MAX_REQUIREMENTS}", len(requirements))
         )
-    for index, text in enumerate(requirements):
-        fault = requirement_fault(text) if text.strip() else "is empty"
-        if fault:
-            found.append(problem(f"requirements[{index}]", "bad_requirement", fault, text, REQUIREMENT_HELP))
-    if not image:
-        found += _python_problems(python, capabilities)
+    entries = (entry_fault(text, f"requirements[{index}]") for index, text in enumerate(requirements))
+    found += filter(None, entries)
+    if not image and capabilities.pythons is None:
+        message = "is required: on this cluster a runtime is a container image"
+        found.append(problem("image", "required", message))
+    elif not image:
+        found += filter(None, [python_fault(python)])
     elif requirements or python:
         found.append(
             problem("image", "exactly_one", "give an image, or requirements and python, not both", image)
@@ -163,14 +171,13 @@ def _problems(values: Mapping[str, Any]) -> Problems:
     return found
 
 
-def _python_problems(python: str, capabilities: Capabilities) -> Problems:
-    if capabilities.pythons is None:
-        message = "is required: on this cluster a runtime is a container image"
-        return [problem("image", "required", message)]
-    here = capabilities.pythons() if python else ()
-    if not python or python in here:
-        return []
+def python_fault(python: str) -> dict[str, Any] | None:
+    """What is wrong with a runtime's version of Python, where there are such versions."""
+    pythons = clusters.capabilities().pythons
+    here = pythons() if python and pythons else ()
+    if not python or pythons is None or python in here:
+        return None
     code, allowed = (
         ("python_not_found", ", ".join(here)) if python in PYTHONS else ("not_a_choice", ", ".join(PYTHONS))
     )
-    return [problem("python", code, f"this installation has no Python {python}", python, allowed)]
+    return problem("python", code, f"this installation has no Python {python}", python, allowed)

@@ -34,7 +34,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
 from jobs.selectors.programs import measured_before
 from jobs.services import packages
-from jobs.spec import Findings, Spec, SpecError, check, parse
+from jobs.spec import Findings, Spec, SpecError, check, parse, sound_part
 from jobs.spec.model import Code
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
@@ -93,15 +93,28 @@ def job_check(
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned; kept_code: they.
     """
-    spec = _spec_of(user, tenant, source, content_type)
+    spec = _spec_of(user, tenant, source, content_type, kept)
     return _checked(spec, user, tenant, kept, kept_code)
 
 
-def _spec_of(user: User, tenant: Tenant, source: Source, content_type: str | None) -> Spec:
+def _spec_of(
+    user: User,
+    tenant: Tenant,
+    source: Source,
+    content_type: str | None,
+    kept: Mapping[str, Any] | None = None,
+) -> Spec:
     require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
         raise TenantSuspended
-    return parse_spec(source, content_type)
+    try:
+        return _parsed(source, content_type)
+    except SpecError as error:
+        problems = error.problems
+        if sound := sound_part(error):
+            findings, beside, _ = _installation(sound.spec, user, tenant, kept)
+            problems += sound.judged((*findings.errors, *beside))
+        raise SpecInvalid(errors=SpecError(problems).as_list()) from error
 
 
 def _checked(
@@ -111,22 +124,28 @@ def _checked(
     kept: Mapping[str, Any] | None = None,
     kept_code: Blob | None = None,
 ) -> Checked:
-    findings = check(spec, spec_context(tenant, spec, user))
-    errors = SpecError(findings.errors).as_list()
-    if spec.code and spec.normalized.get("code") != kept:
-        errors += _too_large(spec.code, tenant)
-    upload = spec.code.upload if spec.code and spec.normalized.get("code") != kept else None
-    uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
-    if upload and uploaded is None:
-        if not errors:
-            raise _not_uploaded(upload)
-        errors += _not_uploaded(upload).details["errors"]
-    if errors:
-        raise SpecInvalid(errors=errors)
+    findings, beside, uploaded = _installation(spec, user, tenant, kept)
+    if errors := SpecError((*findings.errors, *beside)).as_list():
+        only_upload = [error["code"] for error in errors] == [UploadNotFound.code]
+        raise UploadNotFound(errors=errors) if only_upload else SpecInvalid(errors=errors)
     asked = spec.requirements
     if spec.requirements_file is not None:
         asked = packages.requirements(spec, uploaded.blob if uploaded else kept_code)
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)), asked)
+
+
+def _installation(
+    spec: Spec, user: User, tenant: Tenant, kept: Mapping[str, Any] | None
+) -> tuple[Findings, tuple[Problem, ...], Upload | None]:
+    """What the installation says of a spec, what is wrong with its code beside that, and the upload that it names."""
+    findings = check(spec, spec_context(tenant, spec, user))
+    if spec.code is None or spec.normalized.get("code") == kept:
+        return findings, (), None
+    beside, upload = _too_large(spec.code, tenant), spec.code.upload
+    uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
+    if upload and uploaded is None:
+        beside += (_not_uploaded(upload),)
+    return findings, beside, uploaded
 
 
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:
@@ -224,9 +243,13 @@ def check_again(user: User, tenant: Tenant, spec: Spec) -> tuple[str, Sequence[P
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:
     """The spec, or SpecInvalid with every problem."""
     try:
-        return parse(source if isinstance(source, str | bytes) else dict(source), content_type)
+        return _parsed(source, content_type)
     except SpecError as error:
         raise SpecInvalid(errors=error.as_list()) from error
+
+
+def _parsed(source: Source, content_type: str | None) -> Spec:
+    return parse(source if isinstance(source, str | bytes) else dict(source), content_type)
 
 
 def hold_code(spec: Spec, tenant: Tenant, stored: Blob | None) -> Blob | None:
@@ -237,7 +260,7 @@ def hold_code(spec: Spec, tenant: Tenant, stored: Blob | None) -> Blob | None:
         # Locked: the periodic task may be about to remove it, and its blob with it.
         upload = uploads.select_for_update(of=("self",), no_key=True).first()
         if upload is None:
-            raise _not_uploaded(spec.code.upload)
+            raise UploadNotFound(errors=[_not_uploaded(spec.code.upload).as_dict()])
         return upload.blob
     return stored and (blobs.hold(stored) or store_code(spec, tenant))  # it was removed just now
 
@@ -251,35 +274,33 @@ def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
     except archives.ArchiveError as error:
         raise CodeInvalid(error.message, archive_code=error.code, entry=error.entry) from error
     except NoRoom as full:
-        raise SpecInvalid(errors=[_no_room(full)]) from full
+        raise SpecInvalid(errors=[_no_room(full).as_dict()]) from full
     except (blobs.StoreUnavailable, OSError) as error:
         raise CodeNotStored from error
 
 
-def _too_large(code: Code, tenant: Tenant) -> list[dict[str, Any]]:
+def _too_large(code: Code, tenant: Tenant) -> tuple[Problem, ...]:
     """What is wrong if the tenant may not store files of this size, to be said along with other errors. What counts is
     the archive of them, when it is stored."""
     size = sum(len(text.encode()) for _, text in code.files)
     try:
         storage.require_room(tenant.pk, tenant.storage_limit, size)
     except NoRoom as full:
-        return [_no_room(full)]
-    return []
+        return (_no_room(full),)
+    return ()
 
 
-def _no_room(full: NoRoom) -> dict[str, Any]:
-    return Problem("code", full.reason, str(full)).as_dict()
+def _no_room(full: NoRoom) -> Problem:
+    return Problem("code", full.reason, str(full))
 
 
 def _uploads(upload: str, tenant: Tenant) -> QuerySet[Upload]:
     return Upload.objects.filter(pk=upload, tenant=tenant)
 
 
-def _not_uploaded(upload: str) -> UploadNotFound:
+def _not_uploaded(upload: str) -> Problem:
     text = "There is no such upload in this tenant, or it has expired (24 h)"
-    return UploadNotFound(
-        errors=[Problem("code.upload", UploadNotFound.code, text, printable(upload)).as_dict()]
-    )
+    return Problem("code.upload", UploadNotFound.code, text, printable(upload))
 
 
 def create_job(

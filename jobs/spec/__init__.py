@@ -9,6 +9,7 @@ from jobs.spec.model import CheckpointRules, Code, Mount, ResourceRequest, Spec
 from jobs.spec.parsing import parse
 from jobs.spec.printing import in_order, to_yaml
 from jobs.spec.problems import Problem, SpecError
+from jobs.spec.sound import Sound, sound_part
 
 __all__ = [
     "API_VERSION",
@@ -19,6 +20,7 @@ __all__ = [
     "Mount",
     "Problem",
     "ResourceRequest",
+    "Sound",
     "Spec",
     "SpecError",
     "TypeCapacity",
@@ -26,5 +28,6 @@ __all__ = [
     "in_order",
     "json_schema",
     "parse",
+    "sound_part",
     "to_yaml",
 ]

@@ -60,7 +60,8 @@ def parse(source: str | bytes | Mapping[str, Any], content_type: str | None = No
         raise SpecError([*document.problems, problem])
     problems = [*document.problems, *islice(_faults(document, walk), MAX_GATHERED)]
     if problems:
-        raise SpecError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        in_order = sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+        raise SpecError(in_order, document.value)
     return build(document.value, tuple(_warnings(document.value, walk)))
 
 

@@ -56,10 +56,11 @@ class Problem:
 
 
 class SpecError(Exception):
-    """The job spec is not valid."""
+    """The job spec is not valid. value: the document, where it could be read."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], value: Any = None) -> None:
         self.problems = shortened(list(problems))
+        self.value = value
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def as_list(self) -> list[dict[str, Any]]:

@@ -142,6 +142,9 @@ class Walk:
     def _not_in_enum(self, value: Any, choices: list[str], path: Path) -> Problem:
         near = nearest(value, choices)
         hint = f". Did you mean {near}?" if near else ""
+        written = str(getattr(value, "text", value))
+        if not isinstance(value, str) and written in choices:
+            near, hint = written, f', as text: put it in quotes, "{written}"'
         message = f"must be one of {', '.join(choices)}{hint}"
         return self.problem(path, "not_a_choice", message, _got(value), ", ".join(choices), near)
 

@@ -16,7 +16,7 @@ from jobs.selectors.serializers import EventSerializer
 from jobs.serialization import ReadSerializer, TimestampField, json_bytes
 from jobs.spec import in_order, to_yaml
 from jobs.states import Phase
-from portal.api import paging, permissions
+from portal.api import bodies, paging, permissions
 from portal.api.errors import NoSuchAttempt
 from portal.api.examples import NO_REASON, SPEC
 from portal.api.fields import PagedQuery, StrictSerializer
@@ -165,9 +165,8 @@ class SpecQuery(StrictSerializer):
 def spec_read(call: Call, job_id: str) -> HttpResponse:
     """The normalized spec of a job as JSON or, with Accept: application/yaml, as YAML that can be submitted again."""
     job = permissions.job(call, job_id)
-    accept = call.request.headers.get("Accept", "").lower()
-    wants_yaml = "yaml" in accept and not accept.startswith("application/json")
-    if call.query.get("form", "yaml" if wants_yaml else "json") == "yaml":
+    preferred = call.request._request.get_preferred_type([bodies.JSON, *bodies.YAML])
+    if call.query.get("form", "yaml" if preferred in bodies.YAML else "json") == "yaml":
         response = HttpResponse(to_yaml(job.spec), content_type="application/yaml; charset=utf-8")
     else:
         response = HttpResponse(json_bytes(in_order(job.spec)), content_type="application/json")

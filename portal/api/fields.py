@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rest_framework import exceptions, serializers
@@ -101,6 +101,19 @@ class StrictBooleanField(serializers.BooleanField):
         return data
 
 
+def follows(check: Callable[[str], Mapping[str, Any] | None]) -> Callable[[str], None]:
+    """A field's validator by a check that a service makes, too: so its error is listed with those of the other fields.
+
+    check: value -> an entry of details["errors"], or None.
+    """
+
+    def validate(value: str) -> None:
+        if wrong := check(value):
+            raise serializers.ValidationError(wrong["message"], code=wrong["code"])
+
+    return validate
+
+
 class PagedQuery(StrictSerializer):
     """The query of a list: the cursor and the page size."""
 
@@ -141,11 +154,14 @@ class WrongFields(exceptions.ValidationError):
         self.found = found
 
 
-def checked(checker: serializers.Serializer[Any]) -> Any:
-    """The validated values. Raises WrongFields with all errors."""
-    if not checker.is_valid():
+def checked(checker: serializers.Serializer[Any], repeated: Iterable[str] = ()) -> Any:
+    """The validated values. Raises WrongFields with all errors. repeated: names of which there were several values."""
+    is_valid = checker.is_valid()
+    found = [problem(name, "repeated", "Given more than once.") for name in repeated]
+    if not is_valid:
         sent = checker.initial_data if getattr(checker, "repeats_values", True) else None
-        found = all_wrong(checker.errors, field=checker, sent=sent)
+        found += all_wrong(checker.errors, field=checker, sent=sent)
+    if found:
         raise WrongFields(checker.errors, found)
     return checker.validated_data
 

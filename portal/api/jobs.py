@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from rest_framework import serializers
@@ -23,10 +25,11 @@ from portal import submissions
 from portal.api import bodies, paging, permissions
 from portal.api.errors import NotFoundError
 from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
-from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer
+from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer, follows
 from portal.api.openapi import FieldErrorSerializer
 from portal.api.operations import Call, operation
 from tenants import access, audit
+from tenants.errors import problem
 from tenants.models import Tenant
 from tenants.roles import Permission
 
@@ -101,10 +104,22 @@ def job_read(call: Call, job_id: str) -> dict[str, Any]:
     return JobSerializer.render(permissions.job(call, job_id))
 
 
+def _as_in_a_spec(rules: Mapping[str, Any], **options: Any) -> StrictCharField:
+    """A text field by its rules in the schema of specs."""
+
+    def check(value: str) -> dict[str, Any] | None:
+        help_text = rules["x-help"]
+        if re.search(rules["pattern"], value):
+            return None
+        return problem("", "bad_format", f"is not valid: write {help_text}", value, help_text)
+
+    return StrictCharField(max_length=rules["maxLength"], validators=[follows(check)], **options)
+
+
 class JobChangeRequest(StrictSerializer):
-    name = StrictCharField(required=False, max_length=SPEC["name"]["maxLength"])
+    name = _as_in_a_spec(SPEC["name"], required=False)
     tags = serializers.ListField(
-        child=StrictCharField(max_length=SPEC["tags"]["items"]["maxLength"]),
+        child=_as_in_a_spec(SPEC["tags"]["items"]),
         required=False,
         max_length=SPEC["tags"]["maxItems"],
     )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import ROLES, PagedQuery, StrictCharField, StrictIntegerField, StrictSerializer
+from portal.api.fields import (
+    ROLES,
+    PagedQuery,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    follows,
+)
 from portal.api.me import (
     TOKEN_EXAMPLE,
     CreatedTokenSerializer,
@@ -17,7 +25,7 @@ from portal.api.me import (
     own_password,
 )
 from portal.api.operations import Call, operation
-from tenants import tokens
+from tenants import checks, tokens
 from tenants.models import Membership, Tenant
 from tenants.roles import Permission, Role
 from tenants.services import accounts, members
@@ -157,7 +165,7 @@ def account_list(call: Call, t: str) -> dict[str, Any]:
 
 
 class ServiceAccountRequest(StrictSerializer):
-    name = StrictCharField(max_length=60)
+    name = StrictCharField(max_length=60, validators=[follows(partial(checks.slug, "name", longest=60))])
     role = serializers.ChoiceField(ACCOUNT_ROLES, required=False, default=Role.RESEARCHER.value)
 
 

@@ -139,7 +139,8 @@ class Operation:
         return replace(call, prepared=step(call, **path)) if step else call
 
     def _checked_query(self, request: Request) -> Mapping[str, Any]:
-        return dict(checked(self.Query(data=_query_values(request, self.Query()))))
+        values, twice = _query_values(request, self.Query())
+        return dict(checked(self.Query(data=values), repeated=twice))
 
     def _checked_body(self, request: Request) -> tuple[bytes, Any]:
         if request.method not in ("POST", "PUT", "PATCH"):
@@ -311,22 +312,23 @@ def _handler(method: str, each: Operation) -> Callable[..., HttpResponseBase]:
     return extend_schema(**openapi.describe(each, method))(handle)
 
 
-def _query_values(request: Request, checker: serializers.Serializer[Any]) -> dict[str, Any]:
-    """The query as a dict: a list (repeated or separated by commas) where the serializer has a list, else one value."""
+def _query_values(request: Request, checker: serializers.Serializer[Any]) -> tuple[dict[str, Any], list[str]]:
+    """The query as a dict: a list (repeated or separated by commas) where the serializer has a list, else one value.
+
+    With it the names that were repeated; the dict has their first values.
+    """
     values: dict[str, Any] = {}
-    twice: dict[str, list[str]] = {}
+    twice: list[str] = []
     for name, given in request.query_params.lists():
         if name == REASON_PARAMETER:
             continue
         if isinstance(checker.fields.get(name), serializers.ListField):
             values[name] = [part for text in given for part in text.split(",") if part]
-        elif len(given) > 1:
-            twice[name] = ["Given more than once."]
-        else:
-            values[name] = given[0]
-    if twice:
-        raise exceptions.ValidationError(twice, code="repeated")
-    return values
+            continue
+        values[name] = given[0]
+        if len(given) > 1:
+            twice.append(name)
+    return values, twice
 
 
 def _hash(call: Call) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import PagedQuery, StrictBooleanField, StrictCharField, StrictSerializer
+from portal.api.fields import PagedQuery, StrictBooleanField, StrictCharField, StrictSerializer, follows
 from portal.api.operations import Call, operation
 from tenants.models import OneTimePassword, User
 from tenants.services import users
@@ -100,15 +101,21 @@ class UsersQuery(PagedQuery):
     )
 
 
+def _text(name: str, **options: Any) -> StrictCharField:
+    return StrictCharField(
+        max_length=LENGTHS[name], validators=[follows(partial(users.fault, name))], **options
+    )
+
+
 class UserChangeRequest(StrictSerializer):
-    email = StrictCharField(max_length=LENGTHS["email"], required=False, allow_blank=True)
-    first_name = StrictCharField(max_length=LENGTHS["first_name"], required=False, allow_blank=True)
-    last_name = StrictCharField(max_length=LENGTHS["last_name"], required=False, allow_blank=True)
+    email = _text("email", required=False, allow_blank=True)
+    first_name = _text("first_name", required=False, allow_blank=True)
+    last_name = _text("last_name", required=False, allow_blank=True)
     is_platform_admin = StrictBooleanField(required=False)
 
 
 class UserRequest(UserChangeRequest):
-    username = StrictCharField(max_length=LENGTHS["username"])
+    username = _text("username")
 
 
 @operation(Out=UserSerializer, Query=UsersQuery, many=True, response_example=USER_EXAMPLE, fails=(403,))

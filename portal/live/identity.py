@@ -19,12 +19,16 @@ from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
 from jobs import tokens as learner_tokens
-from jobs.models import Learner
+from jobs.models import Job, Learner
 from jobs.selectors.jobs import jobs_visible_to
 from jobs.selectors.redaction import needs_redaction
+from jobs.selectors.requests import size_range
 from portal.live.protocol import Channel, Topic
 from tenants import access, audit, tokens
 from tenants.models import Tenant, User
+
+SEEN = ("state", "attempt", "learners", "resources")
+"""Columns of a job that say which learners it has, or may have next."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,8 @@ def _tenant_of(channel: Channel) -> Tenant | None:
 def watchable(user: User, channels: Collection[Channel]) -> set[str]:
     """The names of the channels that the user may watch; the number of queries does not depend on theirs."""
     job_ids = {channel.job_id for channel in channels if channel.job_id}
-    jobs = (
-        set(jobs_visible_to(user).filter(pk__in=job_ids).values_list("pk", flat=True)) if job_ids else set()
-    )
+    seen = jobs_visible_to(user).filter(pk__in=job_ids).only(*SEEN) if job_ids else ()
+    jobs = {job.pk: job for job in seen}
     logs = [channel for channel in channels if channel.topic is Topic.LOGS and channel.job_id in jobs]
     learners = _learners(logs) if logs else set()
     slugs = {channel.tenant for channel in channels if channel.tenant}
@@ -121,11 +124,20 @@ def watchable(user: User, channels: Collection[Channel]) -> set[str]:
             case Topic.JOBS | Topic.QUOTAS:
                 return channel.tenant in tenants
             case Topic.LOGS:
-                return (channel.job_id, channel.attempt, channel.rank) in learners
+                return (channel.job_id, channel.attempt, channel.rank) in learners or _may_come(
+                    channel, jobs.get(channel.job_id)
+                )
             case _:
                 return channel.job_id in jobs
 
     return {channel.name for channel in channels if may(channel)}
+
+
+def _may_come(channel: Channel, job: Job | None) -> bool:
+    """Whether the log is of the job's next attempt, so that a program can watch from the first line on."""
+    if job is None or job.is_final or channel.attempt != job.attempt + 1:
+        return False
+    return channel.rank < size_range(job).max
 
 
 def _learners(logs: Collection[Channel]) -> set[tuple[str, int, int]]:

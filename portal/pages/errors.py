@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -9,6 +10,7 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from portal.pages import shell, theme
+from portal.problem_details import PROGRAMS, problem
 from tenants import access
 from tenants.models import Membership, Tenant, User
 from tenants.roles import Role
@@ -86,6 +88,10 @@ def old_form(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if request.path.startswith(PROGRAMS):
+        return problem(
+            HTTPStatus.NOT_FOUND, "not_found", "There is no such object, or it is not visible to you."
+        )
     return error_page(request, 404)
 
 

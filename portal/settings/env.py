@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -178,13 +178,13 @@ class Environment:
     kube_provision_context: Annotated[str | None, str] = None
 
 
-def read_environment(options: Mapping[str, str] | None = None) -> Environment:
+def read_environment(options: Mapping[str, str] | None = None, wrong: Sequence[str] = ()) -> Environment:
     """The environment as typed values; ends the process with one line per problem when any is wrong.
 
-    options: variable -> the option that has set it and is named in its place.
+    options: variable -> the option that has set it and is named in its place. wrong: problems that were found before.
     """
     read: dict[str, Any] = {}
-    problems = []
+    problems = [*wrong]
     for field, annotation in Environment.__annotations__.items():
         name = field.upper()
         text = os.environ.get(name, "")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from portal.settings.embedded import layout
-from portal.settings.env import Environment, read_environment, refuse, refuse_at_start, warnings
+from portal.settings.env import Environment, read_environment, refuse_at_start, warnings
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
@@ -44,13 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns the exit code: 0 after an orderly stop, 78 for bad settings or folders, 1 if a part could not start."""
-    check(arguments)
     options = {}
     if arguments.nodes:
         os.environ["LOCAL_NODES"], options["LOCAL_NODES"] = arguments.nodes, "--nodes"
     if arguments.data:
         os.environ["LUTHIER_DATA"] = str(Path(arguments.data).expanduser().resolve())
-    environment = read_environment(options)
+    environment = read_environment(options, wrong_options(arguments))
     refuse_at_start(environment)
     report = Report()
     try:
@@ -71,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Check the options that no variable covers; ends the process with one line per problem."""
+def wrong_options(arguments: argparse.Namespace) -> list[str]:
+    """What is wrong with the options that no variable covers, one line per problem."""
     problems = []
     if arguments.data == "":  # an unset variable of a shell: taken as a path it would be the current folder
         problems.append("--data: is empty; name a folder, or leave the option out for .luthier")
@@ -80,8 +79,7 @@ def check(arguments: argparse.Namespace) -> None:
         problems.append(f"--port: must be 0 to 65535, is {arguments.port}")
     if not 1 <= arguments.workers <= 64:
         problems.append(f"--workers: must be 1 to 64, is {arguments.workers}")
-    if problems:
-        refuse(problems)
+    return problems
 
 
 def free_port(asked: int) -> int:

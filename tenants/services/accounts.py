@@ -49,11 +49,13 @@ def account_create(
     )
     if not made:
         if account.is_active:
-            raise NameTaken(f"The account {name} already exists in {tenant}: choose another name.")
-        raise NameTaken(
-            f"The name {name} belonged to an account of {tenant} that is closed and stays with its jobs: "
-            "choose another name."
-        )
+            text = f"The account {name} already exists in {tenant}: choose another name."
+        else:
+            text = (
+                f"The name {name} belonged to an account of {tenant} that is closed and stays with its jobs: "
+                "choose another name."
+            )
+        raise NameTaken(text, path="name", got=name)
     membership = Membership.objects.create(user=account, tenant=tenant, role=role)
     _record(user, tenant, "service_account.create", name, {"role": role.value})
     return membership

@@ -55,7 +55,8 @@ def member_add(*, user: access.Person, tenant: Tenant, username: str, role: Role
         )
     membership, made = Membership.objects.get_or_create(user=person, tenant=tenant, defaults={"role": role})
     if not made:
-        raise AlreadyMember(f"{username} is already a member, as {membership.role}. Change the role instead.")
+        text = f"{username} is already a member, as {membership.role}. Change the role instead."
+        raise AlreadyMember(text, errors=[problem("username", AlreadyMember.code, text, username)])
     _record(user, tenant, "member.add", username, {"role": role.value})
     return membership
 

@@ -54,7 +54,7 @@ def tenant_create(
     )
     tenant, made = Tenant.objects.get_or_create(slug=slug, defaults={"name": name, **values})
     if not made:
-        raise NameTaken(f"The tenant {slug} already exists.")
+        raise NameTaken(f"The tenant {slug} already exists.", path="slug", got=slug)
     audit.record(
         actor=user,
         action="tenant.create",

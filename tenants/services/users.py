@@ -7,7 +7,7 @@ accounts belong to tenants (tenants.services.accounts) and are not found here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,10 @@ from tenants.errors import LastAdmin, NameTaken, NotFound, SingleSignOnOff, Vers
 from tenants.models import NO_PASSWORD, Membership, OneTimePassword, Token, User
 
 LENGTHS = {"username": 150, "email": 254, "first_name": 150, "last_name": 150}
+RULES: Mapping[str, tuple[Callable[[str], None], str]] = {
+    "username": (UnicodeUsernameValidator(), "may contain letters, digits and @ . + - _ only"),
+    "email": (validate_email, "is not an e-mail address"),
+}
 RESET_NOTED = "two_factor_reset_at"
 """Key among a user's preferences: when their second factor was removed by an admin, until they have read it."""
 EDITABLE = ("email", "first_name", "last_name", "is_superuser")
@@ -101,7 +105,9 @@ def user_create(
     values = {"username": username, "email": email, "first_name": first_name, "last_name": last_name}
     _check(values)
     if User.objects.filter(username__iexact=username).exists():
-        raise NameTaken(f"There is already a user {username}: choose another name.")
+        raise NameTaken(
+            f"There is already a user {username}: choose another name.", path="username", got=username
+        )
     made = User(**values, is_superuser=is_superuser)
     made.set_unusable_password()
     made.save()
@@ -220,7 +226,7 @@ def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -
     else:
         _check({"username": username, "email": email})
         if User.objects.filter(username__iexact=username).exists():
-            raise NameTaken(f"There is already a user {username}.")
+            raise NameTaken(f"There is already a user {username}.", path="username", got=username)
         found = User(username=username, email=email, is_superuser=True)
         found.set_unusable_password()
         found.save()
@@ -304,19 +310,19 @@ def _note_reset(user: User) -> None:
 
 
 def _check(values: Mapping[str, str]) -> None:
-    found = []
-    for name, value in values.items():
-        if name == "username" or value:
-            found.append(checks.text(name, value, LENGTHS[name]))
-    rules: dict[str, Any] = {"username": UnicodeUsernameValidator(), "email": validate_email}
-    texts = {
-        "username": "may contain letters, digits and @ . + - _ only",
-        "email": "is not an e-mail address",
-    }
-    for name, rule in rules.items():
+    checks.refuse(*(fault(name, value) for name, value in values.items()))
+
+
+def fault(name: str, value: str) -> dict[str, Any] | None:
+    """What is wrong with one field of a user; only the username may not be empty."""
+    if not value and name != "username":
+        return None
+    if wrong := checks.text(name, value, LENGTHS[name]):
+        return wrong
+    if name in RULES:
+        rule, text = RULES[name]
         try:
-            if values.get(name):
-                rule(values[name])
+            rule(value)
         except ValidationError:
-            found.append(problem(name, "not_allowed", texts[name], values[name]))
-    checks.refuse(*found)
+            return problem(name, "not_allowed", text, value)
+    return None

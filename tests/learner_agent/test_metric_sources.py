@@ -125,6 +125,19 @@ def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_reported(spool: S
         assert [says in one for one in reported] == [True]
 
 
+def test_steps_without_a_number_are_reports_too(spool: Spool) -> None:
+    lines = ['{"step": 4, "time": 1}', '{"step": 9}', '{"step": 5, "total": 50}', '{"step": 30, "loss": 1}']
+    spool.metrics.write_text(
+        "\n".join([*lines, '{"step": -1}', '{"step": true}', '{"step": 99, "loss": "x"}', ""])
+    )
+    skipped: list[str] = []
+    frame = ReportedMetrics(spool.metrics, skipped.append).read()
+    assert frame is not None
+    assert (frame.steps, frame.total, [point[:2] for point in frame.points]) == ((4, 9), 50, [("loss", 30)])
+    assert decode(encode(frame)) == frame
+    assert len(skipped) == 1, "the first that says nothing is named"
+
+
 def test_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import sys
@@ -92,7 +93,11 @@ def test_a_body_that_is_refused_before_it_is_read_is_logged(
     async def ask() -> None:
         sender = ApplicationCommunicator(ThreadedHandler(), scope)
         await sender.send_input({"type": "http.request", "body": b"", "more_body": True})
-        await sender.receive_output(20)
+        start, body = await sender.receive_output(20), await sender.receive_output(20)
+        if path.startswith("/api/"):
+            number = {name.lower(): value for name, value in start["headers"]}[b"x-request-id"].decode()
+            assert number
+            assert json.loads(body["body"])["request_id"] == number
         await sender.send_input({"type": "http.disconnect"})
         await sender.wait(20)
 

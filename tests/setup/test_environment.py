@@ -213,12 +213,11 @@ def test_nor_is_a_password_that_is_not_escaped(password: str) -> None:
         assert "hunter2" not in str(refused.value)
 
 
-def test_a_wrong_option_of_up_is_named() -> None:
-    command = [sys.executable, "manage.py", "up", "--port", "70000", "--workers", "0"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def test_wrong_options_of_up_are_named_along_with_wrong_variables() -> None:
+    ended = start("--port", "70000", "--workers", "0", "--nodes", "a:cpu:0", LUTHIER_LEASE_S="soon")
     assert ended.returncode == os.EX_CONFIG
-    assert "--port" in ended.stderr
-    assert "--workers" in ended.stderr
+    named = [line.strip().split(":")[0] for line in ended.stderr.splitlines()[1:]]
+    assert sorted(named) == ["--nodes", "--port", "--workers", "LUTHIER_LEASE_S"]
 
 
 @pytest.mark.parametrize("how", ["--data", "LUTHIER_DATA"])

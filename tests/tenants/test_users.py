@@ -143,7 +143,7 @@ def test_a_reset_ends_sessions_and_takes_the_password_away(admin: User) -> None:
 def test_names_and_addresses_are_checked_all_at_once(admin: User) -> None:
     with pytest.raises(FieldsInvalid) as wrong:
         users.user_create(user=admin, username="no spaces", email="nowhere", first_name="x" * 151)
-    assert [each["path"] for each in wrong.value.details["errors"]] == ["first_name", "username", "email"]
+    assert [each["path"] for each in wrong.value.details["errors"]] == ["username", "email", "first_name"]
     with pytest.raises(NameTaken):
         users.user_create(user=admin, username="ADMIN")
     erin = users.user_create(user=admin, username="erin").user

@@ -22,7 +22,8 @@ SEVERAL = "Write several lines with the same step"
 class ReportedMetrics:
     """metrics.jsonl: one object per line, {"step", "time", "total"?, name: value …}. The cursor is a byte offset.
 
-    A line without a point is skipped; on_skipped gets a message about the first one.
+    A line may have a step alone. One with neither that nor a point is skipped; on_skipped gets a message about the
+    first one.
     """
 
     name = "jsonl"
@@ -49,6 +50,7 @@ class ReportedMetrics:
         except OSError:
             return None
         points: list[Point] = []
+        bare: list[int] = []  # steps of lines without a number
         total, at = None, 0
         while len(points) < BATCH_POINTS:
             end = data.find(b"\n", at)
@@ -57,17 +59,20 @@ class ReportedMetrics:
                     self._skip(data)
                     at = len(data)  # a line of this length is no report: skip it piece by piece
                 break
-            found, whole = self._line(data[at:end])
+            found, step, whole = self._line(data[at:end])
             if points and len(points) + len(found) > MAX_POINTS:
                 break  # it begins the next frame
             points.extend(found[:MAX_POINTS])
             if len(found) > MAX_POINTS:
                 self._skip(data[at:end], many=True)
             total = whole if whole is not None else total
-            if not found and whole is None:
+            if not found and step is not None:
+                bare.append(step)
+            elif not found and whole is None:
                 self._skip(data[at:end])
             at = end + 1
-        return Metric(self.name, self.cursor, self.cursor + at, points, total) if at else None
+        steps = (min(bare), max(bare)) if bare else None
+        return Metric(self.name, self.cursor, self.cursor + at, points, total, steps=steps) if at else None
 
     def _skip(self, line: bytes, *, many: bool = False) -> None:
         if not line.strip() or line.endswith(TORN) or self._has_skipped:
@@ -83,15 +88,17 @@ class ReportedMetrics:
             why += "numbers by name; lines like this one are skipped."
         self._on_skipped(f"A line of metrics.jsonl {why}")
 
-    def _line(self, text: bytes) -> tuple[list[Point], int | None]:
+    def _line(self, text: bytes) -> tuple[list[Point], int | None, int | None]:
+        """A line's points, its step if it has no number beside, and its total."""
         # Python's own parser: programs write NaN and Infinity as its json.dumps does, and others refuse them.
         try:
             line = json.loads(text) if len(text) <= MAX_LINE else None
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):
-            return [], None
+            return [], None, None
         step, total, at_ms = line.pop("step", None), line.pop("total", None), time_ms(line.pop("time", None))
         points = [point_of(name, step, at_ms, value) for name, value in line.items()]
+        bare = None if line else point_of("step", step, at_ms, 0.0)
         whole = isinstance(total, int) and not isinstance(total, bool) and 0 <= total <= MAX_OFFSET
-        return [found for found in points if found is not None], total if whole else None
+        return [found for found in points if found is not None], bare and bare[1], total if whole else None

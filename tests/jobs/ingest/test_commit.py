@@ -110,6 +110,15 @@ def test_points_are_numbered_without_holes_and_a_repeat_burns_no_number(job: Job
     assert progress.metrics["acc"] == {"last": "Infinity", "step": 2, "rank": 0, "axis": "step"}
 
 
+def test_steps_that_were_reported_without_a_number_are_the_jobs_progress(job: Job) -> None:
+    submit(job, Metric("jsonl", 0, 10, steps=(1, 4)))
+    submit(job, Metric("jsonl", 10, 20, [("loss", 3, 0, 0.5)], steps=(2, 7)))
+    assert Progress.objects.get(job=job).step == 7
+    learner = Learner.objects.get(job=job, rank=0)
+    assert (learner.first_step, learner.last_step, learner.metric_cursor) == (1, 7, 20)
+    assert MetricPoint.objects.filter(job=job).count() == 1
+
+
 def test_complete_segments_of_points_are_rolled_up_with_the_commit(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,25 @@ def test_all_errors_come_at_once_and_nothing_is_written(people: People) -> None:
     assert not Job.objects.exists()
 
 
+def test_errors_of_the_spec_and_of_the_installation_come_at_once(people: People) -> None:
+    wrong = factories.spec(
+        name="", framework="absent", leraners=2, priority="urgent", secrets={"KEY": "absent"}
+    )
+    wrong["code"] = {"upload": "gone"}
+    for check in (job_check, job_submit):
+        with pytest.raises(SpecInvalid) as error:
+            check(user=people.alice, tenant=people.vision, source=wrong)
+        assert codes(error.value) == {
+            "name": "too_short",
+            "leraners": "unknown_field",
+            "framework": "runtime_not_found",
+            "priority": "priority_not_allowed",
+            "secrets.KEY": "secret_not_found",
+            "code.upload": "upload_not_found",
+        }
+    assert not Job.objects.exists()
+
+
 def test_what_the_cluster_can_never_hold_is_refused_and_what_quota_forbids_is_a_warning(
     people: People,
 ) -> None:

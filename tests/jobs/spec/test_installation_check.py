@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.model import Level
-from jobs.spec import Context, TypeCapacity, check, parse
+from jobs.spec import Context, SpecError, TypeCapacity, check, parse, sound_part
 from jobs.spec.context import IMAGES_UNSUPPORTED
 from tests.jobs.spec.test_job_spec import spec_with
 
@@ -212,3 +212,56 @@ def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> 
         in problem.message
     )
     assert check(parse(spec_with(resources={"gpus": 3}, project="vision")), divided).errors == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "beside"),
+    [
+        ({"leraners": 2, "framework": "torch"}, {"framework": "runtime_not_found"}),
+        ({"name": "", "priority": "urgent"}, {"priority": "priority_not_allowed"}),
+        ({"max_restarts": -1, "resources": {"gpus": 9}}, {"resources.gpus": "exceeds_cluster"}),
+        (
+            {"env": {"PATH": "x"}, "data": [{"name": "m", "path": "absent"}]},
+            {"data[0].path": "data_not_found"},
+        ),
+        (
+            {"apiVersion": None, "command": None, "secrets": {"K": "absent"}},
+            {"secrets.K": "secret_not_found"},
+        ),
+        ({"code": None, "priority": "urgent"}, {"priority": "priority_not_allowed"}),
+        ({"python": "3.12", "priority": "urgent"}, {"priority": "priority_not_allowed"}),
+    ],
+)
+def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
+    changes: dict[str, object], beside: dict[str, str]
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(spec_with(**changes))
+    sound = sound_part(refused.value)
+    assert sound is not None
+    found = sound.judged(check(sound.spec, replace(HERE, secrets=frozenset())).errors)
+    assert {problem.path: problem.code for problem in found} == beside
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resources": {"gpus": "two", "cpus": 500, "gpu_type": "h900"}},
+        {"resources": {"learners": 0, "gpus": 99}},
+        {"framework": None},
+        {"project": "?", "resources": {"gpus": 4}},
+    ],
+)
+def test_nothing_is_found_that_an_assumed_field_may_have_caused(changes: dict[str, object]) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(spec_with(**changes))
+    sound = sound_part(refused.value)
+    limited = replace(HERE, gang_limits={"a100": 1, "cpu": 1}, projects={})
+    assert sound is None or sound.judged(check(sound.spec, limited).errors) == ()
+
+
+@pytest.mark.parametrize("source", ["[]", "{", "framework: {name: x}\ngpus: 1\n"])
+def test_a_document_that_is_no_spec_is_judged_no_further(source: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(source)
+    assert sound_part(refused.value) is None

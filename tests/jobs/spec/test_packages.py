@@ -68,6 +68,16 @@ def test_what_contradicts_is_named(changes: dict[str, object], wrong: dict[str, 
     assert codes(spec_with(**changes)) == wrong
 
 
+@pytest.mark.parametrize("version", ["3.10", "3.12"])
+def test_a_python_without_quotes_is_refused_with_how_to_write_it(version: str) -> None:
+    text = f"apiVersion: luthier/v1\nname: a\npython: {version}\ncommand: x\ncode: {{files: {{a: b}}}}\n"
+    with pytest.raises(SpecError) as caught:
+        parse(text, "application/yaml")
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.near) == ("python", version)
+    assert f'put it in quotes, "{version}"' in problem.message
+
+
 def test_a_python_that_the_installation_lacks_is_refused_with_those_there_are() -> None:
     spec = parse(spec_with(framework=None, python="3.13"))
     assert spec.normalized["python"] == "3.13"

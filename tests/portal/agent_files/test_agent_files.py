@@ -54,6 +54,12 @@ def test_without_a_learners_secret_nothing_answers(
     assert answer.json()["code"] == "unauthorized"
 
 
+def test_a_path_that_does_not_exist_is_answered_for_a_program(client: Client) -> None:
+    answer = ask(client, "get", "nothing", None)
+    assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
+    assert answer.json()["code"] == "not_found"
+
+
 @pytest.mark.parametrize(("method", "path"), PATHS)
 def test_a_closed_attempt_is_fenced_off(client: Client, job: Job, method: str, path: str) -> None:
     job.attempts.update(held=False, closed_at=timezone.now())

@@ -163,6 +163,13 @@ def test_one_parameter_twice_is_refused(alice: Api) -> None:
     answer = alice.get("/jobs?owner=alice&owner=bob")
     assert answer.status_code == 400
     assert [(each["path"], each["code"]) for each in answer.json()["errors"]] == [("owner", "repeated")]
+    answer = alice.get("/jobs?page_size=0&page_size=2&order=odd&foo=1")
+    assert {(each["path"], each["code"]) for each in answer.json()["errors"]} == {
+        ("page_size", "repeated"),
+        ("page_size", "min_value"),
+        ("order", "invalid_choice"),
+        ("foo", "unknown_field"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -147,10 +147,14 @@ def test_the_quota_counts_what_starts_in_the_same_cycle(alice: Api, people: Peop
 def test_validating_says_which_check_found_the_errors_and_what_was_meant(alice: Api) -> None:
     wrong = SPEC_YAML.replace("framework: sklearn", "framework: sklaern").replace("resources:", "resource:")
     lost = alice("POST", f"{JOBS}:validate", wrong, Content_Type="application/yaml").json()
-    assert {each["path"]: each["near"] for each in lost["errors"]} == {"resource": "resources"}
+    assert {each["path"]: each["near"] for each in lost["errors"]} == {
+        "resource": "resources",
+        "framework": "sklearn",
+    }
     named = wrong.replace("resource:", "resources:").replace("train.py: |", "../train.py: |")
     unsafe = looked_at(alice("POST", f"{JOBS}:validate", named, Content_Type="application/yaml").json())
     assert unsafe["code"] == "failed: 1 error, on line 6"
+    assert unsafe["spec"] == "failed: 1 error", "the framework, of which no line is known"
     runtime = alice.post(f"{JOBS}:validate", SPEC | {"framework": "sklaern"}).json()
     assert [each["near"] for each in runtime["errors"]] == ["sklearn"]
     big = looked_at(alice.post(f"{JOBS}:validate", SPEC | {"resources": {"learners": 9, "cpus": 1}}).json())
@@ -329,7 +333,23 @@ def test_resume_takes_a_checkpoint_and_refuses_one_that_is_not_there(alice: Api,
         "checkpoint_not_found",
         [1],
     )
+    (error,) = wrong.json()["errors"]
+    assert (error["path"], error["got"], error["allowed"]) == ("checkpoint", "7", [1])
     assert alice.post(f"/jobs/{job.pk}/resume", {"checkpoint": 1}).status_code == 202
+
+
+def test_a_change_names_all_its_wrong_fields_by_the_rules_of_specs(alice: Api) -> None:
+    job = submit(alice)
+    wrong = {"name": "two\nlines", "tags": ["a b", "", 1], "priority": "most", "state": "HALTED"}
+    errors = alice.patch(f"/jobs/{job['id']}", wrong).json()["errors"]
+    assert {each["path"]: each["code"] for each in errors} == {
+        "name": "bad_format",
+        "tags[0]": "bad_format",
+        "tags[1]": "blank",
+        "tags[2]": "invalid",
+        "priority": "invalid_choice",
+        "state": "unknown_field",
+    }
 
 
 def test_a_clone_changes_fields_and_stays_whole(alice: Api) -> None:
@@ -364,6 +384,22 @@ def test_the_spec_comes_as_yaml_that_may_be_sent_again(alice: Api) -> None:
     again = alice("POST", JOBS, text.content, **{"Content-Type": "application/yaml"})
     assert again.status_code == 201, again.content
     assert alice.get(f"/jobs/{job['id']}/spec").json() == alice.get(f"/jobs/{again.json()['id']}/spec").json()
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/yaml;q=0.1, application/json", "application/json"),
+        ("application/json;q=0.5, text/yaml", "application/yaml"),
+        ("application/yaml", "application/yaml"),
+        ("*/*", "application/json"),
+        ("application/yaml, */*;q=0.1", "application/yaml"),
+        ("text/html", "application/json"),
+    ],
+)
+def test_the_spec_comes_in_the_form_that_is_preferred(alice: Api, accept: str, kind: str) -> None:
+    job = submit(alice)
+    assert alice.get(f"/jobs/{job['id']}/spec", Accept=accept)["Content-Type"].startswith(kind)
 
 
 def test_the_spec_has_its_keys_in_the_order_of_the_format(alice: Api) -> None:

@@ -39,9 +39,10 @@ def test_an_admin_creates_reads_changes_and_lists_users(admin: Api) -> None:
     names = [item["username"] for item in admin.get("/users?page_size=2").json()["items"]]
     assert names == sorted(names)
     assert [item["username"] for item in admin.get("/users?q=erin@").json()["items"]] == ["erin"]
-    assert admin.post("/users", {"username": "Erin"}).json()["code"] == "name_taken"
-    wrong = admin.post("/users", {"username": "no spaces", "email": "nowhere"}).json()["errors"]
-    assert {each["path"] for each in wrong} == {"username", "email"}
+    taken = admin.post("/users", {"username": "Erin"}).json()
+    assert (taken["code"], [each["path"] for each in taken["errors"]]) == ("name_taken", ["username"])
+    wrong = admin.post("/users", {"username": "no spaces", "email": "nowhere", "foo": 1}).json()["errors"]
+    assert {each["path"] for each in wrong} == {"username", "email", "foo"}
 
 
 def test_reset_disable_and_enable(admin: Api, alice: Api, people: People) -> None:

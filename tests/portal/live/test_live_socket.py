@@ -501,6 +501,25 @@ async def test_a_stranger_gets_the_same_for_a_foreign_channel_as_for_a_missing_o
         assert answers[0]["code"] == "not_found"
 
 
+async def test_the_log_of_the_next_attempt_can_be_watched_from_its_first_line_on(
+    alice: User, socket_of: Open
+) -> None:
+    job = await sync_to_async(factories.job)(owner=alice, learners=2)
+    ended = await sync_to_async(factories.job)(owner=alice, state=State.COMPLETED)
+    socket = await socket_of(alice)
+    for other in (f"job:{job.pk}:logs:2:0", f"job:{job.pk}:logs:1:2", f"job:{ended.pk}:logs:2:0"):
+        await socket.sub(other, after=0)
+        assert (await socket.next(ch=other, error=...))["error"]["code"] == "not_found"
+    await socket.sub(logs_of(job), after=0)
+    first = await socket.next(ch=logs_of(job))
+    assert (first["from"], first["to"], first["items"]) == (1, 0, [])
+    await Job.objects.filter(pk=job.pk).aupdate(attempt=1)
+    await sync_to_async(factories.add_attempt)(job, 1, held=False)
+    await job.arefresh_from_db()
+    await print_lines(job, 1, 3)
+    assert [line["n"] for line in (await socket.next(ch=logs_of(job)))["items"]] == [1, 2, 3]
+
+
 async def test_a_viewer_who_loses_membership_is_unsubscribed_at_once(
     job: Job, alice: User, socket_of: Open
 ) -> None:
@@ -554,7 +573,8 @@ async def test_a_program_uses_a_token_and_receives_no_more_than_it_permits(
     ["", "[]", "null", "1", '"ping"', "{", '{"op":"shout"}', '{"op":"sub"}', '{"op":"sub","ch":7}',
      '{"op":"sub","ch":"job:x","after":-1}', '{"op":"sub","ch":"job:x","after":"1"}',
      '{"op":"sub","ch":"job:x","after":true}', '{"op":"sub","ch":"job:x","after":1e400}',
-     '{"op":"sub","ch":"' + "x" * 9_000 + '"}', "[" * 5_000, '{"op":"sub","ch":"a\\u0000b"}'],
+     '{"op":"sub","ch":"' + "x" * 9_000 + '"}', "[" * 5_000, '{"op":"sub","ch":"a\\u0000b"}',
+     '{"op":"sub","ch":"cluster","afer":1}'],
 )  # fmt: skip
 async def test_a_frame_that_cannot_be_read_ends_the_socket_with_the_reason(
     alice: User, socket_of: Open, text: str
