@@ -92,8 +92,7 @@ class KubernetesCluster:
 
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, self._threads, spec)
-        if (service := launch.existing()) is None:
-            service = self._begin(launch)
+        service = self._begin(launch)
         self._forget_gone(spec.name)
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
             launch.create_rest(service)
@@ -144,15 +143,18 @@ class KubernetesCluster:
     # How it works
 
     def _begin(self, launch: _Launch) -> Object:
-        """The Service of a gang of which there is nothing."""
+        """The gang's Service. Most gangs are new, so it is asked for only where it cannot be made."""
+        launch.require_name()
         try:
             launch.require_data()
             launch.require_room(self._view())
             return launch.create_service()
-        except LaunchRefused:  # for good, where after ClusterBusy another process may launch it
-            with suppress(ClusterError):  # another thread or process may have launched it meanwhile
-                if launch.existing() is None:
-                    self._note_gone(launch.spec.name)
+        except (LaunchRefused, GangBlocked) as refused:
+            # What was launched before holds the room that it needs, whatever has become of its nodes.
+            if (service := launch.existing()) is not None:
+                return service
+            if isinstance(refused, LaunchRefused):  # for good, where otherwise another process may launch it
+                self._note_gone(launch.spec.name)
             raise
 
     def _view(self) -> View:
@@ -253,10 +255,12 @@ class _Launch:
     def _namespace(self) -> str:
         return self.settings.namespace(self.spec.tenant)
 
-    def existing(self) -> Object | None:
-        """The Service of a gang that was launched before."""
+    def require_name(self) -> None:
         if not settings.LABEL.fullmatch(self.spec.name):
             raise LaunchRefused(f"{self.spec.name[:80]!r} cannot be the name of a Kubernetes object.")
+
+    def existing(self) -> Object | None:
+        """The Service of a gang that was launched before."""
         try:
             return self.api.get(f"{_collection(self._namespace, 'services')}/{self.spec.name}")
         except NotFound:
