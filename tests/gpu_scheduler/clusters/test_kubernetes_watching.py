@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
-from gpu_scheduler.clusters.kubernetes import manifests
+from gpu_scheduler.clusters.kubernetes import manifests, reports
 from gpu_scheduler.clusters.kubernetes.client import Object, Stream
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
@@ -174,6 +174,18 @@ def test_a_pod_that_cannot_be_read_changes_nothing() -> None:
         view.put_pod(broken)
     view.drop_pod("uid-0")
     assert view.gangs() == []
+
+
+def test_a_node_that_changes_costs_a_look_at_none_of_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many nodes may change at once, and each has few of the cluster's pods."""
+    ended = {**pod(1, 2), "status": {"phase": "Succeeded"}}
+    view = View.of([], [pod(0, 1), ended], SETTINGS).copy()
+    monkeypatch.delattr(reports, "node_of")
+    assert view.gangs_on("node-a") == {"job-x-1"}
+    view.drop_pod("uid-0")
+    assert view.gangs_on("node-a") == {"job-x-1"}
+    view.drop_pod("uid-1")
+    assert view.gangs_on("node-a") == view.gangs_on("node-b") == set()
 
 
 def test_a_list_that_was_requested_before_a_change_does_not_undo_it(watcher: Watcher, api: Scripted) -> None:
