@@ -361,7 +361,9 @@ def _wait_s(job: JobObservation) -> float:
     if any(learner.unexplained for learner in job.learners):
         return WAIT_MOVING_S
     left = job.time_left_s if job.state == State.PROCESSING else job.deploy_left_s
-    if left is None or left <= 0:  # its program has ended, or all its learners have started: its agent reports
+    if (
+        left is None or left <= 0
+    ):  # its program has ended, or all its learners have started: its agent reports
         return WAIT_WORKING_S
     return max(0.1, min(WAIT_WORKING_S, left))
 
