@@ -29,7 +29,9 @@ from jobs.lifecycle.facts import (
 )
 from jobs.states import FINAL, RESULTS_NOT_KEPT, SILENT_S, Intent, Phase, State, StopReason
 
-WAIT_MOVING_S, WAIT_PROCESSING_S = 1.0, 5.0
+WAIT_MOVING_S = 1.0
+WAIT_WORKING_S = 5.0
+"""Of a launched gang: what its cluster and its agents report makes the job due at once."""
 UNAVAILABLE_S = 60.0  # between two attempts to reach a cluster that is not configured
 WAIT_QUEUED_S = 600.0  # waiting jobs are the scheduling cycle's business
 
@@ -356,12 +358,14 @@ def _working_note(job: JobObservation) -> Reason:
 
 
 def _wait_s(job: JobObservation) -> float:
-    if job.state != State.PROCESSING or any(learner.unexplained for learner in job.learners):
+    if any(learner.unexplained for learner in job.learners):
         return WAIT_MOVING_S
-    left = job.time_left_s
-    if left is None or left <= 0:  # its program has ended: its agent's report makes the job due
-        return WAIT_PROCESSING_S
-    return max(0.1, min(WAIT_PROCESSING_S, left))
+    left = job.time_left_s if job.state == State.PROCESSING else job.deploy_left_s
+    if (
+        left is None or left <= 0
+    ):  # its program has ended, or all its learners have started: its agent reports
+        return WAIT_WORKING_S
+    return max(0.1, min(WAIT_WORKING_S, left))
 
 
 def _to(state: State, code: str, message: str) -> Decision:

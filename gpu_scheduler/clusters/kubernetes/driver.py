@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import (
@@ -54,6 +54,8 @@ CAPABILITIES = Capabilities(
 AT_ONCE = 16
 """Objects that a process creates at the same time. In a namespace with a ResourceQuota the API server decides on all
 that wait at once, and then on those that came meanwhile: one after the other each would wait for its own decision."""
+TURN_S = 5.0
+"""For how long a thread waits for others' lists."""
 NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
 """In the message of a rejected request: it may be accepted later."""
 
@@ -74,6 +76,7 @@ class KubernetesCluster:
         self._gone: dict[str, float] = {}
         """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
         self._gone_lock = threading.Lock()
+        self._listing = threading.Lock()
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
@@ -92,8 +95,7 @@ class KubernetesCluster:
 
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, self._threads, spec)
-        if (service := launch.existing()) is None:
-            service = self._begin(launch)
+        service = self._begin(launch)
         self._forget_gone(spec.name)
         if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
             launch.create_rest(service)
@@ -101,12 +103,8 @@ class KubernetesCluster:
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         if (cached := self._watcher.observation(names)) is not None:
             return cached
-        seen_at = time.monotonic()
-        found = {report.name: report for report in self._list(names).gangs(names)}
-        gangs = {name: found[name] for name in sorted(found)}
-        missing = frozenset(names or ()) - gangs.keys()
-        # For any other name one list is no proof: it may come from a cache in front of the API server.
-        return Observation(gangs, seen_at, not_found=missing.intersection(self._known_gone()))
+        with self._one_list():
+            return self._watcher.observation(names) or self._observe_by_list(names)
 
     def stop(self, name: str, *, grace_s: float) -> None:
         for pod in self._pods_of(name):
@@ -143,16 +141,38 @@ class KubernetesCluster:
 
     # How it works
 
+    @contextmanager
+    def _one_list(self) -> Iterator[None]:
+        """One thread at a time: an API server that is so busy that the cache is old is asked for no more, and the cache
+        may be current when the next one's turn comes."""
+        if not self._listing.acquire(timeout=TURN_S):
+            raise ClusterBusy("The Kubernetes API does not answer: another request for pods is still open.")
+        try:
+            yield
+        finally:
+            self._listing.release()
+
+    def _observe_by_list(self, names: Sequence[str] | None) -> Observation:
+        seen_at = time.monotonic()
+        found = {report.name: report for report in self._list(names).gangs(names)}
+        gangs = {name: found[name] for name in sorted(found)}
+        missing = frozenset(names or ()) - gangs.keys()
+        # For any other name one list is no proof: it may come from a cache in front of the API server.
+        return Observation(gangs, seen_at, not_found=missing.intersection(self._known_gone()))
+
     def _begin(self, launch: _Launch) -> Object:
-        """The Service of a gang of which there is nothing."""
+        """The gang's Service. Most gangs are new, so it is asked for only where it cannot be made."""
+        launch.require_name()
         try:
             launch.require_data()
             launch.require_room(self._view())
             return launch.create_service()
-        except LaunchRefused:  # for good, where after ClusterBusy another process may launch it
-            with suppress(ClusterError):  # another thread or process may have launched it meanwhile
-                if launch.existing() is None:
-                    self._note_gone(launch.spec.name)
+        except (LaunchRefused, GangBlocked) as refused:
+            # What was launched before holds the room that it needs, whatever has become of its nodes.
+            if (service := launch.existing()) is not None:
+                return service
+            if isinstance(refused, LaunchRefused):  # for good, where otherwise another process may launch it
+                self._note_gone(launch.spec.name)
             raise
 
     def _view(self) -> View:
@@ -253,10 +273,12 @@ class _Launch:
     def _namespace(self) -> str:
         return self.settings.namespace(self.spec.tenant)
 
-    def existing(self) -> Object | None:
-        """The Service of a gang that was launched before."""
+    def require_name(self) -> None:
         if not settings.LABEL.fullmatch(self.spec.name):
             raise LaunchRefused(f"{self.spec.name[:80]!r} cannot be the name of a Kubernetes object.")
+
+    def existing(self) -> Object | None:
+        """The Service of a gang that was launched before."""
         try:
             return self.api.get(f"{_collection(self._namespace, 'services')}/{self.spec.name}")
         except NotFound:

@@ -68,19 +68,18 @@ def selector(settings: KubernetesSettings, gang: str | None = None) -> str:
 
 
 def service(spec: GangSpec, settings: KubernetesSettings) -> Manifest:
-    """The owner of everything else, and the gang's DNS name."""
-    labels = _labels(spec, settings)
-    return {
+    """The owner of everything else, and the DNS name of a gang whose learners may look for each other. Without a
+    selector Kubernetes writes and follows no endpoints: nothing asks for those of a single learner."""
+    found: Manifest = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": spec.name, "labels": labels},
-        "spec": {
-            "clusterIP": "None",
-            # Learners find each other before they are ready.
-            "publishNotReadyAddresses": True,
-            "selector": _members(spec, settings),
-        },
+        "metadata": {"name": spec.name, "labels": _labels(spec, settings)},
+        "spec": {"clusterIP": "None"},
     }
+    if len(spec.learners) > 1 or spec.is_distributed:
+        # Learners find each other before they are ready.
+        found["spec"] |= {"publishNotReadyAddresses": True, "selector": _members(spec, settings)}
+    return found
 
 
 def owner(created: Manifest) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpu_scheduler.clusters.base import GangReport
 from gpu_scheduler.clusters.kubernetes import manifests, reports, resources, versions
@@ -27,8 +28,10 @@ class View:
     """By name, then by uid."""
     _held: dict[str, dict[str, Holding]] = field(default_factory=dict)
     """By node, then by uid."""
-    _places: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    """By uid: the gang and the node under which a pod is kept."""
+    _chosen: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Our pods' gangs by the node that the platform chose, then by uid."""
+    _places: dict[str, tuple[str | None, str | None, str | None]] = field(default_factory=dict)
+    """By uid: the keys under which a pod is kept in these three."""
     _gpus: GpuResources = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +49,8 @@ class View:
     def copy(self) -> View:
         gangs = {name: dict(pods) for name, pods in self._gangs.items()}
         held = {name: dict(holdings) for name, holdings in self._held.items()}
-        return View(self.settings, dict(self.nodes), gangs, held, dict(self._places))
+        chosen = {name: dict(uids) for name, uids in self._chosen.items()}
+        return View(self.settings, dict(self.nodes), gangs, held, chosen, dict(self._places))
 
     def put_node(self, node: Object) -> None:
         self.nodes[node["metadata"]["name"]] = node
@@ -55,26 +59,30 @@ class View:
         uid, gang = pod["metadata"]["uid"], gang_of(pod, self.settings)
         held = resources.held_by(pod, ours=gang is not None, gpu_resources=self._gpus.names)
         self.drop_pod(uid)
+        chosen = None
         if gang is not None:
             pod["metadata"].pop("managedFields", None)  # half of its size
             self._gangs.setdefault(gang, {})[uid] = pod
+            chosen = reports.node_of(pod)
+            self._chosen.setdefault(chosen, {})[uid] = gang
         if held is not None:
             self._held.setdefault(held.node, {})[uid] = held
-        self._places[uid] = gang, None if held is None else held.node
+        self._places[uid] = gang, None if held is None else held.node, chosen
 
     def drop_pod(self, uid: str) -> None:
-        gang, node = self._places.pop(uid, (None, None))
-        for place, kept in ((gang, self._gangs), (node, self._held)):
+        places = self._places.pop(uid, (None, None, None))
+        kept: tuple[dict[str, Any], ...] = (self._gangs, self._held, self._chosen)
+        for place, by_uid in zip(places, kept, strict=True):
             if place is not None:
-                del kept[place][uid]
-                if not kept[place]:
-                    del kept[place]
+                del by_uid[place][uid]
+                if not by_uid[place]:
+                    del by_uid[place]
 
     def has_pod(self, uid: str) -> bool:
         return uid in self._places
 
     def clear_pods(self) -> None:
-        for kept in (self._gangs, self._held, self._places):
+        for kept in (self._gangs, self._held, self._chosen, self._places):
             kept.clear()
 
     def is_ready(self, node: str) -> bool | None:
@@ -87,11 +95,7 @@ class View:
 
     def gangs_on(self, node: str) -> set[str]:
         """Whose pods the platform has put there, ended ones included."""
-        return {
-            name
-            for name, pods in self._gangs.items()
-            if any(reports.node_of(pod) == node for pod in pods.values())
-        }
+        return set(self._chosen.get(node, {}).values())
 
     def gangs(self, names: Iterable[str] | None = None) -> list[GangReport]:
         """Those of these names that have pods, or all."""

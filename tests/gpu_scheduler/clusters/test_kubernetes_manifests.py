@@ -225,6 +225,20 @@ def test_learners_find_each_other_by_the_gangs_dns_names() -> None:
     assert (made["hostname"], made["subdomain"]) == ("rank-1", "job-x-1")
 
 
+@pytest.mark.parametrize(
+    ("learners", "distributed", "found"),
+    [(1, None, False), (1, False, False), (1, True, True), (2, None, True), (2, False, True)],
+)
+def test_a_service_follows_the_pods_of_gangs_whose_learners_may_look_for_each_other(
+    learners: int, distributed: bool | None, found: bool
+) -> None:
+    """A single learner of an elastic job is distributed: its program finds the same at every size."""
+    spec = replace(SPEC, learners=SPEC.learners[:learners], distributed=distributed)
+    made = manifests.service(spec, SETTINGS)["spec"]
+    assert made["clusterIP"] == "None"
+    assert ("selector" in made, "publishNotReadyAddresses" in made) == (found, found)
+
+
 def test_gpus_are_asked_for_by_the_name_of_the_resource() -> None:
     for kind in ("requests", "limits"):
         assert learner(GPU_SPEC)["resources"][kind] == {

@@ -1,4 +1,5 @@
-"""A launch that the API server refuses half way leaves nothing of its gang, also not in what this process shows."""
+"""What a launch requests, and that one which the API server refuses half way leaves nothing of its gang, also not in
+what this process shows."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import GangBlocked, LaunchRefused
-from gpu_scheduler.clusters.kubernetes.client import NoPermission, NotFound, Object, RequestRejected, Stream
+from gpu_scheduler.clusters.kubernetes.client import (
+    Conflict,
+    NoPermission,
+    NotFound,
+    Object,
+    RequestRejected,
+    Stream,
+)
 from gpu_scheduler.clusters.kubernetes.driver import SERVICES, KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS
@@ -41,6 +49,8 @@ class Refusing:
         self.ends_at_once = True
         """A pod whose deletion is requested ends with it, as one that no kubelet has seen yet."""
         self.role = True
+        self.looked_at: list[str] = []
+        """Single objects."""
 
     def get(self, path: str, **query: str) -> Object:
         kind = path.rpartition("/")[2]
@@ -50,6 +60,7 @@ class Refusing:
             found = [each for at, each in self.objects.items() if f"/{kind}/" in at]
             items = [NODE] if path == NODES else found
             return {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+        self.looked_at.append(path)
         if path.startswith(f"{NODES}/"):
             return NODE
         return self._found(path)
@@ -58,6 +69,8 @@ class Refusing:
         name = manifest["metadata"]["name"]
         if path.endswith("/pods") and name.endswith("-1"):
             raise self.error
+        if f"{path}/{name}" in self.objects:
+            raise Conflict(409, "AlreadyExists", "")
         space = path.split("/namespaces/")[1].partition("/")[0]
         return self._write(f"{path}/{name}", manifest, uid=f"uid of {path}/{name}", namespace=space)
 
@@ -119,6 +132,17 @@ def shown(driver: KubernetesCluster) -> list[str]:
     found = driver._watcher.observation(None)
     assert found is not None
     return list(found.gangs)
+
+
+def test_the_service_is_looked_at_only_if_it_is_there_already(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    driver.launch(launch(GANG, "runs"))
+    assert api.looked_at == []
+    made = dict(api.objects)
+    driver.launch(launch(GANG, "runs"))
+    assert len(api.looked_at) == 1
+    assert api.objects == made
 
 
 def test_a_gang_that_is_refused_half_way_is_removed_and_not_shown(

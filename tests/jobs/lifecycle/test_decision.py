@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.clusters.base import EndReason, GangReport, LearnerPhase, LearnerReport
-from jobs.lifecycle.decision import WAIT_PROCESSING_S, Act, Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_WORKING_S, Act, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.states import (
     BY_ORDER,
@@ -495,8 +496,16 @@ def test_a_program_that_is_over_beyond_its_time_limit_is_not_looked_at_without_a
         decide(seen(P, program_ended(learner()), time_left_s=left_s)).requeue_after_s
         for left_s in (None, -1, 0)
     ]
-    assert waits == [WAIT_PROCESSING_S] * 3
+    assert waits == [WAIT_WORKING_S] * 3
     assert decide(seen(P, time_left_s=2.0)).requeue_after_s == 2.0
+
+
+def test_a_gang_that_starts_is_looked_at_seldom_and_in_time_for_its_deadline() -> None:
+    """However many start at the same time, and however long their images take: what they report makes them due."""
+    starting = learner(Phase.WAITING, LearnerPhase.PREPARING)
+    for state, left_s in product((State.DEPLOYING, State.DOWNLOADING), (None, 600.0)):
+        assert decide(seen(state, starting, deploy_left_s=left_s)).requeue_after_s == WAIT_WORKING_S
+    assert decide(seen(State.DEPLOYING, starting, deploy_left_s=2.0)).requeue_after_s == 2.0
 
 
 def test_only_the_programs_own_failure_is_charged() -> None:

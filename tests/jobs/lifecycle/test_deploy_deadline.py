@@ -23,7 +23,7 @@ from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tenants.models import Tenant
-from tests.jobs.lifecycle.world import World, gang, job_of, state
+from tests.jobs.lifecycle.world import LOOK_S, World, gang, job_of, state
 
 
 def waiting(rank: int, message: str = "", shown: LearnerPhase = LearnerPhase.PREPARING) -> LearnerObservation:
@@ -159,12 +159,12 @@ def test_a_node_that_returns_in_time_keeps_the_gang_whose_image_it_pulls(world: 
         "Node node-a is not responding, and learner 0 has not reported yet."
     )
     world.cluster.node_up("node-a")
-    world.elapse(2)
+    world.elapse(LOOK_S)
     world.settle()
     assert job_of(job).reason_code != NODE_SILENT
     world.elapse(20)
     world.cluster.node_down("node-a")
-    world.elapse(2)
+    world.elapse(LOOK_S)
     world.settle()
     world.elapse(30)
     world.settle()
@@ -182,7 +182,7 @@ def test_a_node_that_stays_away_while_it_pulls_the_image_is_avoided_and_costs_no
 ) -> None:
     job = deployed(world)
     world.cluster.node_down("node-a")
-    world.elapse(2)
+    world.elapse(LOOK_S)
     world.settle()
     world.elapse(50)
     world.settle()

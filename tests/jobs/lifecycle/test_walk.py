@@ -19,7 +19,7 @@ from jobs.services import job_resume
 from jobs.states import EventCode, Intent, Phase, State
 from portal.pages import job_failure
 from tests import factories
-from tests.jobs.lifecycle.world import World, gang, job_of, last_move, state, used
+from tests.jobs.lifecycle.world import LOOK_S, World, gang, job_of, last_move, state, used
 
 pytestmark = pytest.mark.django_db
 
@@ -88,11 +88,11 @@ def test_what_a_node_prepares_is_shown_as_it_goes_on_and_is_one_event_of_the_att
 
     monkeypatch.setattr(world.cluster, "observe", preparing)
     for said in ("", "Preparing runtime x", "Preparing runtime x, 2 of 9 MB fetched"):
-        world.elapse(2)
+        world.elapse(LOOK_S)
         world.settle()
         assert job_of(job).reason_message == said or (not said and job_of(job).reason_code == "deploying")
     monkeypatch.setattr(world.cluster, "observe", observe)  # ready
-    world.elapse(2)
+    world.elapse(LOOK_S)
     world.settle()
     assert job_of(job).reason_message == "Its learners are being started."
     conditions = job.events.filter(code=EventCode.CONDITION)
@@ -579,7 +579,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
     assert job_of(job).early_ends == 2
     for ends in (State.DEPLOYING, State.FAILED):
         world.cluster.die(gang(job), 0, reason=EndReason.NOT_PREPARED)
-        world.elapse(2)
+        world.elapse(LOOK_S)
         back_off()
         assert state(job) == ends
     assert job_of(job).reason_code == "not_prepared"
@@ -589,7 +589,7 @@ def test_only_attempts_that_could_not_be_prepared_count_as_tries_to_prepare(
 def test_a_resume_grants_new_tries_to_prepare(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_prepared() -> None:
         world.cluster.die(gang(job), 0, reason=EndReason.NOT_PREPARED)
-        world.elapse(2)
+        world.elapse(LOOK_S)
         world.settle()
 
     for module in (stopping, observation):
@@ -722,7 +722,7 @@ def test_what_a_failed_package_build_printed_is_the_log_of_its_job(world: World)
     world.settle()
     printed = "$ uv pip compile requirements.txt\n  × No solution found\n  ╰─▶ Because nosuch was not found\n"
     world.cluster.fail_preparation(gang(job), "Because nosuch was not found.", output=printed, line=2)
-    world.elapse(2)
+    world.elapse(LOOK_S)
     world.settle()
     failed = job_of(job)
     assert (failed.state, failed.reason_code) == (State.FAILED, "deploy_failed")

@@ -19,6 +19,7 @@ from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
 from jobs.lifecycle import cycle, cycle_lease, leases, together
+from jobs.lifecycle.decision import WAIT_WORKING_S
 from jobs.lifecycle.facts import NODE_SILENT
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
 from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
@@ -43,6 +44,8 @@ TIMESTAMPS = {
     "jobs_estimate": ("soonest", "latest", "made_at", "first_soonest", "first_latest", "first_at"),
 }
 SETTLES = 40
+LOOK_S = WAIT_WORKING_S + 1
+"""After so many seconds a launched gang is looked at, although no watch reports anything in these tests."""
 
 
 class World:
