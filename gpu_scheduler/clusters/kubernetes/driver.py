@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import (
@@ -54,8 +54,6 @@ CAPABILITIES = Capabilities(
 AT_ONCE = 16
 """Objects that a process creates at the same time. In a namespace with a ResourceQuota the API server decides on all
 that wait at once, and then on those that came meanwhile: one after the other each would wait for its own decision."""
-TURN_S = 5.0
-"""For how long a thread waits for others' lists."""
 NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
 """In the message of a rejected request: it may be accepted later."""
 
@@ -76,7 +74,6 @@ class KubernetesCluster:
         self._gone: dict[str, float] = {}
         """Gangs without pods, as this process knows for certain, and since when (time.monotonic)."""
         self._gone_lock = threading.Lock()
-        self._listing = threading.Lock()
 
     @classmethod
     def connect(cls, settings: Mapping[str, str]) -> KubernetesCluster:
@@ -103,8 +100,12 @@ class KubernetesCluster:
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         if (cached := self._watcher.observation(names)) is not None:
             return cached
-        with self._one_list():
-            return self._watcher.observation(names) or self._observe_by_list(names)
+        seen_at = time.monotonic()
+        found = {report.name: report for report in self._list(names).gangs(names)}
+        gangs = {name: found[name] for name in sorted(found)}
+        missing = frozenset(names or ()) - gangs.keys()
+        # For any other name one list is no proof: it may come from a cache in front of the API server.
+        return Observation(gangs, seen_at, not_found=missing.intersection(self._known_gone()))
 
     def stop(self, name: str, *, grace_s: float) -> None:
         for pod in self._pods_of(name):
@@ -140,25 +141,6 @@ class KubernetesCluster:
         return frozenset(names - self.observe().gangs.keys())
 
     # How it works
-
-    @contextmanager
-    def _one_list(self) -> Iterator[None]:
-        """One thread at a time: an API server that is so busy that the cache is old is asked for no more, and the cache
-        may be current when the next one's turn comes."""
-        if not self._listing.acquire(timeout=TURN_S):
-            raise ClusterBusy("The Kubernetes API does not answer: another request for pods is still open.")
-        try:
-            yield
-        finally:
-            self._listing.release()
-
-    def _observe_by_list(self, names: Sequence[str] | None) -> Observation:
-        seen_at = time.monotonic()
-        found = {report.name: report for report in self._list(names).gangs(names)}
-        gangs = {name: found[name] for name in sorted(found)}
-        missing = frozenset(names or ()) - gangs.keys()
-        # For any other name one list is no proof: it may come from a cache in front of the API server.
-        return Observation(gangs, seen_at, not_found=missing.intersection(self._known_gone()))
 
     def _begin(self, launch: _Launch) -> Object:
         """The gang's Service. Most gangs are new, so it is asked for only where it cannot be made."""

@@ -6,14 +6,13 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
-from gpu_scheduler.clusters.kubernetes import driver, manifests, reports
+from gpu_scheduler.clusters.kubernetes import manifests, reports
 from gpu_scheduler.clusters.kubernetes.client import Object, Stream
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
@@ -213,47 +212,6 @@ def test_nodes_of_which_the_cache_is_current_are_not_listed_for_a_look_at_one_ga
     before = api.lists.copy()
     cluster.observe(["job-unknown-1"])
     assert api.lists - before == Counter({PODS: 1})
-
-
-def test_threads_that_find_the_cache_outdated_list_one_at_a_time_and_only_until_it_is_current(
-    watcher: Watcher, api: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server: Any = api
-    cluster = KubernetesCluster(SETTINGS, server)
-    cluster._watcher = watcher
-    asked, answered, get = threading.Semaphore(0), threading.Event(), api.get
-
-    def slow(path: str, **query: str) -> Object:
-        if "labelSelector" in query:
-            asked.release()
-            assert answered.wait(10)
-        return get(path, **query)
-
-    monkeypatch.setattr(api, "get", slow)
-    shown = watcher.observation(["job-x-1"])
-    stale = threading.Event()
-    stale.set()
-    looks: list[object] = []
-
-    def look(names: object) -> Observation | None:
-        looks.append(names)
-        return None if stale.is_set() else shown
-
-    monkeypatch.setattr(watcher, "observation", look)
-    monkeypatch.setattr(driver, "TURN_S", 0.05)
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(cluster.observe, ["job-x-1"])
-        assert asked.acquire(timeout=10)
-        with pytest.raises(ClusterBusy, match="still open"):
-            cluster.observe(["job-x-1"])
-        monkeypatch.setattr(driver, "TURN_S", 10.0)
-        second = threads.submit(cluster.observe, ["job-x-1"])
-        wait_for(lambda: len(looks) == 4)  # two of the first, one of each other
-        stale.clear()
-        answered.set()
-        assert list(first.result(10).gangs) == ["job-x-1"]
-        assert second.result(10) == shown
-    assert not asked.acquire(blocking=False), "the second thread listed nothing"
 
 
 def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:
