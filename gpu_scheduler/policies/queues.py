@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from operator import attrgetter
 
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang
@@ -22,11 +23,13 @@ def by_tenant(gangs: Iterable[Gang], share: Callable[[str], float], draft: Draft
     heads = [(share(tenant), queue[0].queued_at, tenant) for tenant, queue in queues.items() if queue]
     heapq.heapify(heads)
     while heads:
-        _, _, tenant = heapq.heappop(heads)
+        tenant = heads[0][2]
         queue = queues[tenant]
         yield queue.popleft()
         if queue:
-            heapq.heappush(heads, (share(tenant), queue[0].queued_at, tenant))
+            heapq.heapreplace(heads, (share(tenant), queue[0].queued_at, tenant))
+        else:
+            heapq.heappop(heads)
 
 
 class _OfProjects:
@@ -76,3 +79,7 @@ def first_come(gang: Gang) -> tuple[int, datetime, str]:
     """The order inside a tenant, or a project. A gang that rose by aging comes after the gangs whose own class is
     higher."""
     return (-gang.priority, gang.queued_at, gang.job)
+
+
+by_time, by_class = attrgetter("queued_at", "job"), attrgetter("priority")
+"""The same order in two sorts, by_class in reverse: no call of Python code for each of ten thousand gangs."""
