@@ -21,6 +21,7 @@ from typing import Any
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.rules import CHECKS, IDLE_CHECKS
 from gpu_scheduler.draft import Supply
+from gpu_scheduler.model import Gang
 
 __all__ = [
     "CHECKS",
@@ -71,7 +72,9 @@ def listed(finding: Finding, gang: Gang, checks: tuple[Check, ...] = CHECKS) -> 
         own = check.numbers(gang, supply)
         meter = check.meter(numbers | own if own else numbers)
         if fails or meter is not None:
-            found.append(_row(check, False if fails else ok, finding.sentence if fails else check.claim, meter))
+            found.append(
+                _row(check, False if fails else ok, finding.sentence if fails else check.claim, meter)
+            )
         else:
             found.append(_row_without_meter(check, ok))
         if fails:

@@ -252,9 +252,9 @@ class FairShareRound(Round):
             return
         supply = finding.supply
         account, slot_type = supply.account, supply.slot_type
-        if account.cohort is not None and not account.borrows(gang.asked):
-            if finding.scope is Scope.CLUSTER or check.code is WaitReason.COHORT_GPUS:
-                self._lenders_waiting.append((gang, finding))
+        in_need = finding.scope is Scope.CLUSTER or check.code is WaitReason.COHORT_GPUS
+        if in_need and account.cohort is not None and not account.borrows(gang.asked):
+            self._lenders_waiting.append((gang, finding))
         if self._makes_room(gang, finding):
             self._must_start_next.add(gang.job)
         self._mark(gang, slot_type)
