@@ -49,6 +49,11 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
     return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
+Kind = int | tuple[int, str, str]
+"""The number of a gang's shape, and its user and project where these have limits: gangs of one kind wait for the same
+reason, only the queue position and a reservation are their own."""
+
+
 class _Cycle:
     """One plan while it is made."""
 
@@ -57,16 +62,24 @@ class _Cycle:
         self.draft = self._draft = Draft(snapshot)
         self._round = self._policy.begin(self._draft)
         self._tests: dict[tuple[str, str], _Tests] = {}  # by tenant and slot type
+        ledger = self._draft.ledger
+        self._has_owners = bool(ledger.limits_users or ledger.projects.tenants)
 
     def run(self, *, explained: bool) -> Plan:
         starts: list[Start] = []
         waits: list[Gang] = []
         findings: list[Finding] = []
-        shapes: list[tuple[int, int]] = []  # of waits
-        shape_of, wait = self._shapes(), self._round.wait
-        failed = self._draft.failed
+        kinds: list[Kind] = []  # of waits
+        known: dict[Hashable, int] = {}  # a number for each shape: hashing one again and again takes longer
+        failed, shape_of, has_owners, wait = (
+            self._draft.failed,
+            self._shape(),
+            self._has_owners,
+            self._round.wait,
+        )
         for gang in self._round.queue():
-            shape, kind = shape_of(gang)
+            shape = known.setdefault(shape_of(gang), len(known))
+            kind: Kind = (shape, *self._owner(gang)) if has_owners else shape
             finding = failed.get(kind)
             if finding is None:
                 outcome = self._evaluate(gang, shape)
@@ -76,17 +89,16 @@ class _Cycle:
                 finding = failed[kind] = outcome
             waits.append(gang)
             findings.append(finding)
-            shapes.append((shape, kind))
+            kinds.append(kind)
             wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
-        explanations = self._explained(waits, shapes) if explained else ()
+        explanations = self._explained(waits, kinds) if explained else ()
         state, kept_for = self._round.state(), self._draft.ledger.with_reservation
         reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
 
-    def _shapes(self) -> Callable[[Gang], tuple[int, int]]:
-        """Two numbers of a gang: gangs with the same first one fail the same checks but for those of their users and
-        projects, gangs with the same second one also these."""
+    def _shape(self) -> Callable[[Gang], Hashable]:
+        """What the outcome of all checks depends on but for those of users and projects."""
         types = [*self._draft.pools, *self._draft.gpu_types, CPU_TYPE]
         read = {
             field
@@ -94,21 +106,13 @@ class _Cycle:
             for check in self._policy.checks_for(slot_type)
             for field in check.reads
         }
-        all_fields: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
-        limited, divided = self._draft.ledger.limits_users, self._draft.ledger.projects.tenants
-        known: dict[Hashable, int] = {}  # hashing a whole shape again and again takes longer
+        return attrgetter(*SHAPE, *sorted(read))
 
-        def shape_of(gang: Gang) -> tuple[int, int]:
-            shape = known.setdefault(all_fields(gang), len(known))
-            return shape, shape
-
-        def shape_with_owner(gang: Gang) -> tuple[int, int]:
-            shape = known.setdefault(all_fields(gang), len(known))
-            user = gang.user if gang.tenant in limited else ""
-            project = gang.project if gang.tenant in divided else ""
-            return shape, known.setdefault((shape, user, project), len(known))
-
-        return shape_with_owner if limited or divided else shape_of
+    def _owner(self, gang: Gang) -> tuple[str, str]:
+        """What that of the others depends on in addition."""
+        ledger = self._draft.ledger
+        user = gang.user if gang.tenant in ledger.limits_users else ""
+        return user, gang.project if gang.tenant in ledger.projects.tenants else ""
 
     def delayed(self, gangs: Mapping[str, Gang], starts: Iterable[Start]) -> PolicyState:
         """The policy's state if these starts of the plan have to wait for runs to leave."""
@@ -176,20 +180,21 @@ class _Cycle:
         pool = self._draft.pools[slot_type]
         return pool.unreserved.total / pool.total if pool.total else 0.0
 
-    def _explained(self, waits: list[Gang], shapes: list[tuple[int, int]]) -> tuple[Explanation, ...]:
+    def _explained(self, waits: list[Gang], kinds: list[Kind]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        by_kind: dict[int | str, tuple[Finding, str, _Listed]] = {}  # by job where it has a reservation
+        by_kind: dict[Kind | str, tuple[Finding, str, _Listed]] = {}  # by job where it has a reservation
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
         notes, remarks = self._round.notes(), self._round.remarks()
         explanations = []
         failed, reserving = self._draft.failed, self._draft.ledger.with_reservation
-        for gang, (shape, kind) in zip(waits, shapes, strict=True):
+        for gang, kind in zip(waits, kinds, strict=True):
             job = gang.job
             # What is reserved for the job itself is no obstacle to it.
             own = job in reserving
             shared = by_kind.get(job if own else kind)
             if shared is None:
+                shape = kind if isinstance(kind, int) else kind[0]
                 found = self._evaluate(gang) if own else failed.get(kind) or self._evaluate(gang, shape)
                 assert isinstance(found, Finding)
                 checks = self._policy.checks_for(found.supply.slot_type)
@@ -263,5 +268,5 @@ class _Listed:
 
 
 SHAPE = ("tenant", "slot_type", "need", "asked", "learners.max", "runs_at_most_s")
-"""What a gang's finding, sentence and checks depend on, besides what its checks read; only the queue position and a
-reservation are its own. learners.min follows from need and asked, and hashing the whole Range is slow."""
+"""What a gang's finding, sentence and checks depend on, besides what its checks read. learners.min follows from need
+and asked, and hashing the whole Range is slow."""

@@ -13,7 +13,6 @@ from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start, StartReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
-from gpu_scheduler.rooms import SLOTS
 
 
 @dataclass(slots=True, eq=False)
@@ -54,15 +53,8 @@ class Supply:
                 "claimed": account.cohort.claimed,
             }
         if pool is not None:
-            found |= {
-                "free": pool.free.total,
-                "total": pool.total,
-                "reserved": pool.reserved_free(),
-                "largest_block": pool.free.most(SLOTS),
-                "largest_node": pool.largest_node,
-                "learners_fitting": pool.learners_fitting(gang),
-                "nodes_down": pool.nodes_down,
-            }
+            found |= pool.numbers()
+            found["learners_fitting"] = pool.learners_fitting(gang)
         return found
 
 

@@ -79,9 +79,9 @@ class Check(ABC):
     heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that fails
     here keeps a queue position. own: what is missing is of the user's or the project's own limit, so nothing of the
     tenant's is reserved for the job; of_project: of the project's. of_owner: its test, its numbers and its sentence are
-    about the job's own user or project. remedy: what ends the wait. scope: where the obstacle usually is. private: names of
-    numbers that people outside the tenant must not see; they read ``redacted``
-    instead of the sentence, unless it is empty. reads: the Gang's fields that the test depends on, besides tenant,
+    about the job's own user or project. remedy: what ends the wait. scope: where the obstacle usually is. private:
+    names of numbers that people outside the tenant must not see; they read ``redacted`` instead of the sentence, unless
+    it is empty. reads: the Gang's fields that the test depends on, besides tenant,
     slot_type, slots, asked, learners and runs_at_most_s: a plan tests gangs that are equal in all of them once.
     """
 
