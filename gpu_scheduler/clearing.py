@@ -208,10 +208,17 @@ class Clearing:
             own_left = {left[name] for name in own}
             as_full = {room for room in set(left.values()) if any(_in(room, each) for each in own_left)}
             names = [name for name in free if left[name] in as_full]
-        rooms = {name: _less(free[name], planned[name]) for name in names if name not in pool.avoided}
+        need = self._need(start)
+        rooms = {
+            name: _less(free[name], planned[name])
+            for name in names
+            if free[name][0] >= need[0] <= planned[name][0] and name not in pool.avoided
+        }
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
+        if not offer.of:
+            return None
         gang = self._gangs[start.job].resized(learners=len(own))
-        if not offer.of or pool.capacity(offer, gang, self._need(start)) < len(own):
+        if pool.capacity(offer, gang, need) < len(own):
             return None
         nodes = tuple(name for name, times in pool.choose(gang, offer) for _ in range(times))
         if gang.topology is not None and pool.span(nodes) > pool.span(own):
