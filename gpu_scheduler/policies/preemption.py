@@ -110,6 +110,9 @@ class Preemption:
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
+        self._borrowers = frozenset(
+            run.tenant for run in orders.draft.snapshot.running if run.job in self._borrowed
+        )
         self._beyond = Beyond(orders, self._borrowed)
         self._in_vain: defaultdict[tuple[str, str, int], set[Hashable]] = defaultdict(set)
         self._cleared_for: Counter[str] = Counter()
@@ -302,14 +305,21 @@ class Preemption:
         if known is not None and known.among is cheapest:
             return known
         self._work.spend(len(cheapest) // LOOKED_AT)
-        borrowers, tenant, priority = self._takes_back_from(gang, supply, owns), gang.tenant, gang.priority
+        # Lenders wait for the same borrowers, so most of them have the same candidates.
+        borrowers = self._borrowers.intersection(self._takes_back_from(gang, supply, owns))
+        tenant, priority = gang.tenant, gang.priority
+        alike = slot_type, priority if urgent else None, "" if owns else tenant, borrowers
+        shared = self._candidates_of.get(alike)
+        if shared is not None and shared.among is cheapest:
+            self._candidates_of[key] = shared
+            return shared
         runs = [
             run
             for run in cheapest
             if (urgent and run.gang.priority < priority and (owns or run.gang.tenant == tenant))
             or (run.gang.tenant in borrowers and run.gang.job in self._borrowed)
         ]
-        found = self._candidates_of[key] = Candidates(cheapest, runs)
+        found = self._candidates_of[key] = self._candidates_of[alike] = Candidates(cheapest, runs)
         return found
 
     def _by_cost(self, slot_type: str) -> list[Running]:
