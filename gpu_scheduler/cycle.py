@@ -149,7 +149,10 @@ class _Cycle:
         if tests is None:
             tests = self._tests[key] = _Tests(self._draft.supply(*key), self._policy.checks_for(slot_type))
         if shape is None or not tests.of_owner:
-            return tests.first(tests.all, gang)[1]
+            for test in tests.all:
+                if (finding := test(gang, tests.supply)) is not None:
+                    return finding
+            return None
         failed = self._draft.failed_by_all
         of_all = failed.get((shape, slot_type))
         if of_all is None:
@@ -233,18 +236,18 @@ class _Tests:
     """What the gangs of one tenant have to pass on one slot type. of_owner: the checks that compare what a gang's user
     or project has; of_all: the others, whose outcome gangs of one shape share."""
 
-    __slots__ = ("_supply", "all", "of_all", "of_owner")
+    __slots__ = ("all", "of_all", "of_owner", "supply")
 
     def __init__(self, supply: Supply, checks: tuple[Check, ...]) -> None:
-        self._supply = supply
+        self.supply = supply
         applying = [(n, check) for n, check in enumerate(checks) if check.applies(supply)]
-        self.all = [(n, check.test) for n, check in applying]
+        self.all = [check.test for _, check in applying]
         self.of_all = [(n, check.test) for n, check in applying if not check.of_owner]
         self.of_owner = [(n, check.test) for n, check in applying if check.of_owner]
 
     def first(self, tests: Sequence[tuple[int, Test]], gang: Gang) -> Outcome:
         """The first of these that the gang fails."""
-        supply = self._supply
+        supply = self.supply
         for n, test in tests:
             finding = test(gang, supply)
             if finding is not None:

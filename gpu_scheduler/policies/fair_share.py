@@ -25,7 +25,7 @@ from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Asker, Preemption
-from gpu_scheduler.policies.queues import by_class, by_tenant, by_time, first_come
+from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from gpu_scheduler.policies.resizing import Resizing
 from gpu_scheduler.policies.returning import Returning
@@ -207,7 +207,7 @@ class FairShareRound(Round):
         next_ones: defaultdict[int, list[Gang]] = defaultdict(list)
         others: defaultdict[int, list[Gang]] = defaultdict(list)
         since_of, first = self._since, self._promised
-        for gang in sorted(self._draft.waiting, key=by_time):  # once for all levels: each keeps that order
+        for gang in self._draft.waiting:
             job = gang.job
             if job not in since_of and job not in first:  # most of ten thousand
                 others[gang.priority].append(gang)
@@ -229,7 +229,7 @@ class FairShareRound(Round):
             overdue.sort(key=self.overdue_order)
             yield from overdue
             gangs = others.get(level, [])
-            gangs.sort(key=by_class, reverse=True)
+            gangs.sort(key=first_come)
             yield from by_tenant(gangs, self.share, self._draft)
 
     def overdue_order(self, gang: Gang) -> tuple[Any, ...]:
