@@ -1,11 +1,14 @@
 """How long plan() takes for a full queue: 10,000 waiting jobs on 1,250 nodes of 8; and how long a forecast takes.
 
-Times are CPU time of the one thread that plans. Jobs and nodes are of three types, and a quarter of the jobs takes any;
+Times are CPU time of the one thread that plans, with the garbage collector set as in the process that makes passes.
+Jobs and nodes are of three types, and a quarter of the jobs takes any;
 of one type alone in one_pool. 40,000 jobs on 10,000 nodes are in many.
 
 Three states: an empty cluster (thousands of starts), a full one (everything explained), and a full one with
 queue heads whose starvation timeout is over. The same with half of the jobs in one node, rack or block (topology), and
-with a limit for each of 20 users of a tenant (users). A full one whose jobs may be stopped for a quarter of the queue,
+with a limit for each of 20 users of a tenant (users). 2,000 of the jobs opportunistic, and 200 running ones
+(opportunistic). A third of the tenants with a GPU-hour budget that is used up, a third with one that nearly is
+(budgets). A full one whose jobs may be stopped for a quarter of the queue,
 which is urgent (preempting). One where runs of one GPU on every slot, half of them borrowed, are in the way of 2,000
 jobs of 40 lenders for whole and half nodes (reclaiming). 1,000 elastic jobs of one learner, which may all grow
 (elastic); the same with three learners each on nodes that all differ, none of which has anything free, while 2,000
@@ -21,6 +24,7 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -42,6 +46,7 @@ from gpu_scheduler.model import (
     Topology,
 )
 from gpu_scheduler.policies.fair_share import FairShare
+from portal.interpreter import settle
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TYPES = ("a100", "h200", "v100")
@@ -114,6 +119,47 @@ def with_users(made: Snapshot, seed: int = 5) -> Snapshot:
     waiting = tuple(replace(gang, user=f"user-{chance.randrange(20):02}") for gang in made.waiting)
     return replace(
         made, waiting=waiting, quotas=tuple(replace(quota, user_limit=64) for quota in made.quotas)
+    )
+
+
+def with_opportunistic(made: Snapshot, waiting: int = 2000, running: int = 200, seed: int = 9) -> Snapshot:
+    """So many of its jobs are opportunistic; where none runs, so many runs on half a node each are added."""
+    chance = random.Random(seed)
+    runs = made.running or tuple(
+        _running(f"run-{i:05}", chance.choice(made.quotas).tenant, node, slots=4)
+        for i, node in enumerate(made.nodes[:running])
+    )
+    return replace(
+        made,
+        waiting=_some_opportunistic(made.waiting, waiting, chance),
+        running=tuple(
+            replace(run, gang=gang)
+            for run, gang in zip(
+                runs, _some_opportunistic([run.gang for run in runs], running, chance), strict=True
+            )
+        ),
+    )
+
+
+def _some_opportunistic(gangs: Sequence[Gang], count: int, chance: random.Random) -> tuple[Gang, ...]:
+    chosen = set(chance.sample(range(len(gangs)), min(count, len(gangs))))
+    return tuple(replace(gang, opportunistic=True) if i in chosen else gang for i, gang in enumerate(gangs))
+
+
+def with_budgets(made: Snapshot) -> Snapshot:
+    """Of each three tenants one has used nothing of its budget, one nearly all, one all."""
+    hours, used = 1000.0, (0.0, 999.97, 1000.0)
+    return replace(
+        made,
+        tenants=tuple(
+            replace(
+                state,
+                budget_gpu_hours=hours,
+                used_gpu_s=used[i % len(used)] * 3600,
+                month_ends=NOW + timedelta(days=3),
+            )
+            for i, state in enumerate(made.tenants)
+        ),
     )
 
 
@@ -233,6 +279,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_250)
     parser.add_argument("--repeats", type=int, default=9)
     asked = parser.parse_args()
+    settle()
     worlds = {
         name: world(asked.jobs, asked.nodes, full=full, impatient=impatient)
         for name, full, impatient in (
@@ -247,6 +294,11 @@ def main() -> None:
     worlds |= {
         f"one_pool_{name}": world(asked.jobs, asked.nodes, full=full, impatient=False, types=TYPES[:1])
         for name, full in (("empty_cluster", False), ("full_cluster", True))
+    }
+    worlds |= {
+        f"{kind}_{name}": changed(worlds[name])
+        for kind, changed in (("opportunistic", with_opportunistic), ("budgets", with_budgets))
+        for name in ("empty_cluster", "full_cluster")
     }
     figures = {name: measure(made, asked.repeats) for name, made in worlds.items()}
     figures["preempting"] = measure(settled(worlds["full_cluster"]), asked.repeats)

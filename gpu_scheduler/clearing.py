@@ -7,7 +7,7 @@ least first, and it takes place when they have left.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -84,15 +84,23 @@ class Clearing:
         already, or for some to leave its own.
         """
         found, taken = Cleared(), dict[str, Start]()
+        alike: defaultdict[Hashable, list[Start]] = defaultdict(
+            list
+        )  # of one kind that take place, the last at the end
         unfit = []
         for start in starts:
-            if start.placement.slot_type not in self._now or self._take(start):
+            if start.placement.slot_type not in self._now:
                 taken[start.job] = start
+            elif self._take(start):
+                taken[start.job] = start
+                alike[self._kind(start)].append(start)
             else:
                 unfit.append(start)
         order = {start.job: number for number, start in enumerate(starts)}
         for number, start in enumerate(unfit):
-            if (later := self._later(start, taken, order)) is not None:
+            others = alike[self._kind(start)]
+            if others and order[others[-1].job] > order[start.job] and self._may_swap(start):
+                later = others.pop()
                 taken[start.job] = replace(start, placement=later.placement)
                 unfit[number] = replace(taken.pop(later.job), placement=start.placement)
         for start in unfit:
@@ -137,29 +145,18 @@ class Clearing:
     def _need(self, start: Start) -> Need:
         return self._pools[start.placement.slot_type].need(self._gangs[start.job])
 
-    def _later(self, start: Start, taken: Mapping[str, Start], order: Mapping[str, int]) -> Start | None:
-        """The last of the starts behind this one that take place and could as well be on its nodes, as it could on
-        theirs. None where anything is reserved: they may be on it because they end soon."""
-        slot_type = start.placement.slot_type
-        if self._pools[slot_type].reserved_nodes:
-            return None
-        kind = self._kind(start)
-        alike = (
-            other
-            for other in taken.values()
-            if other.placement.slot_type == slot_type
-            and order[other.job] > order[start.job]
-            and self._kind(other) == kind
-        )
-        return max(alike, key=lambda other: order[other.job], default=None)
+    def _may_swap(self, start: Start) -> bool:
+        """Not where anything is reserved: a later start may be on it because it ends soon."""
+        return not self._pools[start.placement.slot_type].reserved_nodes
 
-    def _kind(self, start: Start) -> tuple[object, ...]:
-        """What it asks for, and how good its nodes are for it."""
-        gang, nodes = self._gangs[start.job], start.placement.nodes
-        pool = self._pools[start.placement.slot_type]
+    def _kind(self, start: Start) -> Hashable:
+        """What it asks for, and how good its nodes are for it: starts of one kind could as well swap nodes."""
+        gang, nodes, slot_type = self._gangs[start.job], start.placement.nodes, start.placement.slot_type
+        pool = self._pools[slot_type]
         span = pool.span(nodes) if gang.topology is not None else 0
-        by_node = sorted(Counter(nodes).values())
-        return self._need(start), by_node, gang.topology, span, len(pool.avoided.intersection(nodes))
+        by_node = tuple(sorted(Counter(nodes).values()))
+        avoided = len(pool.avoided.intersection(nodes))
+        return slot_type, self._need(start), by_node, gang.topology, span, avoided
 
     def _victims(self, then: ByNode, nodes: Sequence[str]) -> list[Running]:
         """The runs that leave so that none of these nodes has less than nothing. Each is needed."""
@@ -204,17 +201,24 @@ class Clearing:
         pool, planned, left = self._pools[slot_type], self._planned[slot_type], self._left[slot_type]
         if pool.reserved_nodes:
             return None
-        names: Collection[str] = self._cleared_for.get(start.job, ())
-        if not cleared:
-            names = {name for name in free if any(_in(left[name], left[each]) for each in set(own))}
+        if cleared:
+            among = self._cleared_for.get(start.job)
+            names = [name for name in free if name in among] if among else []
+        else:
+            own_left = {left[name] for name in own}
+            as_full = {room for room in set(left.values()) if any(_in(room, each) for each in own_left)}
+            names = [name for name in free if left[name] in as_full]
+        need = self._need(start)
         rooms = {
-            name: _less(room, planned[name])
-            for name, room in free.items()
-            if name in names and name not in pool.avoided
+            name: _less(free[name], planned[name])
+            for name in names
+            if free[name][0] >= need[0] <= planned[name][0] and name not in pool.avoided
         }
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
+        if not offer.of:
+            return None
         gang = self._gangs[start.job].resized(learners=len(own))
-        if not offer.of or pool.capacity(offer, gang, self._need(start)) < len(own):
+        if pool.capacity(offer, gang, need) < len(own):
             return None
         nodes = tuple(name for name, times in pool.choose(gang, offer) for _ in range(times))
         if gang.topology is not None and pool.span(nodes) > pool.span(own):

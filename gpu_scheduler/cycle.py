@@ -6,8 +6,9 @@ which running jobs are stopped or resized. docs/scheduling.md states what this p
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -48,6 +49,11 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
     return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
+Kind = int | tuple[int, str, str]
+"""The number of a gang's shape, and its user and project where these have limits: gangs of one kind wait for the same
+reason, only the queue position and a reservation are their own."""
+
+
 class _Cycle:
     """One plan while it is made."""
 
@@ -55,7 +61,44 @@ class _Cycle:
         self._policy = policy_of(snapshot)
         self.draft = self._draft = Draft(snapshot)
         self._round = self._policy.begin(self._draft)
-        self._supplies = self._draft.supplies  # read once or more for each gang
+        self._tests: dict[tuple[str, str], _Tests] = {}  # by tenant and slot type
+        ledger = self._draft.ledger
+        self._has_owners = bool(ledger.limits_users or ledger.projects.tenants)
+
+    def run(self, *, explained: bool) -> Plan:
+        starts: list[Start] = []
+        waits: list[Gang] = []
+        findings: list[Finding] = []
+        kinds: list[Kind] = []  # of waits
+        known: dict[Hashable, int] = {}  # a number for each shape: hashing one again and again takes longer
+        failed, shape_of, has_owners, wait = (
+            self._draft.failed,
+            self._shape(),
+            self._has_owners,
+            self._round.wait,
+        )
+        for gang in self._round.queue():
+            shape = known.setdefault(shape_of(gang), len(known))
+            kind: Kind = (shape, *self._owner(gang)) if has_owners else shape
+            finding = failed.get(kind)
+            if finding is None:
+                outcome = self._evaluate(gang, shape)
+                if isinstance(outcome, str):
+                    starts.append(self._draft.start(self._sized(gang, outcome), outcome))
+                    continue
+                finding = failed[kind] = outcome
+            waits.append(gang)
+            findings.append(finding)
+            kinds.append(kind)
+            wait(gang, finding)
+        stops, resizes = self._round.orders(zip(waits, findings, strict=True))
+        explanations = self._explained(waits, kinds) if explained else ()
+        state, kept_for = self._round.state(), self._draft.ledger.with_reservation
+        reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
+        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
+
+    def _shape(self) -> Callable[[Gang], Hashable]:
+        """What the outcome of all checks depends on but for those of users and projects."""
         types = [*self._draft.pools, *self._draft.gpu_types, CPU_TYPE]
         read = {
             field
@@ -63,59 +106,30 @@ class _Cycle:
             for check in self._policy.checks_for(slot_type)
             for field in check.reads
         }
-        shape: Callable[[Gang], Hashable] = attrgetter(*SHAPE, *sorted(read))
-        self._shape = self._shape_of_any = shape
-        limited, divided = self._draft.ledger.limits_users, self._draft.ledger.projects.tenants
-        if limited or divided:
-            self._shape = lambda gang: (
-                shape(gang),
-                gang.user if gang.tenant in limited else "",
-                gang.project if gang.tenant in divided else "",
-            )
-        self._tests: dict[tuple[str, str], list[Callable[[Gang, Supply], Finding | None]]] = {}
+        return attrgetter(*SHAPE, *sorted(read))
 
-    def run(self, *, explained: bool) -> Plan:
-        starts: list[Start] = []
-        waits: list[Gang] = []
-        findings: list[Finding] = []
-        shapes: list[int] = []  # of waits
-        failed, shape_of, wait = self._draft.failed, self._shape, self._round.wait
-        known: dict[Hashable, int] = {}  # a number for each shape: hashing one again and again takes longer
-        for gang in self._round.queue():
-            shape = known.setdefault(shape_of(gang), len(known))
-            finding = failed.get(shape)
-            if finding is None:
-                outcome = self._evaluate(gang)
-                if isinstance(outcome, str):
-                    starts.append(self._draft.start(self._sized(gang, outcome), outcome))
-                    continue
-                finding = failed[shape] = outcome
-            waits.append(gang)
-            findings.append(finding)
-            shapes.append(shape)
-            wait(gang, finding)
-        stops, resizes = self._round.orders(zip(waits, findings, strict=True))
-        explanations = self._explained(waits, shapes) if explained else ()
-        state, kept_for = self._round.state(), self._draft.ledger.with_reservation
-        reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
-        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
+    def _owner(self, gang: Gang) -> tuple[str, str]:
+        """What that of the others depends on in addition."""
+        ledger = self._draft.ledger
+        user = gang.user if gang.tenant in ledger.limits_users else ""
+        return user, gang.project if gang.tenant in ledger.projects.tenants else ""
 
     def delayed(self, gangs: Mapping[str, Gang], starts: Iterable[Start]) -> PolicyState:
         """The policy's state if these starts of the plan have to wait for runs to leave."""
         return self._round.state_delayed((gangs[start.job], start.placement.slot_type) for start in starts)
 
-    def _evaluate(self, gang: Gang) -> str | Finding:
+    def _evaluate(self, gang: Gang, shape: int | None = None) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.
 
         A gang that takes any type gets one on which it need not borrow, if there is one, and of these the one with the
         largest free part; if it has to wait, the type on which it passes the most checks is the one to explain.
         """
         if gang.slot_type is not None:
-            return self._first_failure(gang, gang.slot_type) or gang.slot_type
+            return self._first_failure(gang, gang.slot_type, shape) or gang.slot_type
         furthest: tuple[int, int] = (-1, 0)
         explained, unobstructed = None, []
         for slot_type in self._draft.gpu_types:
-            finding = self._first_failure(gang, slot_type)
+            finding = self._first_failure(gang, slot_type, shape)
             if finding is None:
                 unobstructed.append(slot_type)
             else:
@@ -127,19 +141,24 @@ class _Cycle:
         assert explained is not None
         return explained
 
-    def _first_failure(self, gang: Gang, slot_type: str) -> Finding | None:
-        """The first check that the gang fails on this type."""
-        key = (gang.tenant, slot_type)
-        supply = self._supplies.get(key) or self._draft.supply(*key)
+    def _first_failure(self, gang: Gang, slot_type: str, shape: int | None = None) -> Finding | None:
+        """The first check that the gang fails on this type. shape: what others of it fail is not tested again; None:
+        it is, as the gang is of another size, or something is reserved for it."""
+        key = gang.tenant, slot_type
         tests = self._tests.get(key)
         if tests is None:
-            checks = self._policy.checks_for(slot_type)
-            tests = self._tests[key] = [check.test for check in checks if check.applies(supply)]
-        for test in tests:
-            finding = test(gang, supply)
-            if finding is not None:
-                return finding
-        return None
+            tests = self._tests[key] = _Tests(self._draft.supply(*key), self._policy.checks_for(slot_type))
+        if shape is None or not tests.of_owner:
+            for test in tests.all:
+                if (finding := test(gang, tests.supply)) is not None:
+                    return finding
+            return None
+        failed = self._draft.failed_by_all
+        of_all = failed.get((shape, slot_type))
+        if of_all is None:
+            of_all = failed[shape, slot_type] = tests.first(tests.of_all, gang)
+        own = tests.first(tests.of_owner, gang)
+        return own[1] if own[0] < of_all[0] else of_all[1]
 
     def _sized(self, gang: Gang, slot_type: str) -> Gang:
         """A gang that can start with its fewest learners, with as many as the policy wants, as far as they pass all
@@ -164,62 +183,76 @@ class _Cycle:
         pool = self._draft.pools[slot_type]
         return pool.unreserved.total / pool.total if pool.total else 0.0
 
-    def _explained(self, waits: list[Gang], shapes: list[int]) -> tuple[Explanation, ...]:
+    def _explained(self, waits: list[Gang], kinds: list[Kind]) -> tuple[Explanation, ...]:
         """Explain all waits by the state after the last start: free slots and quota only got fewer."""
-        by_shape: dict[int | str, tuple[Finding, str, _Listed]] = {}  # by job where it has a reservation
-        said: dict[Hashable, tuple[Finding, str]] = {}
+        by_kind: dict[Kind | str, tuple[Finding, str, _Listed]] = {}  # by job where it has a reservation
         held_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # by their own tenant's limits
         for_nodes: defaultdict[str, int] = defaultdict(int)
         notes, remarks = self._round.notes(), self._round.remarks()
         explanations = []
         failed, reserving = self._draft.failed, self._draft.ledger.with_reservation
-        for gang, shape in zip(waits, shapes, strict=True):
+        for gang, kind in zip(waits, kinds, strict=True):
+            job = gang.job
             # What is reserved for the job itself is no obstacle to it.
-            own = gang.job in reserving
-            key = gang.job if own else shape
-            shared = by_shape.get(key)
+            own = job in reserving
+            shared = by_kind.get(job if own else kind)
             if shared is None:
-                known = None if own else failed.get(shape)
-                shared = by_shape[key] = self._explain(gang, known, {} if own else said)
-            finding, sentence, checks = shared
-            numbers = dict(finding.numbers)
-            if finding.check.queues:
+                shape = kind if isinstance(kind, int) else kind[0]
+                found = self._evaluate(gang) if own else failed.get(kind) or self._evaluate(gang, shape)
+                assert isinstance(found, Finding)
+                checks = self._policy.checks_for(found.supply.slot_type)
+                shared = found, found.sentence, _Listed(found, gang, checks)
+                by_kind[job if own else kind] = shared
+            finding, sentence, checks_of = shared
+            numbers = finding.numbers.copy()
+            check = finding.check
+            if check.queues:
                 # A job that its own tenant's limits hold back is not ahead of other tenants.
-                slot_type = finding.supply.slot_type
+                slot_type, scope = finding.supply.slot_type, finding.scope
                 queue = (gang.tenant, slot_type)
-                numbers["nodes_ahead"] = for_nodes[slot_type]
-                numbers["position"] = for_nodes[slot_type] + held_back[queue] + 1
-                numbers["scope"] = finding.scope
-                if finding.scope is Scope.CLUSTER:
-                    for_nodes[slot_type] += 1
+                ahead = for_nodes[slot_type]
+                numbers["nodes_ahead"] = ahead
+                numbers["position"] = ahead + held_back[queue] + 1
+                numbers["scope"] = scope
+                if scope is Scope.CLUSTER:
+                    for_nodes[slot_type] = ahead + 1
                 else:
                     held_back[queue] += 1
-            if gang.job in notes:
-                numbers |= notes[gang.job]
-            if gang.job in remarks:
-                sentence = f"{sentence} {remarks[gang.job]}"
-            explanations.append(Explanation(gang.job, finding.check.code, sentence, numbers, checks))
+            if job in notes:
+                numbers |= notes[job]
+            if job in remarks:
+                sentence = f"{sentence} {remarks[job]}"
+            explanations.append(Explanation(job, check.code, sentence, numbers, checks_of))
         return tuple(explanations)
 
-    def _explain(
-        self, gang: Gang, known: Finding | None, said: dict[Hashable, tuple[Finding, str]]
-    ) -> tuple[Finding, str, _Listed]:
-        """said: what was found for others; it is read and added to. Where users or projects have limits, most of what
-        is said of a shape is the same for all of them."""
-        finding = known or self._evaluate(gang)
-        assert isinstance(finding, Finding)
-        check, slot_type = finding.check, finding.supply.slot_type
-        if check.of_owner or self._shape is self._shape_of_any:
-            sentence = check.sentence(finding)
-        else:
-            key = check, slot_type, finding.scope, self._shape_of_any(gang)
-            same = said.get(key)
-            if same is None:
-                same = said[key] = finding, check.sentence(finding)
-            else:
-                finding.share_numbers(same[0])
-            sentence = same[1]
-        return finding, sentence, _Listed(finding, sentence, self._policy.checks_for(slot_type))
+
+Test = Callable[[Gang, Supply], Finding | None]
+Outcome = tuple[int, Finding | None]
+"""The place in the order of the first check that fails, and what it found; PASSES if none does."""
+PASSES: Outcome = sys.maxsize, None
+
+
+class _Tests:
+    """What the gangs of one tenant have to pass on one slot type. of_owner: the checks that compare what a gang's user
+    or project has; of_all: the others, whose outcome gangs of one shape share."""
+
+    __slots__ = ("all", "of_all", "of_owner", "supply")
+
+    def __init__(self, supply: Supply, checks: tuple[Check, ...]) -> None:
+        self.supply = supply
+        applying = [(n, check) for n, check in enumerate(checks) if check.applies(supply)]
+        self.all = [check.test for _, check in applying]
+        self.of_all = [(n, check.test) for n, check in applying if not check.of_owner]
+        self.of_owner = [(n, check.test) for n, check in applying if check.of_owner]
+
+    def first(self, tests: Sequence[tuple[int, Test]], gang: Gang) -> Outcome:
+        """The first of these that the gang fails."""
+        supply = self.supply
+        for n, test in tests:
+            finding = test(gang, supply)
+            if finding is not None:
+                return n, finding
+        return PASSES
 
 
 class _Listed:
@@ -227,8 +260,8 @@ class _Listed:
 
     __slots__ = ("_made", "_of")
 
-    def __init__(self, finding: Finding, sentence: str, checks: tuple[Check, ...]) -> None:
-        self._of = finding, sentence, checks
+    def __init__(self, finding: Finding, gang: Gang, checks: tuple[Check, ...]) -> None:
+        self._of = finding, gang, checks
         self._made: list[dict[str, Any]] | None = None
 
     def __call__(self) -> list[dict[str, Any]]:
@@ -238,5 +271,5 @@ class _Listed:
 
 
 SHAPE = ("tenant", "slot_type", "need", "asked", "learners.max", "runs_at_most_s")
-"""What a gang's finding, sentence and checks depend on, besides what its checks read; only the queue position and a
-reservation are its own. learners.min follows from need and asked, and hashing the whole Range is slow."""
+"""What a gang's finding, sentence and checks depend on, besides what its checks read. learners.min follows from need
+and asked, and hashing the whole Range is slow."""

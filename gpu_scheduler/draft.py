@@ -13,7 +13,6 @@ from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start, StartReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
-from gpu_scheduler.rooms import SLOTS
 
 
 @dataclass(slots=True, eq=False)
@@ -54,15 +53,8 @@ class Supply:
                 "claimed": account.cohort.claimed,
             }
         if pool is not None:
-            found |= {
-                "free": pool.free.total,
-                "total": pool.total,
-                "reserved": pool.reserved_free(),
-                "largest_block": pool.free.most(SLOTS),
-                "largest_node": pool.largest_node,
-                "learners_fitting": pool.learners_fitting(gang),
-                "nodes_down": pool.nodes_down,
-            }
+            found |= pool.numbers()
+            found["learners_fitting"] = pool.learners_fitting(gang)
         return found
 
 
@@ -70,7 +62,7 @@ class Draft:
     """Pools and ledger of one snapshot; a policy reserves in it, the cycle starts gangs in it.
 
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
-    failed: what the cycle found out by shape of gang; emptied when slots are taken or reserved.
+    failed, failed_by_all: what the cycle found out of gangs that are alike; emptied when slots are taken or reserved.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -81,6 +73,7 @@ class Draft:
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         self.failed: dict[Hashable, Any] = {}
+        self.failed_by_all: dict[Hashable, Any] = {}
         self.supplies: dict[tuple[str, str], Supply] = {}
 
     def limited_to(self, waiting: Sequence[Gang], state: Mapping[str, Any]) -> Draft:
@@ -101,6 +94,10 @@ class Draft:
             self.supplies[key] = found
         return found
 
+    def _changed(self) -> None:
+        self.failed.clear()
+        self.failed_by_all.clear()
+
     def may_start(self, gang: Gang) -> bool:
         """Whether its tenant as a whole lets it start, whatever quotas leave: for others nothing is kept or moved."""
         return self.ledger.jobs(gang.tenant).can_start(gang)
@@ -114,7 +111,7 @@ class Draft:
         borrowed = account.borrowed
         self.ledger.take(gang, slot_type, len(nodes) * gang.slots)
         borrowed = account.borrowed - borrowed
-        self.failed.clear()
+        self._changed()
         reason = StartReason.BORROWED if borrowed else StartReason.GUARANTEED
         if gang.opportunistic:
             reason = StartReason.OPPORTUNISTIC
@@ -143,7 +140,7 @@ class Draft:
         divided = self.ledger.projects.tenants  # read here: plans reserve for thousands of jobs
         of_project = gang.tenant in divided and self.reserve_of_project(gang, slot_type, slots)
         if in_quota or on_pool or of_user or of_project:
-            self.failed.clear()
+            self._changed()
 
     def reserve_of_user(self, gang: Gang, slot_type: str, slots: int) -> bool:
         """Reserve slots and a live job of its user's own limits alone for this gang; other users' jobs can still have
@@ -155,7 +152,7 @@ class Draft:
             return False
         made = self.ledger.reserve_of_user(gang.tenant, gang.user, slot_type, slots, job=gang.job)
         if made:
-            self.failed.clear()
+            self._changed()
         return made
 
     def reserve_of_project(self, gang: Gang, slot_type: str, slots: int) -> bool:
@@ -165,19 +162,19 @@ class Draft:
         """
         made = self.ledger.reserve_of_project(gang, slot_type, slots)
         if made:
-            self.failed.clear()
+            self._changed()
         return made
 
     def claim(self, tenant: str, slot_type: str, slots: int) -> None:
         """Keep so many slots of the tenant's limit, as far as it has them left, from those that would borrow them."""
         self.ledger.claim(tenant, slot_type, slots)
-        self.failed.clear()
+        self._changed()
 
     def reserve_nodes(self, gang: Gang, slot_type: str, learners: Mapping[str, int]) -> None:
         """Reserve for this gang the places of so many learners by node, whatever else is reserved."""
         self.ledger.with_reservation.add(gang.job)
         self.pools[slot_type].reserve_nodes(gang, learners)
-        self.failed.clear()
+        self._changed()
 
 
 def _pools(snapshot: Snapshot) -> Mapping[str, Pool]:

@@ -42,6 +42,7 @@ class Level(StrEnum):
     NODE = "node"
     RACK = "rack"
     BLOCK = "block"
+    __hash__ = str.__hash__  # Enum's own is Python code, and plans look levels up by the ten thousand
 
     @property
     def larger(self) -> tuple[Level, ...]:
@@ -368,18 +369,17 @@ class Gang:
     slots: int = field(init=False, repr=False, compare=False)  # per learner, derived; plan() reads it often
     asked: int = field(init=False, repr=False, compare=False)  # the fewest over all learners, derived
     need: Need = field(init=False, repr=False, compare=False)  # per learner, derived
+    required_level: Level | None = field(init=False, repr=False, compare=False)
+    """Derived: of the domain that must hold all its learners; None: they may be anywhere."""
 
     def __post_init__(self) -> None:
         need = need_of(*self.resources.needed(self.slot_type))
-        slots = need[0]
+        slots, topology = need[0], self.topology
         object.__setattr__(self, "need", need)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "asked", self.learners.min * slots)
-
-    @property
-    def required_level(self) -> Level | None:
-        """Of the domain that must hold all its learners; None: they may be anywhere."""
-        return self.topology.level if self.topology is not None and self.topology.required else None
+        required = topology.level if topology is not None and topology.required else None
+        object.__setattr__(self, "required_level", required)
 
     def resized(self, *, learners: int | None = None, slots: int | None = None) -> Gang:
         """The same gang with a fixed number of learners, or with other slots for each of them."""
@@ -626,7 +626,7 @@ def _no_checks() -> list[dict[str, Any]]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes twice as long, and a plan makes ten thousand
 class Explanation:
     """Why a job does not start: code, a sentence for its owner, and the numbers behind it.
 

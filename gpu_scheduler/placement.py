@@ -68,6 +68,7 @@ class Pool:
         self.only_slots = self._adds_nothing and not (self.counts_cpus or self.counts_memory)
         self._needs: dict[Need, Need] = {}
         self._most_learners: dict[int | Need, int] = {}  # by slots or need per learner, on the empty nodes
+        self._most_in_one: dict[tuple[Level, Need], int] = {}  # domain of a level, on the empty nodes
         self._domains: dict[Level, Domains] = {}
         self._at = {node.name: node.domain for node in nodes}
         self.avoided = frozenset(node.name for node in nodes if node.avoid_until and node.is_avoided(now))
@@ -94,6 +95,7 @@ class Pool:
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
         self._kept: frozenset[str] = frozenset()
+        self._numbers: tuple[tuple[int, int], dict[str, int]] | None = None
 
     def need(self, gang: Gang) -> Need:
         """What one of its learners takes of a node."""
@@ -163,7 +165,12 @@ class Pool:
 
     def most_in_one(self, gang: Gang, level: Level, *, empty: bool = False) -> int:
         """How many of its learners fit into one domain of a level now, or with empty if nothing ran."""
-        return self._fitting(gang, level, empty=empty).most
+        if not empty:
+            return self._fitting(gang, level, empty=False).most
+        known = self._most_in_one.get((level, gang.need))  # asked for each job that requires a domain
+        if known is None:
+            known = self._most_in_one[level, gang.need] = self._fitting(gang, level, empty=True).most
+        return known
 
     def widest(self, gang: Gang, level: Level, *, empty: bool = False) -> tuple[Domain, int]:
         """The domain of a level into which most of its learners fit now, or with empty if nothing ran, and how many."""
@@ -209,6 +216,23 @@ class Pool:
     def reserved_free(self) -> int:
         """Slots that are free and reserved."""
         return self.free.total - self.unreserved.total
+
+    def numbers(self) -> Mapping[str, int]:
+        """Its slots as explanations show them. Counted once for all jobs that wait after the last start."""
+        state = self.free.total, self.unreserved.total
+        if self._numbers is None or self._numbers[0] != state:
+            self._numbers = (
+                state,
+                {
+                    "free": self.free.total,
+                    "total": self.total,
+                    "reserved": self.reserved_free(),
+                    "largest_block": self.free.most(SLOTS),
+                    "largest_node": self.largest_node,
+                    "nodes_down": self.nodes_down,
+                },
+            )
+        return self._numbers[1]
 
     def fits(self, gang: Gang, now: datetime) -> bool:
         """Say whether the gang can start now: on unreserved slots, or on reserved ones because it ends soon enough."""

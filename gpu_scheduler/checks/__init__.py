@@ -21,6 +21,7 @@ from typing import Any
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.rules import CHECKS, IDLE_CHECKS
 from gpu_scheduler.draft import Supply
+from gpu_scheduler.model import Gang
 
 __all__ = [
     "CHECKS",
@@ -57,12 +58,13 @@ def check_named(key: str) -> Check | None:
     return _BY_KEY.get(key)
 
 
-def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) -> list[dict[str, Any]]:
+def listed(finding: Finding, gang: Gang, checks: tuple[Check, ...] = CHECKS) -> list[dict[str, Any]]:
     """Every check that applies, in order, as plain JSON: ok is True, False for the one that fails, None for those not
-    reached. Not to be changed: lists share what is the same for many jobs."""
+    reached. gang: whose list it is; the finding may be that of one alike. Not to be changed: lists share what is the
+    same for many jobs."""
     ok: bool | None = True
     found = []
-    gang, supply, numbers = finding.gang, finding.supply, finding.numbers
+    supply, numbers = finding.supply, finding.numbers
     for check in checks:
         fails = check is finding.check
         if not fails and not (check.applies(supply) and check.concerns(gang)):
@@ -70,7 +72,9 @@ def listed(finding: Finding, sentence: str, checks: tuple[Check, ...] = CHECKS) 
         own = check.numbers(gang, supply)
         meter = check.meter(numbers | own if own else numbers)
         if fails or meter is not None:
-            found.append(_row(check, False if fails else ok, sentence if fails else check.claim, meter))
+            found.append(
+                _row(check, False if fails else ok, finding.sentence if fails else check.claim, meter)
+            )
         else:
             found.append(_row_without_meter(check, ok))
         if fails:

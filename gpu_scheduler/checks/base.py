@@ -52,6 +52,7 @@ class Finding:
     supply: Supply
     scope: Scope | None
     _numbers: dict[str, Any] | None = field(default=None, init=False)
+    _sentence: str | None = field(default=None, init=False)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -63,9 +64,12 @@ class Finding:
             self._numbers |= check.shortage_numbers(gang, supply)
         return self._numbers
 
-    def share_numbers(self, other: Finding) -> None:
-        """Take over those of another gang that fails the same check, of the same type, in the same state."""
-        self._numbers = other.numbers
+    @property
+    def sentence(self) -> str:
+        """As it was when this was first read."""
+        if self._sentence is None:
+            self._sentence = self.check.sentence(self)
+        return self._sentence
 
 
 class Check(ABC):
@@ -74,10 +78,10 @@ class Check(ABC):
     code: the reason that a job shows when it fails here. key: the name in lists of checks. title: what is checked, as a
     heading. claim: what holds when the check passes. label: the reason in a few words. queues: whether a job that fails
     here keeps a queue position. own: what is missing is of the user's or the project's own limit, so nothing of the
-    tenant's is reserved for the job; of_project: of the project's. of_owner: its numbers and its sentence are those of
-    the job's own user or project. remedy: what ends the wait. scope: where the obstacle usually is. private: names of
-    numbers that people outside the tenant must not see; they read ``redacted``
-    instead of the sentence, unless it is empty. reads: the Gang's fields that the test depends on, besides tenant,
+    tenant's is reserved for the job; of_project: of the project's. of_owner: its test, its numbers and its sentence are
+    about the job's own user or project. remedy: what ends the wait. scope: where the obstacle usually is. private:
+    names of numbers that people outside the tenant must not see; they read ``redacted`` instead of the sentence, unless
+    it is empty. reads: the Gang's fields that the test depends on, besides tenant,
     slot_type, slots, asked, learners and runs_at_most_s: a plan tests gangs that are equal in all of them once.
     """
 

@@ -15,7 +15,7 @@ class _InOneDomain(Check):
     """Of gangs that require a level, those that no domain of it holds fail. empty: if nothing ran, else now."""
 
     scope = Scope.CLUSTER
-    reads = ("topology",)
+    reads = ("required_level",)
     empty: bool
 
     def concerns(self, gang: Gang) -> bool:

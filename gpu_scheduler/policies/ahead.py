@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 
 from gpu_scheduler.checks import Check, Scope
 from gpu_scheduler.draft import Draft, Supply
@@ -22,9 +21,9 @@ class Ahead:
     """
 
     def __init__(self, draft: Draft, pool: Pool, shrunk: Iterable[tuple[Running, int]] = ()) -> None:
-        self._pool, self._now, self._slot_type = pool, draft.snapshot.now, pool.slot_type
-        self._limits = limits_of(draft, pool.slot_type)
+        self._pool = pool
         self._ledger = draft.ledger.of_type(pool.slot_type)
+        self._limits = Limits(draft, self._ledger, pool.slot_type)
         self._nodes = self._without(shrunk)
         self._unfilled = deque(sorted(self._nodes.of))
         for run in sorted(draft.snapshot.running, key=lambda run: run.job):
@@ -84,8 +83,7 @@ class Ahead:
         return self._pool.fitting_beside(run, self._nodes)
 
     def _allowed(self, run: Running, learners: int) -> bool:
-        gang = run.gang.resized(learners=learners)
-        return allowed(self._limits, self._ledger, gang, self._slot_type, self._now)
+        return self._limits.allow(run.gang.resized(learners=learners))
 
     def _count(self, run: Running, learners: int, sign: int) -> None:
         count = self._ledger.take if sign > 0 else self._ledger.release
@@ -107,15 +105,26 @@ class Ahead:
         return self._pool.unreserved.copy() if of is None else Rooms(of)
 
 
-def limits_of(draft: Draft, slot_type: str) -> list[Check]:
-    """The checks of a start that look at quotas and other limits, or at what is reserved of these, not at nodes."""
-    checks = policy_of(draft.snapshot).checks_for(slot_type)
-    return [each for each in checks if each.scope is Scope.TENANT or each.code is WaitReason.FAIR_SHARE]
+class Limits:
+    """The checks of a start on one type that look at quotas and other limits, or at what is reserved of these, not at
+    nodes; with what this ledger counts."""
 
+    def __init__(self, draft: Draft, ledger: Ledger, slot_type: str) -> None:
+        self._ledger, self._slot_type, self._now = ledger, slot_type, draft.snapshot.now
+        checks = policy_of(draft.snapshot).checks_for(slot_type)
+        self._checks = [
+            each for each in checks if each.scope is Scope.TENANT or each.code is WaitReason.FAIR_SHARE
+        ]
+        self._of: dict[str, tuple[Supply, list[Check]]] = {}  # by tenant: asked for thousands of sizes
 
-def allowed(limits: Iterable[Check], ledger: Ledger, gang: Gang, slot_type: str, now: datetime) -> bool:
-    """Whether a gang passes these with what the ledger counts."""
-    account, jobs = ledger.account(gang.tenant, slot_type), ledger.jobs(gang.tenant)
-    users = ledger.users(gang.tenant, slot_type)
-    supply = Supply(slot_type, None, account, jobs, users, ledger.projects, now)
-    return all(not check.applies(supply) or check.test(gang, supply) is None for check in limits)
+    def allow(self, gang: Gang) -> bool:
+        """Whether the gang passes them now."""
+        supply, checks = self._of.get(gang.tenant) or self._of_tenant(gang.tenant)
+        return all(check.test(gang, supply) is None for check in checks)
+
+    def _of_tenant(self, tenant: str) -> tuple[Supply, list[Check]]:
+        ledger, slot_type = self._ledger, self._slot_type
+        account, users = ledger.account(tenant, slot_type), ledger.users(tenant, slot_type)
+        supply = Supply(slot_type, None, account, ledger.jobs(tenant), users, ledger.projects, self._now)
+        found = self._of[tenant] = supply, [check for check in self._checks if check.applies(supply)]
+        return found

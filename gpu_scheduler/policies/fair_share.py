@@ -146,6 +146,7 @@ class FairShareRound(Round):
         self._must_start_next: set[str] = set()
         self._orders = Orders(draft)
         sizes = Sizes(self._orders, policy.resizes, policy.lease_s)
+        self._has_elastic = sizes.any_runs
         self._preemption = Preemption(self._orders, policy.lease_s, _left_out(draft.state))
         self._shrinking = Shrinking(self._orders, sizes)
         self._resizing = Resizing(self._orders, sizes, policy.resizes)
@@ -205,18 +206,17 @@ class FairShareRound(Round):
         promised: list[tuple[int, Gang]] = []
         next_ones: defaultdict[int, list[Gang]] = defaultdict(list)
         others: defaultdict[int, list[Gang]] = defaultdict(list)
-        since_of = self._since.get
+        since_of, first = self._since, self._promised
         for gang in self._draft.waiting:
-            job, level, is_next = gang.job, gang.priority, False
-            since = since_of(job)
-            if since is not None:
-                waited = self._now - since
-                is_next = waited >= self._timeout
-                level = self._level(gang)
-            if job in self._promised:
+            job = gang.job
+            if job not in since_of and job not in first:  # most of ten thousand
+                others[gang.priority].append(gang)
+                continue
+            level, since = self._level(gang), since_of.get(job)
+            if job in first:
                 self._must_start_next.add(job)
                 promised.append((level, gang))
-            elif is_next:
+            elif since is not None and self._now - since >= self._timeout:
                 self._must_start_next.add(job)
                 next_ones[level].append(gang)
             else:
@@ -243,19 +243,20 @@ class FairShareRound(Round):
     def wait(self, gang: Gang, finding: Finding) -> None:
         """Note since when a queue head waits, and reserve slots for it once its starvation timeout is over, or as soon
         as others are stopped for it."""
-        if not finding.check.queues:
+        check = finding.check
+        if not check.queues:
             return
-        if finding.check.own:
+        if check.own:
             self._shrinking.make_room(gang, finding)
             self._wait_for_own(gang, finding)
             return
-        account = finding.supply.account
-        in_need = finding.scope is Scope.CLUSTER or finding.check.code is WaitReason.COHORT_GPUS
+        supply = finding.supply
+        account, slot_type = supply.account, supply.slot_type
+        in_need = finding.scope is Scope.CLUSTER or check.code is WaitReason.COHORT_GPUS
         if in_need and account.cohort is not None and not account.borrows(gang.asked):
             self._lenders_waiting.append((gang, finding))
-        if self._shrinking.make_room(gang, finding) or self._preemption.make_room(gang, finding):
+        if self._makes_room(gang, finding):
             self._must_start_next.add(gang.job)
-        slot_type = finding.supply.slot_type
         self._mark(gang, slot_type)
         if gang.job in self._must_start_next:
             on_nodes = finding.scope is Scope.CLUSTER
@@ -264,6 +265,14 @@ class FairShareRound(Round):
             # Kept until it starts: else the user's later jobs would hold it back again.
             self._marks_of_user[gang.job] = since
             self._reserve_own(gang, finding, since)
+
+    def _makes_room(self, gang: Gang, finding: Finding) -> bool:
+        """Whether runs shrink or leave for it. Asked of ten thousand, so first whether any could."""
+        if self._has_elastic and self._shrinking.make_room(gang, finding):
+            return True
+        if gang.priority < PREEMPTS and finding.supply.account.cohort is None:
+            return False
+        return self._preemption.make_room(gang, finding) > 0
 
     def _wait_for_own(self, gang: Gang, finding: Finding) -> None:
         """Its user's or its project's own jobs hold it back: nothing is stopped for it, only later ones of these leave

@@ -110,6 +110,9 @@ class Preemption:
         self._orders, self._now, self._ledger = orders, orders.now, orders.draft.ledger
         self._leased_until = orders.now - timedelta(seconds=lease_s)
         self._borrowed = borrowed(orders.draft.snapshot)
+        self._borrowers = frozenset(
+            run.tenant for run in orders.draft.snapshot.running if run.job in self._borrowed
+        )
         self._beyond = Beyond(orders, self._borrowed)
         self._in_vain: defaultdict[tuple[str, str, int], set[Hashable]] = defaultdict(set)
         self._cleared_for: Counter[str] = Counter()
@@ -279,16 +282,17 @@ class Preemption:
 
     def _reason(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> str:
         of_lower_class = gang.priority >= PREEMPTS and run.priority < gang.priority
-        if self._is_reclaimed(run, gang, supply, owns):
+        if run.job in self._borrowed and run.tenant in self._takes_back_from(gang, supply, owns):
             return RECLAIMED
         return PREEMPTED if of_lower_class or run.tenant == gang.tenant else RECLAIMED
 
-    def _is_reclaimed(self, run: Running, gang: Gang, supply: Supply, owns: bool) -> bool:
-        """Whether this run holds slots that it borrowed of the gang's cohort, and that the gang's tenant takes back."""
-        if not owns or run.job not in self._borrowed or run.tenant == gang.tenant:
-            return False
+    def _takes_back_from(self, gang: Gang, supply: Supply, owns: bool) -> Collection[str]:
+        """The tenants whose runs on borrowed slots leave for the gang: the others of its cohort, if its limit covers
+        it."""
         cohort = supply.account.cohort
-        return cohort is not None and self._ledger.account(run.tenant, run.slot_type).cohort is cohort
+        if not owns or cohort is None or not self._borrowed:
+            return ()
+        return self._ledger.mates(cohort, supply.slot_type) - {gang.tenant}
 
     def _candidates(self, gang: Gang, supply: Supply, *, owns: bool) -> Candidates:
         """Those that may be stopped for the gang, the first to go first, and some that this plan stops already. owns:
@@ -300,15 +304,22 @@ class Preemption:
         known = self._candidates_of.get(key)
         if known is not None and known.among is cheapest:
             return known
-
-        def may_go(run: Running) -> bool:
-            if urgent and run.priority < gang.priority and (owns or run.tenant == gang.tenant):
-                return True
-            return self._is_reclaimed(run, gang, supply, owns)
-
         self._work.spend(len(cheapest) // LOOKED_AT)
-        runs = [run for run in cheapest if may_go(run)] if urgent or self._borrowed else []
-        found = self._candidates_of[key] = Candidates(cheapest, runs)
+        # Lenders wait for the same borrowers, so most of them have the same candidates.
+        borrowers = self._borrowers.intersection(self._takes_back_from(gang, supply, owns))
+        tenant, priority = gang.tenant, gang.priority
+        alike = slot_type, priority if urgent else None, "" if owns else tenant, borrowers
+        shared = self._candidates_of.get(alike)
+        if shared is not None and shared.among is cheapest:
+            self._candidates_of[key] = shared
+            return shared
+        runs = [
+            run
+            for run in cheapest
+            if (urgent and run.gang.priority < priority and (owns or run.gang.tenant == tenant))
+            or (run.gang.tenant in borrowers and run.gang.job in self._borrowed)
+        ]
+        found = self._candidates_of[key] = self._candidates_of[alike] = Candidates(cheapest, runs)
         return found
 
     def _by_cost(self, slot_type: str) -> list[Running]:

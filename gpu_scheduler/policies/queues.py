@@ -22,11 +22,13 @@ def by_tenant(gangs: Iterable[Gang], share: Callable[[str], float], draft: Draft
     heads = [(share(tenant), queue[0].queued_at, tenant) for tenant, queue in queues.items() if queue]
     heapq.heapify(heads)
     while heads:
-        _, _, tenant = heapq.heappop(heads)
+        tenant = heads[0][2]
         queue = queues[tenant]
         yield queue.popleft()
         if queue:
-            heapq.heappush(heads, (share(tenant), queue[0].queued_at, tenant))
+            heapq.heapreplace(heads, (share(tenant), queue[0].queued_at, tenant))
+        else:
+            heapq.heappop(heads)
 
 
 class _OfProjects:

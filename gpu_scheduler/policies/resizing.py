@@ -106,6 +106,8 @@ class Resizing:
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> None:
         """Order what is left to divide once all gangs were offered slots. waits: those that cannot start, in the order
         in which they were."""
+        if not self._sizes.any_runs:
+            return
         busy = {resize.job for resize in self._orders.resizes}
         reach = {slot_type: self._reach(slot_type) for slot_type in self._sizes.types}
         wanted: Counter[str] = Counter()

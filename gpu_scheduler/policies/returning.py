@@ -9,7 +9,7 @@ from typing import Any
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import CPU_TYPE, Gang
 from gpu_scheduler.placement import Pool
-from gpu_scheduler.policies.ahead import allowed, limits_of
+from gpu_scheduler.policies.ahead import Limits
 from gpu_scheduler.rooms import minus
 
 LOOKED_AT = 16
@@ -25,7 +25,7 @@ class Returning:
         self._draft, self._gang, self._slot_type = draft, gang, slot_type
         self._pool: Pool = draft.pools[slot_type]
         self._ledger = draft.ledger.of_type(slot_type)
-        self._limits = limits_of(draft, slot_type)
+        self._limits = Limits(draft, self._ledger, slot_type)
 
     def size(
         self,
@@ -85,7 +85,7 @@ class Returning:
                 need = self._pool.need(gang)
                 if self._pool.capacity(rooms, gang, need) < gang.learners.min:
                     return False
-                if not allowed(self._limits, self._ledger, gang, self._slot_type, self._draft.snapshot.now):
+                if not self._limits.allow(gang):
                     return False
                 if gang.target is None and self._borrows(gang):  # with what those before it have taken
                     return False

@@ -364,11 +364,8 @@ class RoomMade:
         if not enough:
             return {}
         _, chosen = min(enough)
-        of_domain = (
-            (-fit, name)
-            for name, fit in self._fitting.items()
-            if fit and self._domains.get(name, ()) == chosen
-        )
+        holding = [(-fit, name) for name, fit in self._fitting.items() if fit]
+        of_domain = [each for each in holding if self.domain_of(each[1]) == chosen]
         for fit, name in nsmallest(left, of_domain):
             found[name] = min(left, -fit)
             left -= found[name]

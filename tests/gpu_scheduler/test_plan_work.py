@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler import rooms
+from gpu_scheduler import clearing, rooms
 from gpu_scheduler.checks.nodes import Capacity
+from gpu_scheduler.checks.user import UserRoom
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.domains import Domains, Fitting
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import UNCOUNTED, Level, Priority
+from gpu_scheduler.model import UNCOUNTED, Level, Priority, WaitReason
 from gpu_scheduler.policies import room
 from gpu_scheduler.rooms import Rooms
 from tests.gpu_scheduler.worlds import gang, nodes, running, snapshot
@@ -75,6 +76,36 @@ def test_what_users_wait_for_alike_is_said_once(monkeypatch: pytest.MonkeyPatch)
     assert meters == [0] * 8, "but each list is the user's own"
 
 
+def test_what_does_not_depend_on_the_user_is_tested_once_for_jobs_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = [gang(f"j{i}", 1, 4, user=f"u{i}") for i in range(8)]
+    before = snapshot(nodes(a1=4), waiting, [running("r1", "a1", slots=4, user="u3")])
+    before = replace(before, quotas=tuple(replace(quota, user_limit=7) for quota in before.quotas))
+    tested = {check: Calls(check.test) for check in (Capacity, UserRoom)}
+    for check, calls in tested.items():
+        monkeypatch.setattr(check, "test", lambda *args, calls=calls: calls(*args))
+    waits = {wait.job: wait.code for wait in plan(before).waits}
+    assert waits.pop("j3") is WaitReason.USER_GPUS, "its own check comes first"
+    assert set(waits.values()) == {WaitReason.INSUFFICIENT_CAPACITY}
+    assert [calls.count for calls in tested.values()] == [1, 8]
+
+
+def test_starts_that_make_way_are_compared_by_kind_and_not_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"a{i:02}": 4 for i in range(NODES)}
+    half = [
+        replace(run, gang=replace(run.gang, opportunistic=True))
+        for run in (running(f"r{name}", name, slots=2) for name in list(names)[: NODES // 2])
+    ]
+    waiting = [gang(f"j{i:02}", 1, 4) for i in range(NODES)]
+    before = snapshot(nodes(**names), waiting, half, limits={"red": 10_000})
+    counted = Calls(clearing.Clearing._kind)
+    monkeypatch.setattr(clearing.Clearing, "_kind", lambda *args: counted(*args))
+    made = plan(before)
+    assert (len(made.starts), len(made.stops)) == (NODES // 2, NODES // 2)
+    assert counted.count == NODES
+
+
 def test_a_gang_that_fills_a_rack_changes_the_count_of_a_size_once_and_of_those_not_asked_for_never(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -118,5 +149,7 @@ def test_starts_are_counted_once_while_nothing_is_reserved() -> None:
     assert pool.unreserved is pool.free
     draft.start(gang("j1"), "a100")
     assert (pool.free.total, pool.unreserved.total) == (7, 7)
+    assert (pool.numbers()["free"], pool.numbers()["reserved"]) == (7, 0)
     draft.reserve_nodes(gang("j2", 1, 4), "a100", {"a2": 1})
     assert (pool.free.total, pool.unreserved.total) == (7, 3)
+    assert (pool.numbers()["free"], pool.numbers()["reserved"]) == (7, 4), "kept no longer than it is true"
