@@ -43,7 +43,7 @@ from tests.architecture.world import ISSUER, LEARNERS, Who, World, build
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[2]
 HERE, BROWSERS = "tests/architecture/test_data_levels.py::", "tests/portal/test_browsers.py::"
-CHAIN, PERIODIC = "tests/tenants/test_audit_chain.py::", "tests/jobs/lifecycle/test_periodic.py::"
+PERIODIC, RETENTION = "tests/jobs/lifecycle/test_periodic.py::", "tests/portal/api/test_retention_api.py::"
 HEADERS = "tests/portal/test_response_headers.py::"
 KEPT_BY = {
     "secret": {
@@ -57,7 +57,8 @@ KEPT_BY = {
             f"{HERE}test_a_job_is_read_by_whom_its_level_names",
         "leave by TLS": f"{HEADERS}test_over_https_no_cookie_is_another_hosts_and_nothing_goes_without_tls",
         "be removed by retention and, 90 days after it was deleted, with their job":
-            f"{PERIODIC}test_a_deleted_job_is_purged_with_every_row_and_byte_once_its_time_is_over",
+            f"{PERIODIC}test_a_deleted_job_is_purged_with_every_row_and_byte_once_its_time_is_over "
+            f"{RETENTION}test_a_size_rule_removes_the_data_of_the_jobs_that_ended_first",
     },
     "personal": {
         "be seen by their user and platform admins": f"{HERE}test_users_are_seen_by_admins_and_themselves",
@@ -66,7 +67,7 @@ KEPT_BY = {
             f"{HERE}test_the_audit_log_is_read_by_whom_its_level_names",
         "be kept as the rule for `audit` says, sessions 14 days":
             f"{BROWSERS}test_a_session_ends_two_weeks_after_it_began_however_it_is_used "
-            f"{CHAIN}test_what_retention_removes_leaves_no_gap",
+            f"{RETENTION}test_the_audit_log_is_shortened_by_its_own_rule_alone",
     },
     "internal": {
         "be seen by its members, its numbers by all users without names of other tenants' jobs":
@@ -153,7 +154,9 @@ def test_secrets_go_with_their_owner(made: tuple[World, dict[str, str]]) -> None
         field = model._meta.get_field("user")
         assert isinstance(field, models.ForeignKey | models.OneToOneField)
         assert field.remote_field.on_delete is models.CASCADE, model
-    assert Secret._meta.get_field("tenant").remote_field.on_delete is models.CASCADE  # type: ignore[union-attr]  # a key
+    of_tenant = Secret._meta.get_field("tenant")
+    assert isinstance(of_tenant, models.ForeignKey)
+    assert of_tenant.remote_field.on_delete is models.CASCADE
     with transaction.atomic():
         user = factories.user("mallory")
         number = user.pk

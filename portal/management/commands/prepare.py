@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,6 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import OperationalError, connection
 
-from portal import demo
 from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
 from portal.settings.env import refuse_at_start
@@ -49,8 +49,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_at_start(settings.ENV)
-        passwords = demo.Passwords()
-        wanted = not options["no_demo"] and is_own_machine(settings.LUTHIER_PUBLIC_URL)
+        has_demo = find_spec("portal.demo") is not None  # an image for production has none
+        wanted = not options["no_demo"] and has_demo and is_own_machine(settings.LUTHIER_PUBLIC_URL)
+        if wanted:
+            from portal import demo
+
+            passwords = demo.Passwords()
         wait_for_database(passwords.make_one if wanted else (lambda: False))
         pending = pending_migrations()
         if pending:
@@ -64,7 +68,7 @@ class Command(BaseCommand):
         if wanted:
             self._report(demo.first_start(passwords))
         else:
-            said = not options["no_demo"] and not User.objects.exists()
+            said = not options["no_demo"] and has_demo and not User.objects.exists()
             self._report({"hint": NO_DEMO.format(url=settings.LUTHIER_PUBLIC_URL)} if said else {})
 
     def _report(self, line: dict[str, Any]) -> None:
