@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
 import socket
 import ssl
 import threading
@@ -15,6 +16,7 @@ import psycopg2
 import pytest
 import redis
 from channels_redis.pubsub import RedisPubSubChannelLayer
+from django.conf import LazySettings
 from django.core.cache.backends.redis import RedisCache
 from kombu import Connection
 from kombu.exceptions import OperationalError
@@ -80,7 +82,11 @@ def test_what_the_url_says_of_its_certificate_counts() -> None:
         "ssl_ca_certs": "/ca.pem",
     }
     assert broker_tls("redis://h:6379") is None
-    assert celery.broker_use_ssl == broker_tls(celery.broker_url)
+
+
+def test_celery_is_set_to_use_it(settings: LazySettings) -> None:
+    settings.BROKER_URL = "rediss://h:6379"
+    assert runpy.run_path(celery.__file__)["broker_use_ssl"] == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
 def test_valkey_as_channel_layer(server: tuple[int, list[bytes]]) -> None:
