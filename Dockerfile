@@ -27,6 +27,8 @@ COPY learner_agent learner_agent
 COPY portal portal
 COPY examples examples
 COPY docs docs
+ARG WITH_DEMO=no
+RUN [ "$WITH_DEMO" = yes ] || rm portal/demo.py portal/management/commands/demo.py
 ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
     LUTHIER_DATA=/data XDG_RUNTIME_DIR=/run/luthier
 RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal

@@ -6,37 +6,33 @@ another, so that neither can be used to lock the user out.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from django.conf import settings
 from django.contrib.auth import update_session_auth_hash
 from django.db import transaction
 from django.http import HttpRequest
-from django.utils import timezone
 
 from portal import budgets
 from tenants import audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords, problem
-from tenants.models import Session, User
+from tenants.models import User
+from tenants.sessions import FRESH, is_fresh
 
 WRONG_A_MINUTE = 5
 WRONG_AN_HOUR, HOUR_S = 20, 3600
 """With a token, which anyone may have found: at the sign-in it is the address that is slowed down."""
-FRESH = timedelta(minutes=10)
-"""How long ago a user without a password may have signed in, by other means, to be taken for present."""
 
 
 def confirm(request: HttpRequest, user: User, password: str, *, field: str = "password") -> None:
-    """Raise unless the user of this session gave their password; of one who has none, unless the session is fresh.
+    """Raise unless the user of this session gave their password; of one who has none, unless their proof is fresh.
 
     Raises FieldsInvalid (path: field) or TooManyPasswords.
     """
     if asked_of(user):
         check(user, password, field=field)
         return
-    key, since = request.session.session_key, timezone.now() - FRESH
-    if not Session.objects.filter(pk=key, started_at__gt=since).exists():
-        text = f"is not set here: sign in again, then do this within {FRESH.seconds // 60} minutes"
+    if not is_fresh(request):
+        within = f"then do this within {FRESH.seconds // 60} minutes"
+        text = f"is not set here: confirm at /me/confirm that it is you, {within}"
         raise FieldsInvalid(errors=[problem(field, "sign_in_again", text)])
 
 

@@ -8,6 +8,7 @@ accounts, pages and sessions are not used.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from threading import BoundedSemaphore
@@ -79,14 +80,19 @@ class TokenInvalid(OAuth2Error):
     """The provider's token is not what it has to be. Text: what is wrong, without the token."""
 
 
-def begin(request: HttpRequest, next_url: str) -> HttpResponseBase:
-    """The redirect to the provider, with state, nonce and PKCE kept in this browser's session. Raises Refused."""
+def begin(request: HttpRequest, next_url: str, *, again: bool = False) -> HttpResponseBase:
+    """The redirect to the provider, with state, nonce and PKCE kept in this browser's session. Raises Refused.
+
+    again: let it ask who this is, also of a person whom it knows.
+    """
     nonce = secrets.token_urlsafe(16)
     asked = {"nonce": nonce}
     if settings.LUTHIER_OIDC_ACR:
         asked["acr_values"] = " ".join(settings.LUTHIER_OIDC_ACR)
     if settings.LUTHIER_OIDC_MAX_AGE_S is not None:
         asked["max_age"] = str(settings.LUTHIER_OIDC_MAX_AGE_S)
+    if again:  # max_age also obliges the provider to say when it did (OpenID Connect Core, 3.1.2.1)
+        asked |= {"prompt": "login", "max_age": "0"}
 
     def go() -> HttpResponseBase:
         provider: Any = get_adapter().get_provider(request, PROVIDER)
@@ -98,8 +104,9 @@ def begin(request: HttpRequest, next_url: str) -> HttpResponseBase:
     return _guarded(request, go)
 
 
-def finish(request: HttpRequest) -> tuple[Identity, str]:
-    """Who the provider says that this is, and where they wanted to go. Raises Refused."""
+def finish(request: HttpRequest) -> tuple[Identity, str, float | None]:
+    """Who the provider says that this is, where they wanted to go, and when it asked them, in seconds since 1970 and
+    not after now; None: it has not said. Raises Refused."""
 
     def go() -> HttpResponseBase:
         view = OAuth2CallbackView.adapter_view(Protocol(request, PROVIDER))
@@ -108,7 +115,7 @@ def finish(request: HttpRequest) -> tuple[Identity, str]:
 
     response = _guarded(request, go)
     assert isinstance(response, _Found), "the adapter answers every callback"
-    return response.identity, response.next_url
+    return response.identity, response.next_url, response.asked_at
 
 
 def _guarded(request: HttpRequest, go: Any) -> HttpResponseBase:
@@ -144,9 +151,9 @@ def _refusal(error: BaseException) -> Refused:
 class _Found(HttpResponse):
     """Ends django-allauth's flow with a verified identity."""
 
-    def __init__(self, identity: Identity, next_url: str) -> None:
+    def __init__(self, identity: Identity, next_url: str, asked_at: float | None) -> None:
         super().__init__()
-        self.identity, self.next_url = identity, next_url
+        self.identity, self.next_url, self.asked_at = identity, next_url, asked_at
 
 
 class _Failed(HttpResponse):
@@ -177,6 +184,7 @@ class Protocol(OpenIDConnectOAuth2Adapter):
     ) -> SocialLogin:
         """The claims of the ID token, completed by those of userinfo if it is about the same person."""
         claims = self._decode_id_token(app, more["response"].get("id_token") or "")
+        asked_at = _asked_at(claims)
         if "userinfo_endpoint" in self.openid_config:
             info = self._fetch_user_info(token.token)
             if info.get("sub") != claims["sub"]:
@@ -188,7 +196,7 @@ class Protocol(OpenIDConnectOAuth2Adapter):
         identity = Identity.from_claims(claims)
         account = SocialAccount(provider=PROVIDER, uid=identity.uid, extra_data=identity.stored)
         login = SocialLogin(account=account, provider=self.get_provider())
-        login.identity, login.nonce = identity, claims.get("nonce")  # for Adapter
+        login.identity, login.nonce, login.asked_at = identity, claims.get("nonce"), asked_at  # for Adapter
         return login
 
     def _decode_id_token(self, app: SocialApp, id_token: str) -> dict[str, Any]:
@@ -234,11 +242,16 @@ def _require_strength(claims: dict[str, Any]) -> None:
     """
     if settings.LUTHIER_OIDC_ACR and claims.get("acr") not in settings.LUTHIER_OIDC_ACR:
         raise TokenInvalid("the sign-in at the provider was none of LUTHIER_OIDC_ACR")
-    longest, at = settings.LUTHIER_OIDC_MAX_AGE_S, claims.get("auth_time")
-    if longest is None:
-        return
-    if not isinstance(at, int | float) or isinstance(at, bool) or time.time() - at > longest + SKEW_S:
+    longest, at = settings.LUTHIER_OIDC_MAX_AGE_S, _asked_at(claims)
+    if longest is not None and (at is None or time.time() - at > longest + SKEW_S):
         raise TokenInvalid("the sign-in at the provider is older than LUTHIER_OIDC_MAX_AGE_S")
+
+
+def _asked_at(claims: dict[str, Any]) -> float | None:
+    at = claims.get("auth_time")
+    if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
+        return None
+    return min(float(at), time.time())
 
 
 class Provider(OpenIDConnectProvider):
@@ -264,7 +277,7 @@ class Adapter(DefaultSocialAccountAdapter):
         found: Any = sociallogin
         if found.nonce is None or found.nonce != found.state.get("nonce"):
             raise ImmediateHttpResponse(_Failed(Refused("the ID token answers another login")))
-        raise ImmediateHttpResponse(_Found(found.identity, found.state.get("next") or ""))
+        raise ImmediateHttpResponse(_Found(found.identity, found.state.get("next") or "", found.asked_at))
 
     def on_authentication_error(
         self,

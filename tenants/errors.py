@@ -136,6 +136,12 @@ class TwoFactorRequired(TenantError):
     code = "two_factor_required"
 
 
+class ProofRequired(TenantError):
+    """Confirm that it is you: open /me/confirm in this browser, then send the request again."""
+
+    code = "proof_required"
+
+
 class PasskeyRefused(TenantError):
     """The passkey was not accepted. Try again."""
 

@@ -5,6 +5,7 @@ A row also has the address and the browser that signed in, and when it was last 
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,6 +28,10 @@ PROVED = "proved"
 """Key of what the session's user has shown at the sign-in: {"by": the first factor, "second": the second, or ""}."""
 PASSWORD, SINGLE_SIGN_ON, ONE_TIME = "password", "single sign-on", "one-time password"
 """As what is shown first."""
+PROVED_AT = "proved_at"
+"""Key of when its user last showed all of their factors, in seconds since 1970; None: not known to be at any time."""
+FRESH = timedelta(minutes=10)
+"""For how long after that the user is taken to be still there."""
 
 
 class SessionStore(DatabaseStore):
@@ -97,6 +102,12 @@ def prove(request: HttpRequest, *, second: str, by: str | None = None) -> None:
     request.session[PROVED] = {"by": before.get("by", PASSWORD) if by is None else by, "second": second}
 
 
+def is_fresh(request: HttpRequest) -> bool:
+    """Whether the user of this session has shown all of their factors a moment ago: at the sign-in, or again."""
+    at = request.session.get(PROVED_AT)
+    return at is not None and time.time() - at < FRESH.total_seconds()
+
+
 def second_factor_due(by: str) -> bool:
     """Whether who has one shows it, after a first factor of this kind."""
     return by != SINGLE_SIGN_ON or bool(settings.LUTHIER_TWO_FACTOR_AFTER_SSO)
@@ -111,7 +122,9 @@ def _shown_enough(proved: dict[str, str]) -> bool:
 
 
 def note_beginning(sender: object, request: HttpRequest, **more: object) -> None:
-    """Receiver of user_logged_in: keep in the session when, from where and with which browser it began."""
+    """Receiver of user_logged_in: keep in the session when, from where and with which browser it began,
+    and that its user has shown all that is due."""
+    request.session[PROVED_AT] = time.time()
     request.session[SIGNED_IN] = {
         "at": timezone.now().isoformat(),
         "address": source_address.get() or request.META.get("REMOTE_ADDR") or None,

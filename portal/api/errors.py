@@ -65,6 +65,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     tenants.TooManyCodes: HTTPStatus.TOO_MANY_REQUESTS,
     tenants.PasswordsOff: HTTPStatus.CONFLICT,
     tenants.TwoFactorRequired: HTTPStatus.CONFLICT,
+    tenants.ProofRequired: HTTPStatus.FORBIDDEN,
     tenants.LimitChanged: HTTPStatus.CONFLICT,
     tenants.Overcommitted: HTTPStatus.CONFLICT,
     tenants.VersionChanged: HTTPStatus.PRECONDITION_FAILED,

@@ -65,7 +65,7 @@ def identity_link(call: Call, username: str) -> dict[str, Any]:
     return IdentitySerializer.render(made)
 
 
-@operation(status=204, fails=(409,))
+@operation(authorize=permissions.for_admins_on_user, status=204, fails=(409,))
 def identity_unlink(call: Call, username: str, identity_id: str) -> None:
     """Let the identity sign in as the user no more; platform admins only.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from jobs.models import Job
 from jobs.selectors.jobs import job_get, job_to_manage, job_to_operate
 from jobs.services import require_submit
+from portal import proof
 from portal.api.operations import Authorize, Call
 from tenants import access, audit
 from tenants.models import Tenant, User
@@ -54,9 +55,22 @@ def for_admins(call: Call, t: str = "", **_: str) -> Tenant | None:
     return found
 
 
-def for_admins_on_user(call: Call, username: str) -> User:
-    """Require a platform admin, and that there is such a user."""
-    return user_get(user=call.user, username=username)
+def for_admins_on_user(call: Call, username: str, **_: str) -> User:
+    """Require a platform admin whose session is fresh, and that there is such a user: for what changes who signs in."""
+    found = user_get(user=call.user, username=username)
+    by_fresh_session(call)
+    return found
+
+
+def for_admins_to_invite(call: Call) -> None:
+    """Require a platform admin whose session is fresh."""
+    access.require_admin(call.user)
+    by_fresh_session(call)
+
+
+def by_fresh_session(call: Call, **_: str) -> None:
+    """Require that who is signed in has shown their factors a moment ago; nothing of a token."""
+    proof.require_fresh(call.request._request, call.user)
 
 
 def to_operate(call: Call, job_id: str, **_: str) -> Job:

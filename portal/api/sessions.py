@@ -8,7 +8,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
-from portal.api import paging
+from portal.api import paging, permissions
 from portal.api.errors import NotFoundError
 from portal.api.fields import ShortListQuery, StrictSerializer
 from portal.api.operations import Call, operation
@@ -55,10 +55,16 @@ def own_session_list(call: Call) -> dict[str, Any]:
     return _listed(call, call.user)
 
 
-@operation(Out=EndedSerializer, Query=EndQuery, response_example=ENDED_EXAMPLE, fails=(403,))
+@operation(
+    authorize=permissions.by_fresh_session,
+    Out=EndedSerializer,
+    Query=EndQuery,
+    response_example=ENDED_EXAMPLE,
+    fails=(403,),
+)
 def own_sessions_end(call: Call) -> dict[str, Any]:
     """End all of your sessions but the one of this request. With `tokens=true` your API tokens are revoked, too, but
-    the one of this request."""
+    the one of this request. 403 `proof_required` in a session whose user gave no proof within ten minutes."""
     return _ended(call, call.user)
 
 
@@ -72,9 +78,9 @@ def own_session_read(call: Call, session_id: str) -> dict[str, Any]:
     return SessionSerializer.render(one)
 
 
-@operation(status=204, fails=(403,))
+@operation(authorize=permissions.by_fresh_session, status=204, fails=(403,))
 def own_session_end(call: Call, session_id: str) -> None:
-    """End one of your sessions, effective immediately."""
+    """End one of your sessions, effective immediately. 403 `proof_required` as when all are ended."""
     sessions.session_end(user=call.user, owner=call.user, session_id=session_id)
 
 
@@ -90,18 +96,23 @@ def user_session_list(call: Call, username: str) -> dict[str, Any]:
     return _listed(call, users.user_get(user=call.user, username=username))
 
 
-@operation(Out=EndedSerializer, Query=EndQuery, response_example=ENDED_EXAMPLE, fails=(403,))
+@operation(
+    authorize=permissions.for_admins_on_user,
+    Out=EndedSerializer,
+    Query=EndQuery,
+    response_example=ENDED_EXAMPLE,
+    fails=(403,),
+)
 def user_sessions_end(call: Call, username: str) -> dict[str, Any]:
     """End all sessions of a user, with `tokens=true` also their API tokens; platform admins only. What the request
     itself came with stays."""
-    return _ended(call, users.user_get(user=call.user, username=username))
+    return _ended(call, call.found)
 
 
-@operation(status=204, fails=(403,))
+@operation(authorize=permissions.for_admins_on_user, status=204, fails=(403,))
 def user_session_end(call: Call, username: str, session_id: str) -> None:
     """End one session of a user, effective immediately; platform admins only."""
-    owner = users.user_get(user=call.user, username=username)
-    sessions.session_end(user=call.user, owner=owner, session_id=session_id)
+    sessions.session_end(user=call.user, owner=call.found, session_id=session_id)
 
 
 def _listed(call: Call, owner: User) -> dict[str, Any]:

@@ -32,7 +32,10 @@ def _secret_field(help_text: str, **more: Any) -> StrictCharField:
 
 
 def _code_field() -> StrictCharField:
-    text = "with a token, if you have a second factor: a code of your app, or a recovery code"
+    text = (
+        "if you have a second factor, with a token or a session that has not shown it within ten minutes: "
+        "a code of your app, or a recovery code"
+    )
     return _secret_field(text, required=False, allow_blank=True, default="")
 
 

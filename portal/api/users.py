@@ -126,7 +126,7 @@ def user_list(call: Call) -> dict[str, Any]:
 
 
 @operation(
-    authorize=permissions.for_admins,
+    authorize=permissions.for_admins_to_invite,
     In=UserRequest,
     Out=InvitedSerializer,
     status=201,

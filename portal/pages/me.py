@@ -13,8 +13,8 @@ from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
-from portal import passwords
-from portal.pages import sessions, theme
+from portal import passwords, proof
+from portal.pages import confirm, sessions, theme
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect
 from portal.pages.guard import person, signed_in
@@ -78,6 +78,8 @@ def password(request: HttpRequest) -> HttpResponse:
     """Change it; every other session of this person ends."""
     if not settings.LUTHIER_PASSWORD_SIGN_IN:
         raise Http404
+    if proof.lacks_factor(request, person(request)):
+        return confirm.first(request, to="/me")
     form = ChangePassword(person(request), request.POST)
     if not form.is_valid():
         return _page(request, form, status=422)
@@ -109,6 +111,7 @@ def accept(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_POST
 @signed_in
+@confirm.proved("End the session")
 def end_session(request: HttpRequest, session_id: str) -> HttpResponse:
     """End one session of this user; ending the current one is a log-out."""
     user = person(request)
@@ -122,6 +125,7 @@ def end_session(request: HttpRequest, session_id: str) -> HttpResponse:
 
 @require_POST
 @signed_in
+@confirm.proved("End all other sessions")
 def sign_out_others(request: HttpRequest) -> HttpResponse:
     """End every session of this user but this one; with tokens=yes revoke their API tokens, too."""
     user, tokens = person(request), request.POST.get("tokens") == "yes"
@@ -140,6 +144,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
     context = frame(request, last_tenant(request), "me") | {
         "form": form,
         "passwords": settings.LUTHIER_PASSWORD_SIGN_IN,
+        "lacks_factor": passwords.asked_of(user) and proof.lacks_factor(request, user),
         "password_min_chars": settings.PASSWORD_MIN_CHARS,
         "sessions": sessions.rows(request, user),
         "everywhere_text": EVERYWHERE,

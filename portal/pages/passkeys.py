@@ -10,10 +10,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
+from portal import proof
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.guard import person, signed_in
 from portal.pages.site import CHALLENGE, given, refused, site_of
-from portal.pages.two_factor import BASE, confirmed, problem_of, remove, show, turned_on
+from portal.pages.two_factor import BASE, all_shown, confirmed, problem_of, remove, show, turned_on
 from tenants import passkeys, two_factor
 from tenants.errors import NotFound, ServiceError
 
@@ -27,6 +28,8 @@ ADDED = "Passkey added."
 def begin(request: HttpRequest) -> HttpResponse:
     """The challenge for a new passkey, for who gave the password."""
     user = person(request)
+    if proof.lacks_factor(request, user):
+        return refused("This page was open for too long. Reload it, and confirm that it is you.")
     try:
         confirmed(request, user)()
         begun = passkeys.add_begin(user, site_of(request), replaces=request.session.get(CHALLENGE))
@@ -84,6 +87,7 @@ def rename(request: HttpRequest, passkey_id: int) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 @signed_in
+@all_shown
 def remove_one(request: HttpRequest, passkey_id: int) -> HttpResponse:
     """Remove a passkey; with the last second factor, two-factor authentication is off."""
     field = f"remove-{passkey_id}"

@@ -23,7 +23,7 @@ from tenants.errors import SecretsUnavailable
 from tenants.models import User
 from tenants.services.identities import identity_of
 from tenants.services.users import RESET_NOTED
-from tenants.sessions import PASSWORD, SINGLE_SIGN_ON, prove, second_factor_due
+from tenants.sessions import PASSWORD, PROVED_AT, SINGLE_SIGN_ON, prove, second_factor_due
 
 PEOPLE = f"{PeopleBackend.__module__}.{PeopleBackend.__qualname__}"
 AWAITED = "awaits_code"
@@ -35,34 +35,39 @@ CODE, SET_UP = "/login/code", "/login/two-factor"
 
 @dataclass(frozen=True)
 class Awaited:
-    """A sign-in that lacks the second factor. app: one that is set up first, by its id; None where a code is due."""
+    """A sign-in that lacks the second factor. app: one that is set up first, by its id; None where a code is due.
+
+    at: as in enter.
+    """
 
     user: User
     by: str
     to: str
     app: int | None
+    at: float | None
 
 
 @transaction.atomic
-def enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
-    """Begin the user's session, or ask for the second factor. by: what was shown as the first one.
+def enter(request: HttpRequest, user: User, *, to: str, by: str, at: float | None = None) -> HttpResponse:
+    """Begin the user's session, or ask for the second factor. by: what was shown as the first one. at: of single
+    sign-on, when the provider asked who it is, in seconds since 1970; None: it has not said so.
 
     The session is there before the user's row is let go: who turns a second factor on, or unlinks an identity, then
     ends it.
     """
     two_factor.locked(user)
-    arrived = _enter(request, user, to=to, by=by)
+    arrived = _enter(request, user, to=to, by=by, at=at)
     request.session.save()
     return arrived
 
 
-def _enter(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
+def _enter(request: HttpRequest, user: User, *, to: str, by: str, at: float | None) -> HttpResponse:
     if second_factor_due(by):
         if two_factor.is_on(user):
-            return _wait(request, user, to=to, by=by, app=None)
+            return _wait(request, user, to=to, by=by, app=None, at=at)
         if settings.LUTHIER_TWO_FACTOR_REQUIRED:
-            return _set_up(request, user, to=to, by=by)
-    return begin(request, user, to=to, by=by)
+            return _set_up(request, user, to=to, by=by, at=at)
+    return begin(request, user, to=to, by=by, at=at)
 
 
 def awaited(request: HttpRequest) -> Awaited | None:
@@ -77,7 +82,7 @@ def awaited(request: HttpRequest) -> Awaited | None:
         subject = identity_of(user)
         if subject is None or subject != kept.get("subject"):  # unlinked, or replaced
             return None
-    return Awaited(user, kept["by"], kept["to"], kept["app"])
+    return Awaited(user, kept["by"], kept["to"], kept["app"], kept.get("at"))
 
 
 @transaction.atomic
@@ -93,17 +98,22 @@ def finish(
     second = shown() if awaited(request) == known else ""
     if not second:
         return None
-    response = begin(request, known.user, to=to or known.to, by=known.by, second=second)
+    response = begin(request, known.user, to=to or known.to, by=known.by, second=second, at=known.at)
     request.session.save()
     return response
 
 
-def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "") -> HttpResponse:
-    """Begin the session of who has shown all that is due."""
+def begin(
+    request: HttpRequest, user: User, *, to: str, by: str, second: str = "", at: float | None = None
+) -> HttpResponse:
+    """Begin the session of who has shown all that is due. A provider may have known its user for days: the session is
+    as fresh as what it says of that."""
     request.session.pop(AWAITED, None)
     request.session.set_expiry(None)  # of what came before: a single sign-on, or the wait for a code
     login(request, user, backend=PEOPLE)
     prove(request, by=by, second=second)
+    if by == SINGLE_SIGN_ON:
+        request.session[PROVED_AT] = at
     agent = request.META.get("HTTP_USER_AGENT", "")
     details = {"browser": browser_of(agent)} if agent else {}
     details |= ({} if by == PASSWORD else {"by": by}) | ({"second_factor": second} if second else {})
@@ -112,16 +122,18 @@ def begin(request: HttpRequest, user: User, *, to: str, by: str, second: str = "
     return HttpResponseRedirect(to)
 
 
-def _set_up(request: HttpRequest, user: User, *, to: str, by: str) -> HttpResponse:
+def _set_up(request: HttpRequest, user: User, *, to: str, by: str, at: float | None) -> HttpResponse:
     try:
         app = two_factor.app_begin(user)
     except SecretsUnavailable as error:
         messages.error(request, error.message)
         return HttpResponseRedirect("/login")
-    return _wait(request, user, to=to, by=by, app=app)
+    return _wait(request, user, to=to, by=by, app=app, at=at)
 
 
-def _wait(request: HttpRequest, user: User, *, to: str, by: str, app: int | None) -> HttpResponse:
+def _wait(
+    request: HttpRequest, user: User, *, to: str, by: str, app: int | None, at: float | None
+) -> HttpResponse:
     request.session.flush()
     request.session[AWAITED] = {
         "user": user.pk,
@@ -130,6 +142,7 @@ def _wait(request: HttpRequest, user: User, *, to: str, by: str, app: int | None
         "by": by,
         "to": to,
         "app": app,
+        "at": at,
     }
     request.session.set_expiry(PERIOD)
     return HttpResponseRedirect(CODE if app is None else SET_UP)

@@ -7,6 +7,7 @@ browser's session, and has a budget per address, because each start stores one.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from django.conf import settings
@@ -20,11 +21,13 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET
 
 from portal import budgets
+from portal.pages import confirm
 from portal.pages.auth import wait_page
+from portal.pages.guard import person, signed_in
 from portal.pages.session_start import enter
 from tenants import audit
 from tenants.errors import AccountClosed, IdentityUnknown
-from tenants.services.identities import Identity, user_of
+from tenants.services.identities import Identity, identity_of, is_of, user_of
 from tenants.sessions import SINGLE_SIGN_ON
 
 if TYPE_CHECKING:
@@ -38,12 +41,15 @@ STATE_S = 600
 """How long a person may take at the provider."""
 NEXT = "sso_next"
 """In the session: where the person wanted to go, so that the login page after a failure still leads there."""
+AGAIN = "sso_again"
+"""In the session of a user who confirms there that it is them: {"user": id, "at": seconds since 1970}."""
 TEXTS = {
     "provider_unreachable": "{name} does not respond. Try again, or sign in with {instead}.",
     "provider_slow": "{name} responds slowly, and too many sign-ins wait for it. Try again in a minute.",
     "canceled": "Signing in with {name} was canceled.",
     "state_lost": "This sign-in is too old or was started in another browser. Start again.",
     "clocks_differ": "The clock of this server and that of {name} differ by more than a minute. Ask a platform admin.",
+    "not_again": "{name} did not ask again who you are. Sign in with {instead} instead.",
     "refused": "{name} did not confirm who you are. Try again, or ask a platform admin.",
 }
 
@@ -73,6 +79,28 @@ def begin(request: HttpRequest) -> HttpResponseBase:
 
 
 @require_GET
+@signed_in
+@never_cache
+def again(request: HttpRequest) -> HttpResponseBase:
+    """To the provider, which asks a user who is signed in here who they are."""
+    _require_provider()
+    user = person(request)
+    from_elsewhere = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+    if from_elsewhere or identity_of(user) is None:
+        return HttpResponseRedirect(confirm.ADDRESS)
+    if not _within_budget(request):
+        return wait_page(request, wait_s=budgets.WINDOW_S)
+    from portal import single_sign_on
+
+    try:
+        away = single_sign_on.begin(request, "", again=True)
+    except single_sign_on.Refused as refusal:
+        return _refused(request, refusal, "", back=confirm.ADDRESS)
+    request.session[AGAIN] = {"user": user.pk, "at": time.time()}
+    return away
+
+
+@require_GET
 @never_cache
 @sensitive_variables()
 def callback(request: HttpRequest) -> HttpResponse:
@@ -82,12 +110,14 @@ def callback(request: HttpRequest) -> HttpResponse:
         return wait_page(request, wait_s=budgets.WINDOW_S)
     from portal import single_sign_on
 
-    wanted = request.session.pop(NEXT, "")
+    wanted, asked = request.session.pop(NEXT, ""), request.session.pop(AGAIN, None)
     try:
-        identity, to = single_sign_on.finish(request)
-        return _enter(request, identity, to)
+        identity, to, at = single_sign_on.finish(request)
+        if asked is not None:
+            return _confirm(request, identity, asked, at)
+        return _enter(request, identity, to, at)
     except single_sign_on.Refused as refusal:
-        return _refused(request, refusal, wanted)
+        return _refused(request, refusal, wanted, back=confirm.ADDRESS if asked else "")
     except IdentityUnknown as unknown:
         subject = unknown.details["subject"]
         _record_failure("", "unknown identity", subject)
@@ -98,12 +128,33 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 @transaction.atomic
-def _enter(request: HttpRequest, identity: Identity, to: str) -> HttpResponse:
+def _enter(request: HttpRequest, identity: Identity, to: str, at: float | None) -> HttpResponse:
     """The user's row is held until the session is there."""
     user = user_of(identity)
     # Nothing of the session before goes on: neither its key, nor its expiry, nor whose it was.
     request.session.flush()
-    return enter(request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by=SINGLE_SIGN_ON)
+    return enter(
+        request, user, to=_safe(request, to) or settings.LOGIN_REDIRECT_URL, by=SINGLE_SIGN_ON, at=at
+    )
+
+
+def _confirm(
+    request: HttpRequest, identity: Identity, asked: dict[str, float], at: float | None
+) -> HttpResponse:
+    """Take it for what the user of this session shows first, if the provider asked them since this began."""
+    from portal.single_sign_on import SKEW_S
+
+    user = request.user
+    if not user.is_authenticated or user.pk != asked["user"]:
+        return HttpResponseRedirect(confirm.ADDRESS)
+    if not is_of(identity, user):
+        _record_failure(user.get_username(), "another identity", identity.subject)
+        messages.error(request, f"You are {identity.subject} there, who is not {user.get_username()} here.")
+    elif at is None or at < asked["at"] - SKEW_S:
+        messages.error(request, _text("not_again"))
+    else:
+        confirm.shown_first(request, user, by=SINGLE_SIGN_ON, at=at)
+    return HttpResponseRedirect(confirm.ADDRESS)
 
 
 def _require_provider() -> None:
@@ -115,14 +166,22 @@ def _within_budget(request: HttpRequest) -> bool:
     return budgets.within(f"sso:{budgets.budget_address(request)}", TRIES_A_MINUTE)
 
 
-def _refused(request: HttpRequest, refusal: Refused, to: str) -> HttpResponse:
+def _refused(request: HttpRequest, refusal: Refused, to: str, *, back: str = "") -> HttpResponse:
+    """To the login page, or back to a page of a user who is signed in."""
     logger.warning("single sign-on failed", extra={"reason": refusal.reason, "error": str(refusal)})
+    text = _text(refusal.reason)
+    if back:
+        messages.error(request, text)
+        return HttpResponseRedirect(back)
+    return _to_login(request, text, to)
+
+
+def _text(reason: str) -> str:
     name = settings.LUTHIER_OIDC_NAME
     instead = (
         "your password" if settings.LUTHIER_PASSWORD_SIGN_IN else "a one-time password of a platform admin"
     )
-    text = TEXTS[refusal.reason].format(name=name[:1].upper() + name[1:], instead=instead)
-    return _to_login(request, text, to)
+    return TEXTS[reason].format(name=name[:1].upper() + name[1:], instead=instead)
 
 
 def _to_login(request: HttpRequest, text: str, to: str) -> HttpResponse:

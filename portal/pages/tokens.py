@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from portal import passwords
-from portal.pages import shown_once
+from portal.pages import confirm, shown_once
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of, sentence
 from portal.pages.guard import in_tenant
@@ -54,6 +54,7 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 @in_tenant
+@confirm.proved("Create the token", in_place=True)
 @never_cache
 def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """GET: the form. POST: make a token of the caller, or of an account; a cookie takes its secret to the list."""

@@ -1,34 +1,37 @@
 """Two-factor authentication on the profile: an authenticator app is set up or removed, recovery codes are made.
 
-Each takes the password, or what passwords.confirm takes in its place. Recovery codes are shown once
+Each takes the password, or what passwords.confirm takes in its place, and the second factor if it was not shown within
+ten minutes. Recovery codes are shown once
 (portal.pages.shown_once). Passkeys are in portal.pages.passkeys.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
-from portal import passwords
-from portal.pages import shown_once
+from portal import passwords, proof
+from portal.pages import confirm, shown_once
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
-from portal.pages.guard import person, signed_in
+from portal.pages.guard import View, person, signed_in
 from portal.pages.shell import frame, last_tenant
 from portal.pages.site import site_of
 from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import User
 from tenants.services.sessions import sessions_end
-from tenants.sessions import prove
+from tenants.sessions import PROVED_AT, prove
 
 BASE = "/me/two-factor"
 CODES = "recovery-codes"
@@ -36,8 +39,21 @@ BEGUN = "sets_up_app"
 """Key of the session of a browser that sets up an app: its id."""
 
 
+def all_shown(view: View) -> View:
+    """For forms that take the password, and their page: who has not shown all factors within ten minutes does first."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **path: Any) -> HttpResponseBase:
+        if proof.lacks_factor(request, person(request)):
+            return confirm.first(request, to=BASE)
+        return view(request, *args, **path)
+
+    return guarded
+
+
 @require_GET
 @signed_in
+@all_shown
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """What is set up, and once the recovery codes that this browser has just been given."""
@@ -49,6 +65,7 @@ def page(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 @signed_in
+@all_shown
 @never_cache
 def app_begin(request: HttpRequest) -> HttpResponse:
     """A new app; the page shows what it has to know until a code of it was right."""
@@ -90,6 +107,7 @@ def turned_on(request: HttpRequest, codes: list[str], *, second: str, said: str 
         person(request), codes
     ):  # what was replaced or removed since takes its codes along
         prove(request, second=second)
+        request.session[PROVED_AT] = time.time()  # with the password, by which this began
         say(request, f"{said} Two-factor authentication is on. All other sessions were signed out.".lstrip())
         give_codes(request, response, codes)
     return response
@@ -98,6 +116,7 @@ def turned_on(request: HttpRequest, codes: list[str], *, second: str, said: str 
 @sensitive_post_parameters()
 @require_POST
 @signed_in
+@all_shown
 def app_remove(request: HttpRequest) -> HttpResponse:
     """Keep passkeys as the only second factor."""
     return remove(request, two_factor.app_remove, field="begin", done="Authenticator app removed.")
@@ -106,6 +125,7 @@ def app_remove(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 @signed_in
+@all_shown
 def turn_off(request: HttpRequest) -> HttpResponse:
     """Turn two-factor authentication off."""
     return remove(request, two_factor.turn_off, field="remove", done="Two-factor authentication is off.")
@@ -139,6 +159,7 @@ def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, don
 @sensitive_post_parameters()
 @require_POST
 @signed_in
+@all_shown
 @never_cache
 def codes_renew(request: HttpRequest) -> HttpResponse:
     """New recovery codes in place of the earlier ones."""

@@ -1,11 +1,24 @@
 """Celery's settings; the reasons are in docs/adr/0006-messages-are-hints.md."""
 
+import ssl
+from typing import Any
+
 from django.conf import settings
 from kombu import Queue
+from kombu.utils.url import parse_url
 
 from portal.settings.queues import JOBS, PASSES
 
+
+def broker_tls(url: str) -> dict[str, Any] | None:
+    """What Celery has to know to use TLS and check the certificate: of rediss:// alone it makes a plain connection."""
+    if not url.startswith("rediss://"):
+        return None
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED} | parse_url(url).get("ssl", {})
+
+
 broker_url = settings.BROKER_URL
+broker_use_ssl = broker_tls(broker_url)
 
 task_acks_late = False  # a lost hint costs one tick; a redelivered one costs more
 task_ignore_result = True

@@ -54,7 +54,7 @@ class Preparation:
             self._report.say(f"Warning: {warning}")
 
     async def until_done(self) -> dict[str, Any]:
-        """What was made for the first start: {"users": …, "job": …}, empty when nothing was.
+        """What was made for the first start: {"users": …, "job": …}, or {"hint": text}, or empty when nothing was.
 
         The platform works without its demo, so a failure is reported and nothing is stopped for it.
         """

@@ -84,7 +84,7 @@ class Supervisor:
         finally:
             await preparation.end()
             await loader.end()
-        if made and plan.nodes:
+        if made.get("users") and plan.nodes:
             await fetch_example_data(plan, self._report)
 
     async def _start_servers(self) -> None:

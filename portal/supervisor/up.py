@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Celery workers (default: 2)")
     parser.add_argument(
-        "--no-demo", action="store_true", help="do not create the demo and its first job in an empty database"
+        "--no-demo",
+        action="store_true",
+        help="do not create the demo and its first job in an empty database;"
+        " none is created if LUTHIER_PUBLIC_URL is not an address of this machine",
     )
     parser.add_argument("--nodes", metavar="SPEC", help="name:type:slots,… of the local cluster, or auto")
 

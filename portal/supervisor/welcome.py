@@ -1,4 +1,4 @@
-"""The last lines of a start: the address, and the demo's users."""
+"""The last lines of a start: the address, and the demo's users or how to make the first one."""
 
 from typing import Any
 
@@ -14,6 +14,8 @@ def welcome(url: str, made: dict[str, Any]) -> str:
             f"    {name:<8}{user['password']:<{width}}  {user['role']}{_of(user['tenant'])}"
             for name, user in users.items()
         ]
+    if made.get("hint"):
+        lines += ["", f"  {made['hint']}"]
     if made.get("job"):
         lines += [
             "",

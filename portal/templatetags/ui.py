@@ -69,6 +69,7 @@ ACTION_LABELS = {
     "secret.replace": "Replaced a secret",
     "service_account.create": "Created a service account",
     "service_account.remove": "Closed a service account",
+    "session.confirm": "Confirmed who they are",
     "session.end": "Ended sessions",
     "staff.edit": "Edited a record in the former database admin",
     "storage.change": "Changed the storage limit",

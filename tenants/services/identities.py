@@ -151,6 +151,11 @@ def identity_of(user: User) -> str | None:
     return links().filter(user=user).values_list("extra_data__subject", flat=True).first()
 
 
+def is_of(identity: Identity, user: User) -> bool:
+    """Whether who this is at the provider signs in as the user."""
+    return _linked(identity) == user
+
+
 @transaction.atomic
 def identity_link(*, user: access.Person, username: str, subject: str) -> User:
     """Let the identity with this subject sign in as the user, instead of the one linked before, whose sessions end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright keeps a
 expect.set_options(
     timeout=60_000
 )  # most of what is expected comes from a server; CI's machine is slow at times
+KEPT_S = 300
+"""For how long tests share a session: forms of the console ask again who it is after ten minutes."""
 CHOICES = ("chromium-headless-shell", "chromium", "chromium-browser")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHOICES)), "")
 PICTURES = Path(os.environ.get("LUTHIER_PICTURES", "")) if os.environ.get("LUTHIER_PICTURES") else None
@@ -62,7 +65,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def sessions() -> dict[str, Any]:
-    """The cookies of who has signed in: a password takes its time, and once is enough."""
+    """The cookies of who has signed in, and when: a password takes its time, and once in a while is enough."""
     return {}
 
 
@@ -89,11 +92,13 @@ def open_as(browser: Browser, platform: Platform, sessions: dict[str, Any]) -> I
             "console",
             lambda said: blocked.append(said.text) if "Content Security Policy" in said.text else None,
         )
-        context.add_cookies(sessions.get(name, []))
+        cookies, began = sessions.get(name, ([], float("-inf")))
+        if time.monotonic() - began < KEPT_S:
+            context.add_cookies(cookies)
         page.goto(platform.url + path)
-        if "/login" in page.url or name not in sessions:
+        if "/login" in page.url or not context.cookies():
             sign_in(page, platform, name)
-            sessions[name] = context.cookies()
+            sessions[name] = (context.cookies(), time.monotonic())
             page.goto(platform.url + path)
         scripts_run(page)
         return page

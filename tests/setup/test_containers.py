@@ -5,12 +5,13 @@ import shlex
 import sys
 from dataclasses import fields
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from django.core.management import get_commands
+from django.core.management import call_command, get_commands
 
 from portal.settings.env import Environment
 
@@ -19,6 +20,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if service.get("image") == "luthier"]
 DOCKERFILE = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+WITHOUT_DEMO = {"portal/demo.py", "portal/management/commands/demo.py"}
 OTHER_VARIABLES = {"PATH", "PYTHONUNBUFFERED", "MALLOC_ARENA_MAX", "XDG_RUNTIME_DIR"}
 
 
@@ -126,3 +128,34 @@ def test_the_web_server_is_started_as_up_starts_it() -> None:
     image = yaml.safe_load(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[-1])
     assert plan.layout == layout(Environment().luthier_data)
     assert plan.web[0].command[1:3] == image[1:3] == ["-m", "portal.web"]
+
+
+def test_the_image_has_neither_tests_nor_development_tools_nor_the_demo() -> None:
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    copied = {word for line in re.findall(r"^COPY (.+)$", final, re.MULTILINE) for word in line.split()[:-1]}
+    assert "portal" in copied
+    assert not copied & {".", "tests", "bench", "tools", ".ci"}
+    assert "ARG WITH_DEMO=no\n" in final, "who tries it out asks for the demo"
+    (removed,) = re.findall(r'^RUN \[ "\$WITH_DEMO" = yes \] \|\| rm (.+)$', final, re.MULTILINE)
+    assert {path for path in removed.split() if (ROOT / path).exists()} == WITHOUT_DEMO
+
+
+@pytest.mark.django_db
+def test_an_image_without_the_demo_prepares_its_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other module needs what is removed."""
+    modules = {path.removesuffix(".py").replace("/", ".") for path in WITHOUT_DEMO}
+    users = {
+        str(path.relative_to(ROOT))
+        for folder in ("portal", "tenants", "jobs", "gpu_scheduler", "learner_agent")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(
+            r"(?m)^(from portal import .*\bdemo\b|import portal\.demo|from portal\.demo )", path.read_text()
+        )
+    }
+    assert users <= WITHOUT_DEMO
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("portal.management.commands.prepare.find_spec", lambda name: None)
+    output = StringIO()
+    call_command("prepare", stdout=output)
+    assert output.getvalue().splitlines()[-1] == "{}"

@@ -20,6 +20,7 @@ from jobs.states import State
 from portal import demo
 from portal.management.commands import prepare
 from portal.runtimes import register_runtimes
+from portal.supervisor.welcome import welcome
 from tenants.models import Membership, Quota, Tenant, Token, User
 from tenants.services.quotas import most_allocatable
 from tests import factories
@@ -178,3 +179,41 @@ def test_a_first_start_happens_only_on_an_empty_database() -> None:
     assert demo.first_start() == {}
     assert User.objects.count() == 1
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("url", ["https://luthier.example.org", "http://192.0.2.7:8000"])
+def test_no_default_users_are_made_where_others_reach_the_platform(settings: Any, url: str) -> None:
+    settings.LUTHIER_PUBLIC_URL = url
+    output = StringIO()
+    call_command("prepare", stdout=output)
+    made = json.loads(output.getvalue().splitlines()[1])
+    assert list(made) == ["hint"]
+    assert "manage.py admin NAME" in welcome(url, made)
+    assert not User.objects.exists()
+    factories.user("admin", is_superuser=True)
+    call_command("prepare", stdout=output)
+    assert json.loads(output.getvalue().splitlines()[-1]) == {}, "there is someone who knows"
+
+
+def test_a_deployment_makes_no_default_users() -> None:
+    for name in ("docker-compose.yml", "deploy/kubernetes/prepare.yaml"):
+        lines = (settings.BASE_DIR / name).read_text().splitlines()
+        prepares = [line for line in lines if "manage.py, prepare" in line]
+        assert prepares, name
+        assert all("--no-demo" in line for line in prepares), name
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000", True),
+        ("http://luthier.localhost", True),
+        ("http://[::1]:8000", True),
+        ("http://10.0.0.7:8000", False),
+        ("https://localhost.example.org", False),
+        ("https://luthier.example.org", False),
+    ],
+)
+def test_what_counts_as_ones_own_machine(url: str, own: bool) -> None:
+    assert prepare.is_own_machine(url) is own

@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from portal.pages import sessions, shown_once
+from portal.pages import confirm, sessions, shown_once
 from portal.pages.admin.shell import frame
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, sentence
@@ -41,6 +41,16 @@ PER_PAGE = 50
 BASE = "/admin-console/users"
 INVITED = "one-time-password"
 FIELDS = ("username", "email", "first_name", "last_name")
+ACTS = {
+    "reset": "Give {} a one-time password",
+    "disable": "Disable {}",
+    "enable": "Enable {}",
+    "two-factor-reset": "Reset two-factor authentication of {}",
+}
+
+
+def _act_label(username: str, verb: str) -> str:
+    return ACTS.get(verb, "Continue").format(username)
 
 
 @require_GET
@@ -57,6 +67,7 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 @admins_only
+@confirm.proved("Create the user")
 def new(request: HttpRequest) -> HttpResponse:
     """A new user; the page after it shows the one-time password."""
     values: dict[str, Any] = {name: request.POST.get(name, "").strip() for name in FIELDS}
@@ -83,6 +94,7 @@ def detail(request: HttpRequest, username: str) -> HttpResponse:
 
 @require_POST
 @admins_only
+@confirm.proved("Save {username}".format)
 def edit(request: HttpRequest, username: str) -> HttpResponse:
     """Address, names, and whether the user is a platform admin."""
     shown = _get(request, username)
@@ -104,6 +116,7 @@ def edit(request: HttpRequest, username: str) -> HttpResponse:
 
 @require_POST
 @admins_only
+@confirm.proved(_act_label)
 def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
     """Reset the password or the second factor, disable or enable."""
     who = person(request)
@@ -128,6 +141,7 @@ def act(request: HttpRequest, username: str, verb: str) -> HttpResponse:
 
 @require_POST
 @admins_only
+@confirm.proved("Change the single sign-on of {username}".format)
 def identity(request: HttpRequest, username: str) -> HttpResponse:
     """Link an identity at the provider of single sign-on to the user, or with the id of one as unlink none."""
     who, shown, to = person(request), _get(request, username), f"{BASE}/{username}"
@@ -157,6 +171,7 @@ def identity(request: HttpRequest, username: str) -> HttpResponse:
 
 @require_POST
 @admins_only
+@confirm.proved("End sessions of {username}".format)
 def end_sessions(request: HttpRequest, username: str) -> HttpResponse:
     """End one session (the field `session`), or all of the user; with tokens=yes revoke the API tokens, too."""
     who, owner, back = person(request), _get(request, username), f"{BASE}/{username}"

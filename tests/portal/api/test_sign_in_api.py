@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,16 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.db import OperationalError
 from django.test import Client, RequestFactory
-from django.utils import timezone
 
 from portal import code_budget, passwords, proof
 from portal.settings.secret import SecretsKeys
 from tenants import audit, two_factor
-from tenants.models import AuditEntry, Session, Tenant, Token, User
+from tenants.models import AuditEntry, Tenant, Token, User
 from tenants.roles import Role
 from tenants.services.accounts import account_create, account_token_create
 from tests import factories
 from tests.portal.api.conftest import Api
+from tests.stale_session import grow_stale
 
 pytestmark = pytest.mark.django_db
 NEW = "tuba horn bass 47"
@@ -360,7 +359,7 @@ def test_a_user_without_a_password_does_it_in_a_fresh_session_only(lab: Tenant) 
     client = Client()
     client.force_login(erin)
     assert send(client, APP, {}).status_code == 201
-    Session.objects.update(started_at=timezone.now() - timedelta(days=1))
+    grow_stale(client)
     assert wrong(send(client, APP, {})) == (400, "password", "sign_in_again")
     # The cookie of a fresh session beside a token is no proof of who sent the token.
     again = Client()

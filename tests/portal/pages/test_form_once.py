@@ -32,7 +32,8 @@ TOKENS = "/t/vision-lab/tokens"
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
 WITHOUT_KEY = {
     "login.html",
-    "login_code.html",
+    "components/second_factor.html",
+    "confirm.html",
     "login_two_factor.html",
     "me/page.html",
     "shell/own.html",

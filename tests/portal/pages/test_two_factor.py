@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +303,7 @@ class TestAfterSingleSignOn:
         """Whose identity the provider confirms at each return."""
         settings.LUTHIER_OIDC_ISSUER = "https://id.example"
         identity = Identity("https://id.example", "erin")
-        monkeypatch.setattr(single_sign_on, "finish", lambda request: (identity, "/help"))
+        monkeypatch.setattr(single_sign_on, "finish", lambda request: (identity, "/help", time.time()))
         return identity_link(user=admin, username=factories.user("erin").get_username(), subject="erin")
 
     def test_it_is_not_asked_by_default_also_where_it_is_required(
