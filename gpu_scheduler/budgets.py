@@ -6,21 +6,16 @@ nor are held.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpu_scheduler.ledger import counts
-from gpu_scheduler.model import Snapshot, Stop, TenantState
+from gpu_scheduler.model import Running, Snapshot, Stop
 from gpu_scheduler.policies.orders import can_be_ordered
 
 EXHAUSTED = "budget_exhausted"
 """Reason of the stops."""
-MONTH_S = timedelta(days=31).total_seconds()
-LEAST = timedelta(microseconds=1)
-"""Later than a budget is used up by calculation it is used up by any rounding, too."""
 
 
 def enforced(snapshot: Snapshot) -> tuple[Snapshot, tuple[Stop, ...]]:
@@ -49,48 +44,22 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
     budgets = {state.tenant: state.budget for state in snapshot.tenants if state.budget is not None}
     if not budgets:
         return None
-    held = _held(snapshot, budgets)
+    held = Counter[str]()
+    for run in snapshot.running:
+        if run.tenant in budgets and counts(run.gang, run.slot_type):
+            held[run.tenant] += _slots(run)
     waits = {gang.tenant for gang in snapshot.waiting if counts(gang, gang.slot_type)}
     changes = []
     for tenant, budget in budgets.items():
         if tenant in waits:
             changes.append(budget.month_ends)
         if held[tenant] and budget.left_gpu_s > 0:
-            lasts_s = budget.left_gpu_s / held[tenant]
-            used_up = snapshot.now + timedelta(microseconds=math.ceil(1e6 * min(lasts_s, MONTH_S))) + LEAST
-            changes.append(min(used_up, budget.month_ends))
+            lasts_s = min(
+                budget.left_gpu_s / held[tenant], (budget.month_ends - snapshot.now).total_seconds()
+            )
+            changes.append(snapshot.now + timedelta(seconds=lasts_s))
     return min((at for at in changes if at > snapshot.now), default=None)
 
 
-def elapsed(snapshot: Snapshot, until: datetime) -> tuple[TenantState, ...]:
-    """The tenants at a later time, if what runs goes on until then: their budgets are used, or new with a month."""
-    budgets = {state.tenant: state.budget for state in snapshot.tenants if state.budget is not None}
-    if not budgets:
-        return snapshot.tenants
-    held = _held(snapshot, budgets)
-    return tuple(
-        _later(state, held[state.tenant], snapshot.now, until) if state.tenant in budgets else state
-        for state in snapshot.tenants
-    )
-
-
-def month_after(first: datetime) -> datetime:
-    """When the month ends that begins here."""
-    return (first + timedelta(days=31)).replace(day=1)
-
-
-def _later(state: TenantState, held: int, now: datetime, until: datetime) -> TenantState:
-    ends, used = state.month_ends, state.used_gpu_s
-    assert ends is not None
-    while ends <= until:
-        now, ends, used = ends, month_after(ends), 0.0
-    return replace(state, used_gpu_s=used + held * (until - now).total_seconds(), month_ends=ends)
-
-
-def _held(snapshot: Snapshot, tenants: Collection[str]) -> Counter[str]:
-    """The slots that count against the budgets of these tenants."""
-    held = Counter[str]()
-    for run in snapshot.running:
-        if run.tenant in tenants and counts(run.gang, run.slot_type):
-            held[run.tenant] += run.slots * len(run.nodes)
-    return held
+def _slots(run: Running) -> int:
+    return run.slots * len(run.nodes)

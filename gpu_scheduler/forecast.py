@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpu_scheduler import budgets, world
+from gpu_scheduler import world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
@@ -45,8 +45,6 @@ SAVE_S = 60.0
 """Seconds until a job that is stopped by order has saved, if that was never measured."""
 STEP_FRACTION = 0.02
 """The step as a fraction of the time simulated so far, and so the largest relative error of a distant start."""
-BUDGETS_AHEAD = timedelta(days=62)
-"""So far ahead months turn for GPU-hour budgets: a job that each month's is too small for waits for no further one."""
 
 
 class Basis(StrEnum):
@@ -274,8 +272,7 @@ class _Simulation:
 
     def _next_event(self) -> datetime | None:
         """The next end of a run, or before it the next time at which the policy can decide otherwise."""
-        ends = (run.end for run in self._runs.values() if run.end is not None)
-        event_at = min([*ends, *self._budget_events()], default=None)
+        event_at = min((run.end for run in self._runs.values() if run.end is not None), default=None)
         if event_at is None:
             # A policy may have events forever, such as aging. Where nothing ends, only a promise does and frees slots.
             promises = self.world.promised.values()
@@ -284,11 +281,6 @@ class _Simulation:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
         change = policy_of(self.world).next_event_at(self._without_resizes())
         return event_at if change is None else min(event_at, change)
-
-    def _budget_events(self) -> list[datetime]:
-        """The next time at which a GPU-hour budget is used up, or new."""
-        at = budgets.next_event_at(self.world)
-        return [at] if at is not None and at - self._begin <= BUDGETS_AHEAD else []
 
     def _without_resizes(self) -> Snapshot:
         """The world in which elastic runs that plans have seen keep their sizes."""
@@ -308,8 +300,7 @@ class _Simulation:
             self._ended.add(run)
             del self._runs[run.running.job]
         ended = [run.running.job for run in over]
-        tenants = budgets.elapsed(self.world, event_at)
-        self.world = world.apply(replace(self.world, now=event_at, tenants=tenants), ended=ended)
+        self.world = world.apply(replace(self.world, now=event_at), ended=ended)
 
 
 def _factors(run: Running) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from gpu_scheduler.budgets import month_after
 from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.model import CPU_TYPE, TenantState
 from jobs.accounting import COUNTS_UNTIL
@@ -87,7 +86,7 @@ class Budget:
 def month_of(now: datetime) -> tuple[datetime, datetime]:
     """The calendar month (UTC) of a time: its begin, and that of the next."""
     first = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return first, month_after(first)
+    return first, (first + timedelta(days=31)).replace(day=1)
 
 
 _FIRST = "date_trunc('month', now(), 'UTC')"

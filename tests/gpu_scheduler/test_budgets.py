@@ -12,7 +12,6 @@ from gpu_scheduler import budgets, record
 from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
 from gpu_scheduler.checks.words import hours_used
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import Basis, RunTime, WhyNone, forecast
 from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
 from tests.gpu_scheduler.elastic_runs import elastic, elastic_worlds
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
@@ -233,8 +232,7 @@ def test_when_it_changes_by_itself() -> None:
     run, waits = running("r1", "a1", "a1", slots=2), gang("j1", slots=1)
     ask = budgets.next_event_at
     assert ask(snapshot(nodes(a1=8), [waits], [run], tenants=(TenantState("red"),))) is None
-    used_up = NOON + timedelta(hours=2) + budgets.LEAST
-    assert ask(snapshot(nodes(a1=8), [], [run], tenants=(red(10, 2),))) == used_up, "8 by 4"
+    assert ask(snapshot(nodes(a1=8), [], [run], tenants=(red(10, 2),))) == NOON + timedelta(hours=2), "8 by 4"
     assert ask(snapshot(nodes(a1=8), [waits], [run], tenants=(red(10, 10),))) == TURNS
     assert ask(snapshot(nodes(a1=8), [], [run], tenants=(red(1e9, 0),))) == TURNS
     assert ask(snapshot(nodes(a1=8), [], [], tenants=(red(10, 2),))) is None
@@ -286,50 +284,3 @@ def test_soft_budgets_and_those_with_much_left_change_no_plan(made: Snapshot) ->
     assert (before.starts, before.stops, before.resizes) == (after.starts, after.stops, after.resizes)
     assert [(wait.job, wait.code) for wait in before.waits] == [(wait.job, wait.code) for wait in after.waits]
     assert WaitReason.BUDGET_EXHAUSTED in NOT_QUEUED
-
-
-# --- forecasts
-
-
-def test_a_job_that_waits_for_the_next_month_is_expected_then() -> None:
-    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(100, 101.5),))
-    assert forecast(made, {})["j1"].p50 == TURNS
-
-
-def test_a_job_that_no_months_budget_lasts_for_has_no_expected_start() -> None:
-    made = snapshot(nodes(a1=8), [gang("j1", slots=4)], tenants=(red(0, 0),))
-    found = forecast(made, {})["j1"]
-    assert (found.p50, found.why_none) == (None, WhyNone.CANNOT_START)
-
-
-def test_a_run_that_will_use_up_its_budget_leaves_then_and_its_tenants_other_jobs_wait_for_the_month() -> (
-    None
-):
-    made = snapshot(
-        nodes(a1=4),
-        [gang("mine", slots=4), gang("other", tenant="blue", slots=4)],
-        [running("r1", "a1", slots=4)],
-        tenants=(red(100, 96),),
-    )
-    lengths = {
-        job: RunTime((hours * 3600.0,), Basis.PROGRESS)
-        for job, hours in {"r1": 5, "mine": 1, "other": 1}.items()
-    }
-    found = forecast(made, lengths)
-    other, mine = found["other"].p50, found["mine"].p50
-    assert other is not None
-    assert timedelta(0) <= other - NOON - timedelta(hours=1) <= timedelta(minutes=2), (
-        "4 GPU-hours of 4 GPUs, and a save"
-    )
-    assert mine is not None
-    assert mine >= TURNS
-    without = forecast(replace(made, tenants=()), lengths)
-    assert without["mine"].p50 == NOON + timedelta(hours=5)
-
-
-def test_months_turn_as_time_goes_by() -> None:
-    made = snapshot(nodes(a1=4), [], [running("r1", "a1", slots=4)], tenants=(red(100, 3),))
-    (soon,) = budgets.elapsed(made, NOON + timedelta(hours=2))
-    assert (soon.used_gpu_s, soon.month_ends) == (11 * 3600, TURNS)
-    (later,) = budgets.elapsed(made, TURNS + timedelta(hours=1))
-    assert (later.used_gpu_s, later.month_ends) == (4 * 3600, budgets.month_after(TURNS))
