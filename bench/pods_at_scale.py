@@ -182,7 +182,7 @@ def used_cpu_s() -> float:
     this, used_s = psutil.Process(), 0.0
     for each in (this, *this.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            used_s += sum(each.cpu_times()[:2])
+            used_s += sum(each.cpu_times()[:4])  # of the children that ended, too
     return used_s
 
 

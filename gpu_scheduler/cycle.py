@@ -77,12 +77,14 @@ class _Cycle:
             self._has_owners,
             self._round.wait,
         )
+        kept_for = self._draft.ledger.with_reservation
         for gang in self._round.queue():
             shape = known.setdefault(shape_of(gang), len(known))
             kind: Kind = (shape, *self._owner(gang)) if has_owners else shape
             finding = failed.get(kind)
             if finding is None:
-                outcome = self._evaluate(gang, shape)
+                # What is reserved for a gang is a reason to pass for it alone.
+                outcome = self._evaluate(gang, None if gang.job in kept_for else shape)
                 if isinstance(outcome, str):
                     starts.append(self._draft.start(self._sized(gang, outcome), outcome))
                     continue
@@ -93,7 +95,7 @@ class _Cycle:
             wait(gang, finding)
         stops, resizes = self._round.orders(zip(waits, findings, strict=True))
         explanations = self._explained(waits, kinds) if explained else ()
-        state, kept_for = self._round.state(), self._draft.ledger.with_reservation
+        state = self._round.state()
         reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
         return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
 

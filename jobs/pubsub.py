@@ -221,7 +221,8 @@ class _Publisher:
             hints = self._take()
             try:
                 loop.run_until_complete(asyncio.wait_for(self._send(hints), SEND_S))
-                time.sleep(APART_S)
+                if len(hints) < BATCH:
+                    time.sleep(APART_S)
             except Exception as error:
                 logger.debug("hints dropped", extra={"count": len(hints), "error": repr(error)})
                 with self._changed:

@@ -228,7 +228,8 @@ FACTS = (
     Fact(
         "luthier_latency_seconds",
         "Of the last 15 minutes. start: from submission to the program's first start, without opportunistic jobs;"
-        " resume: from the resume to the program's start; halt: from the request to the release; save: a checkpoint's way into the store.",
+        " resume: from the resume to the program's start; halt: from the request to the release;"
+        " save: a checkpoint's way into the store.",
         ("step", "quantile"),
         f"WITH {LATENCIES} SELECT step, q::text, percentile_cont(q) WITHIN GROUP (ORDER BY seconds) FROM latency"
         " CROSS JOIN unnest(ARRAY[0.5, 0.9, 1.0]) AS q WHERE seconds IS NOT NULL GROUP BY step, q",

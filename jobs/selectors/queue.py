@@ -11,8 +11,7 @@ from typing import Any
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest, Now
 
-from gpu_scheduler.checks import NOT_QUEUED
-from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
+from gpu_scheduler.forecast import Basis, StartForecast, WhyNone, why_unforeseen
 from gpu_scheduler.model import slot_type_of
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.platform_stops import WaitedSeconds
@@ -31,6 +30,7 @@ def checked_at() -> datetime | None:
 
 WHY_NONE = {
     WhyNone.CANNOT_START: "It can't start without a change.",
+    WhyNone.BUDGET: "When it starts depends on the tenant's GPU-hour budget.",
     WhyNone.UNKNOWN_END: "A running job that holds what it needs has no known end: it reports no progress, and"
     " too few jobs like it have completed. A time limit is not a run time.",
     WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
@@ -53,8 +53,8 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
         return _view(None, None, [], "", kept.made_at, kept)
     if job.start_after is not None and job.start_after > now:
         return _view(None, None, [], BACKS_OFF, None, None)
-    if job.reason_code in {code.value for code in NOT_QUEUED}:
-        return _view(None, None, [], WHY_NONE[WhyNone.CANNOT_START], None, None)
+    if (why := why_unforeseen(job.reason_code)) is not None:
+        return _view(None, None, [], WHY_NONE[why], None, None)
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)
     waits = kept.soonest is not None and kept.soonest > kept.made_at

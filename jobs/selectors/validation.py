@@ -125,7 +125,8 @@ def _budget(tenant: Tenant, spec: Spec, foreseen: Preview) -> list[Check]:
     if spec.time_limit_s is None:
         adds = "this job has no time limit, so what it will use is not known"
     else:
-        adds = f"this job uses at most {hours(spec.asked * spec.time_limit_s / 3600)} more"
+        most = spec.slots_per_learner * spec.resources.learners.max * spec.time_limit_s / 3600
+        adds = f"within its time limit this job can use {hours(most)} more, besides starts and saves"
     kind = "hard" if budget.is_hard else "soft: it only warns"
     return [_check("budget", Result.PASSED, f"{used}; {adds}. The budget is {kind}")]
 

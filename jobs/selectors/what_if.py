@@ -12,7 +12,14 @@ from typing import Any
 
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, WhyNone, forecast
+from gpu_scheduler.forecast import (
+    FORECAST_JOBS,
+    REQUEST_WORK,
+    StartForecast,
+    WhyNone,
+    forecast,
+    why_unforeseen,
+)
 from gpu_scheduler.model import (
     CPU_TYPE,
     Explanation,
@@ -167,8 +174,8 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     wait = next(wait for wait in decided.waits if wait.job == NEW)
     near = nearest(seen, [start.job for start in decided.starts], decided.waits)
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
-    if wait.code in NOT_QUEUED:
-        foreseen = StartForecast(why_none=WhyNone.CANNOT_START)
+    if (why := why_unforeseen(wait.code)) is not None:
+        foreseen = StartForecast(why_none=why)
     estimate, quota = forecast_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.details, estimate, quota)
 

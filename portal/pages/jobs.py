@@ -142,6 +142,7 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
             "tenant": tenant,
             "rows": [row(JobSerializer.render(job)) for job in detailed(found)],
             "counts": _counts(request, tenant).items(),
+            "outdated": passes.outdated(),
         },
     )
 

@@ -79,6 +79,7 @@ def test_a_chart_shows_the_differences_from_the_baseline(
     expect(plot).to_have_attribute("aria-label", re.compile("difference from rate-2"))
     chart.get_by_role("button", name="Values as a table").click()
     expect(chart.locator("tbody tr").first.locator("td")).to_have_text(["5", "0.2", "0.4", "0.8"])
+    assert legend(page, "loss") == ["rate-1", "rate-2", "rate-4"]
 
 
 def test_a_job_is_added_made_the_baseline_and_left_out(jobs: list[str], open_as: Open) -> None:

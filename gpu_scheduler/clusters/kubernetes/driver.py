@@ -149,9 +149,13 @@ class KubernetesCluster:
             launch.require_data()
             launch.require_room(self._view())
             return launch.create_service()
-        except (LaunchRefused, GangBlocked) as refused:
+        except (LaunchRefused, ClusterBusy) as refused:  # which GangBlocked is, too
             # What was launched before holds the room that it needs, whatever has become of its nodes.
-            if (service := launch.existing()) is not None:
+            try:
+                service = launch.existing()
+            except ClusterBusy:
+                raise refused from None
+            if service is not None:
                 return service
             if isinstance(refused, LaunchRefused):  # for good, where otherwise another process may launch it
                 self._note_gone(launch.spec.name)

@@ -84,7 +84,8 @@ class Environments:
         return Ready(base, build.folder if build.missing else base, build.lock)
 
     def pip(self) -> Path | None:
-        """The folder from which jobs get pip, looked for once. Raises OSError."""
+        """The folder from which jobs get pip, looked for once: that of a later version with the next daemon. Raises
+        OSError."""
         if self._pip is None or not self._pip.is_dir():
             self._pip = layers.provide_pip(self._bases)
         return self._pip

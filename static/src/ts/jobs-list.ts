@@ -39,6 +39,7 @@ class Jobs {
       gap: () => this.recheck("tr[data-job]"),
     });
     live.addEventListener("resumed", () => this.soon());
+    setInterval(() => document.hidden || this.recheck("tr[data-active]"), RECHECK_MS);
   }
 
   private recheck(rows: string): void {
@@ -102,6 +103,12 @@ class Jobs {
       const shown = document.querySelector(`.tabs [data-view="${count.dataset.view}"]`);
       if (shown) shown.textContent = count.textContent;
     }
+    const outdated = page.querySelector("[data-outdated]")?.textContent ?? "";
+    const banner = document.getElementById("outdated");
+    const words = banner?.querySelector("span");
+    if (!banner || !words) return;
+    if (words.textContent !== outdated) words.textContent = outdated;
+    banner.hidden = !outdated;
   }
 
   private showNew(): void {

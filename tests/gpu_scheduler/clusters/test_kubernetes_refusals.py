@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.clusters.base import GangBlocked, LaunchRefused
+from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, LaunchRefused
 from gpu_scheduler.clusters.kubernetes.client import (
     Conflict,
     NoPermission,
@@ -20,6 +20,7 @@ from gpu_scheduler.clusters.kubernetes.client import (
 )
 from gpu_scheduler.clusters.kubernetes.driver import SERVICES, KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.view import View
 from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
@@ -186,3 +187,32 @@ def test_a_role_that_is_lost_meanwhile_hides_no_reason(driver: KubernetesCluster
     api.error, api.role = NoPermission(403, "Forbidden", ""), False
     with pytest.raises(LaunchRefused, match=r"manage\.py tenant_provision red"):
         driver.launch(launch(GANG, "runs", "runs"))
+
+
+def test_what_was_launched_before_is_launched_on_although_the_cluster_cannot_be_listed(
+    driver: KubernetesCluster, api: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> View:
+        raise ClusterBusy("The API server is busy.")
+
+    driver.launch(launch(GANG, "runs"))
+    monkeypatch.setattr(driver, "_view", busy)
+    driver.launch(launch(GANG, "runs"))
+    with pytest.raises(ClusterBusy):
+        driver.launch(launch("job-y-1", "runs"))
+
+
+def test_a_launch_that_is_blocked_says_so_although_its_service_cannot_be_looked_at(
+    driver: KubernetesCluster, api: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise GangBlocked("node-a is full.", node="node-a")
+
+    def busy(*_: object, **__: object) -> Object:
+        raise ClusterBusy("The API server is busy.")
+
+    monkeypatch.setattr("gpu_scheduler.clusters.kubernetes.driver._Launch.require_room", full)
+    monkeypatch.setattr(api, "get", busy)
+    with pytest.raises(GangBlocked, match="full") as refused:
+        driver.launch(launch(GANG, "runs"))
+    assert refused.value.node == "node-a"

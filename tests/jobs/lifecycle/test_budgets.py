@@ -19,6 +19,7 @@ from jobs.lifecycle import cycle
 from jobs.models import Attempt, Job, UsageDay, UsageDue
 from jobs.selectors import budgets
 from jobs.selectors.monitoring import FACTS, VALUES
+from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redact, redacted_events
 from jobs.selectors.snapshot import needs_plan, tenant_states
 from jobs.selectors.validation import of_valid
@@ -318,9 +319,19 @@ def test_a_dry_run_says_what_is_used_and_what_the_job_can_add(world: World, mont
     limit(world, 1000)
     world.running(**GPU)
     keeps_running(world, 1)
-    used = f"passed: 4 of 1,000 GPU-hours of {month[0]:%B} used; this job "
-    assert checks(time_limit="90m")["budget"] == f"{used}uses at most 6 more. The budget is hard"
-    assert checks()["budget"].startswith(f"{used}has no time limit, so what it will use is not known.")
+    used = f"passed: 4 of 1,000 GPU-hours of {month[0]:%B} used; "
+    limited = checks(time_limit="90m")["budget"]
+    assert (
+        limited
+        == f"{used}within its time limit this job can use 6 more, besides starts and saves. The budget is hard"
+    )
+    elastic = checks(
+        time_limit="90m", resources={"learners": {"min": 1, "max": 4}, "gpus": 2, "gpu_type": "a100"}
+    )
+    assert "can use 12 more" in elastic["budget"], "with all its learners"
+    assert checks()["budget"].startswith(
+        f"{used}this job has no time limit, so what it will use is not known."
+    )
     assert "budget" not in checks(opportunistic=True)
     limit(world, 3, hard=False)
     assert " of 3 GPU-hours of " in checks()["budget"]
@@ -328,3 +339,19 @@ def test_a_dry_run_says_what_is_used_and_what_the_job_can_add(world: World, mont
     limit(world, 3)
     assert checks()["budget"].startswith("waits: The tenant's GPU-hour budget is used up: 4")
     assert {checks()[name].split(":")[0] for name in ("quota", "gang")} == {"skipped"}
+    foreseen = preview(
+        world.tenant, parse(factories.spec(resources={"gpus": 2, "gpu_type": "a100"})), "alice"
+    )
+    assert foreseen.estimate["message"] == "When it starts depends on the tenant's GPU-hour budget."
+
+
+def test_a_held_job_has_no_estimate_and_is_not_said_to_need_a_change(
+    world: World, month: list[datetime]
+) -> None:
+    held = exhausted(world)
+    one_pass()
+    assert job_of(held).reason_code == "BUDGET_EXHAUSTED"
+    estimate = estimate_view(job_of(held), timezone.now())
+    assert estimate is not None
+    assert (estimate["from"], estimate["to"]) == (None, None)
+    assert estimate["message"] == "When it starts depends on the tenant's GPU-hour budget."

@@ -11,6 +11,7 @@ import { bucketsFor, csvAddress, type Axis, type Compared, type Series } from ".
 import { columns, isBare, short, tabulate, type Table } from "./table";
 import { values, valuesTable } from "./values";
 import { change, settings } from "./page-settings";
+import type { Settings } from "./settings";
 import { comparison, inOrder, legend, nothing, summary, tip, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;
@@ -162,8 +163,9 @@ class Chart extends HTMLElement {
     if (!this.isConnected || !this.visible) return;
     this.lastDraw = Date.now();
     const before = this.table.lines.length;
-    this.table = tabulate(this.series, this.tableShown ? { ...settings, log: false, delta: false } : settings);
-    this.showWords();
+    const shown = this.tableShown ? { ...settings, log: false, delta: false } : settings;
+    this.table = tabulate(this.series, shown);
+    this.showWords(shown);
     if (!this.table.x.length || isBare(this.table)) return this.showNothing();
     if (this.tableShown) {
       this.unmount();
@@ -234,12 +236,13 @@ class Chart extends HTMLElement {
 
   // --- words ---
 
-  private showWords(): void {
+  /** shown: the settings of what is drawn; a table has values as they are. */
+  private showWords(shown: Settings): void {
     this.reset.hidden = !settings.zoom;
     if (settings.zoom) this.reset.textContent = texts.chart.resetZoom(short(settings.zoom[0]), short(settings.zoom[1]));
     const [{ compared, newest } = {}] = this.feeds;
-    this.holder.setAttribute("aria-label", compared ? comparison(this.name, this.table, settings) : summary(this.name, this.series, newest));
-    const entries = legend(this.name, this.series, this.table, settings, this.marks());
+    this.holder.setAttribute("aria-label", compared ? comparison(this.name, this.table, shown) : summary(this.name, this.series, newest));
+    const entries = legend(this.name, this.series, this.table, shown, this.marks());
     for (const { compared } of this.failed) if (compared) entries.push({ text: texts.chart.notLoaded(compared.label), isNote: true });
     this.querySelector("[data-legend]")?.replaceChildren(...entries.map(entryOf));
   }
