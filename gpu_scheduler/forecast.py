@@ -19,7 +19,7 @@ from enum import StrEnum
 from gpu_scheduler import world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
 from gpu_scheduler.policies.base import policy_of
 
 SIMULATIONS = 20
@@ -61,13 +61,6 @@ class WhyNone(StrEnum):
     BUDGET = "budget"
     UNKNOWN_END = "unknown_end"
     TOO_FAR = "too_far"
-
-
-def why_unforeseen(code: str) -> WhyNone | None:
-    """Why no forecast is made of a job that waits for this reason; None: one is."""
-    if code == WaitReason.BUDGET_EXHAUSTED:
-        return WhyNone.BUDGET
-    return WhyNone.CANNOT_START if code in {each.value for each in NOT_QUEUED} else None
 
 
 @dataclass(frozen=True, slots=True)

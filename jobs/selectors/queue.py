@@ -11,8 +11,9 @@ from typing import Any
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Greatest, Now
 
-from gpu_scheduler.forecast import Basis, StartForecast, WhyNone, why_unforeseen
-from gpu_scheduler.model import slot_type_of
+from gpu_scheduler.checks import NOT_QUEUED
+from gpu_scheduler.forecast import Basis, StartForecast, WhyNone
+from gpu_scheduler.model import WaitReason, slot_type_of
 from jobs.models import Attempt, Estimate, Job, PeriodicTask
 from jobs.selectors.platform_stops import WaitedSeconds
 from jobs.serialization import rfc3339
@@ -35,6 +36,7 @@ WHY_NONE = {
     " too few jobs like it have completed. A time limit is not a run time.",
     WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
 }
+_NOT_QUEUED = {code.value for code in NOT_QUEUED}
 NOT_YET = "The first estimate follows within seconds."
 BACKS_OFF = "Estimated after its retry time."
 STOPS = "Based on jobs that are being stopped; assumes no new jobs."
@@ -42,6 +44,13 @@ SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
     Basis.HISTORY: "past runs of the same or similar programs",
 }
+
+
+def why_unforeseen(code: str) -> WhyNone | None:
+    """Why no forecast is made of a job that waits for this reason; None: one is."""
+    if code == WaitReason.BUDGET_EXHAUSTED:
+        return WhyNone.BUDGET
+    return WhyNone.CANNOT_START if code in _NOT_QUEUED else None
 
 
 def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:

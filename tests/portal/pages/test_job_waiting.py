@@ -105,6 +105,11 @@ def test_pages_of_waiting_jobs_say_that_no_pass_completes(page: str, alice: User
     text = client.get(f"/t/vision-lab/{page}").content.decode()
     assert said in text
     assert page != "queue" or "25–40 min" not in text
+    if page == "jobs":
+        fresh = client.get("/t/vision-lab/jobs?rows=").content.decode()
+        assert f"<tr hidden data-outdated><td>{said}</td></tr>" in fresh, "for lists that are open"
+    else:
+        assert "data-recheck" in text
 
 
 @pytest.mark.parametrize("state", [State.DEPLOYING, State.STORING, State.STOPPING, State.PROCESSING])
