@@ -18,7 +18,6 @@ from gpu_scheduler.forecast import (
     StartForecast,
     WhyNone,
     forecast,
-    why_unforeseen,
 )
 from gpu_scheduler.model import (
     CPU_TYPE,
@@ -35,7 +34,7 @@ from gpu_scheduler.model import (
 from gpu_scheduler.world import apply
 from jobs.models import Job
 from jobs.selectors.nodes import scheduler_nodes
-from jobs.selectors.queue import forecast_view
+from jobs.selectors.queue import forecast_view, why_unforeseen
 from jobs.selectors.snapshot import database_now, gang_of_job, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.spec import Spec
