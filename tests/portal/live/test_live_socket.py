@@ -574,7 +574,8 @@ async def test_a_program_uses_a_token_and_receives_no_more_than_it_permits(
      '{"op":"sub","ch":"job:x","after":-1}', '{"op":"sub","ch":"job:x","after":"1"}',
      '{"op":"sub","ch":"job:x","after":true}', '{"op":"sub","ch":"job:x","after":1e400}',
      '{"op":"sub","ch":"' + "x" * 9_000 + '"}', "[" * 5_000, '{"op":"sub","ch":"a\\u0000b"}',
-     '{"op":"sub","ch":"cluster","afer":1}'],
+     '{"op":"sub","ch":"cluster","afer":1}', '{"op":"ping","x":1}',
+     '{"op":"sub","ch":"cluster","' + "😀" * 40 + '":1}'],
 )  # fmt: skip
 async def test_a_frame_that_cannot_be_read_ends_the_socket_with_the_reason(
     alice: User, socket_of: Open, text: str
