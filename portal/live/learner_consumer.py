@@ -140,7 +140,9 @@ class LearnerConsumer:
             where = {"job": self.grant.job_id if self.grant else ""} | self._where()
             logger.warning("learner refused", extra=where | {"code": int(end.code), "why": str(end)[:200]})
         try:
-            await self._send({"type": "websocket.close", "code": end.code, "reason": close_reason(end.reason)})
+            await self._send(
+                {"type": "websocket.close", "code": end.code, "reason": close_reason(end.reason)}
+            )
         except (OSError, RuntimeError):
             pass  # already closed
 

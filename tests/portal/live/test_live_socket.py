@@ -521,7 +521,9 @@ async def test_the_log_of_the_next_attempt_can_be_watched_from_its_first_line_on
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("resources", ["[1]", "{", '{"learners": {"at_least": 2}}', '{"learners": {"min": "a"}}'])
+@pytest.mark.parametrize(
+    "resources", ["[1]", "{", '{"learners": {"at_least": 2}}', '{"learners": {"min": "a"}}']
+)
 def test_a_job_whose_size_cannot_be_read_hides_the_next_log_and_no_other_channel(
     alice: User, resources: str
 ) -> None:
