@@ -108,7 +108,7 @@ def _as_in_a_spec(rules: Mapping[str, Any], **options: Any) -> StrictCharField:
 
     def check(value: str) -> dict[str, Any] | None:
         found = next(Walk({}).faults(value, rules), None)
-        return found and found.as_dict()
+        return None if found is None else found.as_dict()
 
     return StrictCharField(max_length=rules["maxLength"], validators=[Follows(check)], **options)
 
