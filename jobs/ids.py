@@ -12,6 +12,8 @@ LENGTH = 12
 EPOCH_S = 1_577_836_800  # 2020-01-01 UTC; 30 bits of seconds last until 2054
 TICKS_PER_S = 1024
 RANDOM_BITS = 20
+STEP_BACK = 2 * TICKS_PER_S << RANDOM_BITS
+"""Two seconds. Where the clock is further behind the newest id, it was wrong before, and ids are by its time again."""
 
 _lock = threading.Lock()
 _last = 0
@@ -24,12 +26,14 @@ def _encode(value: int, digits: int) -> str:
 def new_id() -> str:
     """Make a fresh id: six characters of seconds, two of their parts, four of randomness.
 
-    Those of one process always increase, so that what one client makes one after the other is in that order.
+    Those of one process increase, so that what one client makes one after the other is in that order; not where the
+    clock is set back by more than STEP_BACK.
     """
     global _last
     fresh = int((time.time() - EPOCH_S) * TICKS_PER_S) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
     with _lock:
-        _last = fresh if fresh > _last else _last + 1 + secrets.randbelow(TICKS_PER_S)
+        is_due = fresh > _last or fresh < _last - STEP_BACK
+        _last = fresh if is_due else _last + 1 + secrets.randbelow(TICKS_PER_S)
         return _encode(_last, LENGTH)
 
 

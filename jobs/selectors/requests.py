@@ -53,9 +53,19 @@ def per_learner(slot_type: str | None, slots: int, resources: str | None) -> Res
 
 @lru_cache(1000)
 def elastic_range(resources: str | None) -> Range | None:
-    """With how many learners an elastic job can run; None: it has one size, which its row says."""
+    """With how many learners an elastic job can run; None: it has one size, which its row says.
+
+    Raises TypeError or ValueError.
+    """
     stated = _stated(resources).get("learners") if resources else None
-    return size_of(stated) if isinstance(stated, Mapping) else None
+    return _range(stated) if isinstance(stated, Mapping) else None
+
+
+def _range(stated: Any) -> Range:
+    try:
+        return size_of(stated)
+    except KeyError as error:
+        raise ValueError(f"a range lacks {error}") from None
 
 
 @lru_cache(1000)
@@ -69,7 +79,7 @@ def profile(resources: str | None, measured: str | None) -> Profile:
         known = msgspec.json.decode(measured or "{}", type=Profile)
     except msgspec.MsgspecError:
         known = Profile()
-    return replace(known, batch=None if batch is None else size_of(batch))
+    return replace(known, batch=None if batch is None else _range(batch))
 
 
 def measured(known: Profile) -> str:
@@ -78,7 +88,7 @@ def measured(known: Profile) -> str:
 
 
 def size_range(job: Job) -> Range:
-    """With how many learners it can run; of a job of one size that size."""
+    """With how many learners it can run; of a job of one size that size. Raises TypeError or ValueError."""
     return elastic_range(job.resources) or Range.fixed(job.learners)
 
 

@@ -45,7 +45,7 @@ def sound_part(error: SpecError) -> Sound | None:
     """What remains of a refused spec without the fields that have errors; None: not enough, or no error fits beside."""
     if not isinstance(error.value, Mapping) or len(error.problems) >= MAX_PROBLEMS:
         return None
-    wrong = {_field(problem) for problem in error.problems}
+    wrong = {field for problem in error.problems for field in _fields(problem)}
     if "" in wrong:
         return None
     left_out = frozenset(wrong.union(*(group for group in _TOGETHER if group & wrong)))
@@ -63,6 +63,21 @@ def sound_part(error: SpecError) -> Sound | None:
         return None
 
 
+def _fields(problem: Problem) -> set[str]:
+    """The fields at the top that a problem is about; of a misspelled one also what was meant, whose default is not the
+    author's choice."""
+    if problem.code == "duplicate_key" and problem.line is None:
+        return {""}  # of JSON: in which mapping is not known
+    field = _field(problem)
+    if problem.code == "unknown_field" and problem.near and field == problem.path:
+        return {field, _first(problem.near)}
+    return {field}
+
+
 def _field(problem: Problem) -> str:
     """The name of the field at the top that a problem is in; "" for one of the document."""
-    return re.split(r"[.\[]", problem.path, maxsplit=1)[0] if problem.path[:1] != "[" else problem.path
+    return _first(problem.path) if problem.path[:1] != "[" else problem.path
+
+
+def _first(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]

@@ -111,9 +111,10 @@ def job(request: HttpRequest, grant: Grant) -> HttpResponse:
 
 
 def _code(archive: Blob) -> dict[str, Any]:
-    """Where the code is. A small archive comes along: most code is, and a request costs both sides more than that."""
+    """Where the code is. A small archive comes along: most code is, and a request costs both sides more than that. Not
+    from an object store: the description of a job does not wait for one."""
     entry = {"url": "/agent/v1/code", "size": archive.size, "sha256": archive.sha256}
-    if archive.size <= INLINE_BYTES:
+    if archive.size <= INLINE_BYTES and direct.direct() is None:
         with suppress(blobs.BlobGone, blobs.StoreUnavailable, OSError):  # a request for it gets the error
             entry["content"] = base64.b64encode(blobs.read(archive, 0, archive.size)).decode()
     return entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rest_framework import exceptions, serializers
@@ -56,8 +57,35 @@ class StrictSerializer(serializers.Serializer[Any]):
         }
 
 
+@dataclass(frozen=True)
+class Follows:
+    """A field's validator by a check that a service makes, too: so its error is listed with those of the other fields.
+
+    check: value -> an entry of details["errors"], or None.
+    """
+
+    check: Callable[[str], Mapping[str, Any] | None]
+
+    def __call__(self, value: str) -> None:
+        if wrong := self.check(value):
+            raise serializers.ValidationError(wrong["message"], code=wrong["code"])
+
+
 class StrictCharField(serializers.CharField):
-    """A JSON string; numbers, booleans and NUL characters are refused."""
+    """A JSON string; numbers, booleans and NUL characters are refused.
+
+    It has one error at most, as many services limit the length that the field does, too; the field's own comes first.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.validators.sort(key=lambda rule: isinstance(rule, Follows))
+
+    def run_validators(self, value: Any) -> None:
+        try:
+            super().run_validators(value)
+        except serializers.ValidationError as error:
+            raise serializers.ValidationError(list(error.detail)[:1]) from error
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -99,19 +127,6 @@ class StrictBooleanField(serializers.BooleanField):
         if not isinstance(data, bool):
             self.fail("invalid", input=data)
         return data
-
-
-def follows(check: Callable[[str], Mapping[str, Any] | None]) -> Callable[[str], None]:
-    """A field's validator by a check that a service makes, too: so its error is listed with those of the other fields.
-
-    check: value -> an entry of details["errors"], or None.
-    """
-
-    def validate(value: str) -> None:
-        if wrong := check(value):
-            raise serializers.ValidationError(wrong["message"], code=wrong["code"])
-
-    return validate
 
 
 class PagedQuery(StrictSerializer):
@@ -196,6 +211,10 @@ def _wrong(path: str, code: str, message: str, field: Any, sent: Any) -> FieldEr
         if code == "invalid_choice":
             message = f"must be one of {', '.join(names)}{did_you_mean(sent, names)}"
         return problem(path, code, message, sent, names)
+    rules = [rule for rule in getattr(field, "validators", ()) if isinstance(rule, Follows)]
+    for found in [rule.check(sent.strip()) for rule in rules if isinstance(sent, str)]:
+        if found and found["code"] == code:
+            return problem(path, code, message, sent, found["allowed"])
     allowed = _bounds(field)
     if allowed and code in ("min_value", "max_value", "min_length", "max_length"):
         message = f"must be {allowed}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,16 +19,16 @@ from jobs.services.submit import Prepared
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.spec.problems import Problem
+from jobs.spec.walk import Walk
 from jobs.states import State
 from portal import submissions
 from portal.api import bodies, paging, permissions
 from portal.api.errors import NotFoundError
 from portal.api.examples import JOB_EXAMPLE, SPEC_YAML
-from portal.api.fields import PagedQuery, StrictCharField, StrictSerializer, follows
+from portal.api.fields import Follows, PagedQuery, StrictCharField, StrictSerializer
 from portal.api.openapi import FieldErrorSerializer
 from portal.api.operations import Call, operation
 from tenants import access, audit
-from tenants.errors import problem
 from tenants.models import Tenant
 from tenants.roles import Permission
 
@@ -108,12 +107,10 @@ def _as_in_a_spec(rules: Mapping[str, Any], **options: Any) -> StrictCharField:
     """A text field by its rules in the schema of specs."""
 
     def check(value: str) -> dict[str, Any] | None:
-        help_text = rules["x-help"]
-        if re.search(rules["pattern"], value):
-            return None
-        return problem("", "bad_format", f"is not valid: write {help_text}", value, help_text)
+        found = next(Walk({}).faults(value, rules), None)
+        return None if found is None else found.as_dict()
 
-    return StrictCharField(max_length=rules["maxLength"], validators=[follows(check)], **options)
+    return StrictCharField(max_length=rules["maxLength"], validators=[Follows(check)], **options)
 
 
 class JobChangeRequest(StrictSerializer):

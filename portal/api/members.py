@@ -11,11 +11,11 @@ from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
 from portal.api.fields import (
     ROLES,
+    Follows,
     PagedQuery,
     StrictCharField,
     StrictIntegerField,
     StrictSerializer,
-    follows,
 )
 from portal.api.me import (
     TOKEN_EXAMPLE,
@@ -165,7 +165,7 @@ def account_list(call: Call, t: str) -> dict[str, Any]:
 
 
 class ServiceAccountRequest(StrictSerializer):
-    name = StrictCharField(max_length=60, validators=[follows(partial(checks.slug, "name", longest=60))])
+    name = StrictCharField(max_length=60, validators=[Follows(partial(checks.slug, "name", longest=60))])
     role = serializers.ChoiceField(ACCOUNT_ROLES, required=False, default=Role.RESEARCHER.value)
 
 

@@ -11,7 +11,7 @@ from jobs.selectors import installation
 from jobs.serialization import ReadSerializer
 from jobs.services import runtimes as services
 from portal.api import paging, permissions
-from portal.api.fields import ShortListQuery, StrictBooleanField, StrictCharField, StrictSerializer, follows
+from portal.api.fields import Follows, ShortListQuery, StrictBooleanField, StrictCharField, StrictSerializer
 from portal.api.operations import Call, operation
 
 
@@ -63,13 +63,13 @@ class RuntimeChangeRequest(StrictSerializer):
     title = StrictCharField(max_length=80, required=False)
     description = StrictCharField(max_length=300, required=False, allow_blank=True)
     requirements = serializers.ListField(
-        child=StrictCharField(max_length=500, validators=[follows(services.entry_fault)]),
+        child=StrictCharField(max_length=500, validators=[Follows(services.entry_fault)]),
         required=False,
         max_length=200,
         help_text="as in a job spec",
     )
     python = StrictCharField(
-        max_length=8, required=False, allow_blank=True, validators=[follows(services.python_fault)]
+        max_length=8, required=False, allow_blank=True, validators=[Follows(services.python_fault)]
     )
     image = StrictCharField(
         max_length=300, required=False, allow_blank=True, help_text="on a cluster of images only"
@@ -78,7 +78,7 @@ class RuntimeChangeRequest(StrictSerializer):
 
 
 class RuntimeRequest(RuntimeChangeRequest):
-    slug = StrictCharField(max_length=40, validators=[follows(services.slug_fault)])
+    slug = StrictCharField(max_length=40, validators=[Follows(services.slug_fault)])
 
 
 @operation(

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
-from portal.api.fields import PagedQuery, StrictBooleanField, StrictCharField, StrictSerializer, follows
+from portal.api.fields import Follows, PagedQuery, StrictBooleanField, StrictCharField, StrictSerializer
 from portal.api.operations import Call, operation
 from tenants.models import OneTimePassword, User
 from tenants.services import users
@@ -103,7 +103,7 @@ class UsersQuery(PagedQuery):
 
 def _text(name: str, **options: Any) -> StrictCharField:
     return StrictCharField(
-        max_length=LENGTHS[name], validators=[follows(partial(users.fault, name))], **options
+        max_length=LENGTHS[name], validators=[Follows(partial(users.fault, name))], **options
     )
 
 

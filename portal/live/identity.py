@@ -137,7 +137,10 @@ def _may_come(channel: Channel, job: Job | None) -> bool:
     """Whether the log is of the job's next attempt, so that a program can watch from the first line on."""
     if job is None or job.is_final or channel.attempt != job.attempt + 1:
         return False
-    return channel.rank < size_range(job).max
+    try:
+        return channel.rank < size_range(job).max
+    except (TypeError, ValueError):
+        return False  # of a newer version: who may watch other channels does not depend on it
 
 
 def _learners(logs: Collection[Channel]) -> set[tuple[str, int, int]]:

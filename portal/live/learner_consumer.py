@@ -49,7 +49,7 @@ from learner_agent.wire import (
 from learner_agent.wire_fields import MAX_DATA
 from portal.forwarded import learners_need_tls, socket_has_tls
 from portal.live.learner_hub import OFFERS, hub, in_database
-from portal.live.socket import binary_frame, direct_write
+from portal.live.socket import binary_frame, close_reason, direct_write
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,9 @@ class LearnerConsumer:
             where = {"job": self.grant.job_id if self.grant else ""} | self._where()
             logger.warning("learner refused", extra=where | {"code": int(end.code), "why": str(end)[:200]})
         try:
-            await self._send({"type": "websocket.close", "code": end.code, "reason": end.reason[:120]})
+            await self._send(
+                {"type": "websocket.close", "code": end.code, "reason": close_reason(end.reason)}
+            )
         except (OSError, RuntimeError):
             pass  # already closed
 

@@ -20,7 +20,7 @@ from learner_agent.wire import CloseCode
 from portal.live.frames import PONG, StoreDown, error_text
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
-from portal.live.socket import direct_write
+from portal.live.socket import close_reason, direct_write
 from portal.live.viewer import Viewer
 from portal.live.viewer_hub import ViewerHub, hub
 from tenants.models import User
@@ -91,7 +91,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._log_refusal(
                 "socket's session ended" if over else "socket refused", code=int(code or 0), why=reason
             )
-        await super().close(code, reason)
+        await super().close(code, close_reason(reason or ""))
 
     def _log_refusal(self, what: str, **fields: object) -> None:
         self.refusals += 1

@@ -88,12 +88,12 @@ def parse_request(text: str) -> Request:
     if not isinstance(frame, dict):
         raise BadFrame("A frame is a JSON object.")
     op = frame.get("op")
-    if op == "ping":
-        return Request("ping")
-    if op not in ("sub", "unsub"):
+    if op not in ("sub", "unsub", "ping"):
         raise BadFrame('op is one of "sub", "unsub" and "ping".')
     if unknown := sorted(frame.keys() - {"op", "ch", "after"}):
         raise BadFrame(f"A frame has op, ch and after, not {unknown[0][:40]!r}.")
+    if op == "ping":
+        return Request("ping")
     name = frame.get("ch")
     if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
         raise BadFrame("ch is the name of a channel.")

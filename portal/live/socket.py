@@ -18,6 +18,8 @@ from portal.connections import OPEN
 DIRECT_WRITE = "luthier.ready"
 """The ASGI extension through which an application finds its connection's direct path."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
+REASON_MAX = 123
+"""Bytes of a close frame's reason (RFC 6455, 5.5); of a longer one uvicorn sends no close frame at all."""
 
 
 class Socket(WebSocketsSansIOProtocol):
@@ -48,6 +50,11 @@ def direct_write(scope: Any) -> Callable[[bytes], bool]:
         scope.get("extensions", {}).get(DIRECT_WRITE, {}).get("write", lambda frame: False)
     )
     return found
+
+
+def close_reason(text: str) -> str:
+    """As much of the text as fits into a close frame, in whole characters."""
+    return text.encode(errors="replace")[:REASON_MAX].decode(errors="ignore")
 
 
 def text_frame(data: bytes) -> bytes:

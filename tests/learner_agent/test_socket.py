@@ -312,6 +312,7 @@ def frame_of(kind: int, header: Any, payload: bytes = b"") -> bytes:
             wire.CloseCode.BAD_FRAME,
         ),
         (frame_of(wire.FrameType.EVENT, {"n": 1, "what": "party"}), wire.CloseCode.BAD_FRAME),
+        (frame_of(wire.FrameType.EVENT, {"n": 1, "what": "😀" * 60}), wire.CloseCode.BAD_FRAME),
         (
             frame_of(wire.FrameType.EVENT, {"n": 1, "what": "exit", "data": {"x": "a\0b"}}),
             wire.CloseCode.BAD_FRAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -258,6 +259,44 @@ def test_nothing_is_found_that_an_assumed_field_may_have_caused(changes: dict[st
     sound = sound_part(refused.value)
     limited = replace(HERE, gang_limits={"a100": 1, "cpu": 1}, projects={})
     assert sound is None or sound.judged(check(sound.spec, limited).errors) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"time_limt": "1h"},
+        {"time limit": "1h"},
+        {"time_limit": "1h", "projct": "vision"},
+        {"time_limit": "1h", "resorces": {"gpus": 1}},
+        {"time_limit": "1h", "gpus": 1},
+    ],
+)
+def test_nothing_is_found_about_the_default_of_a_field_whose_name_is_misspelled(
+    changes: dict[str, object],
+) -> None:
+    strict = replace(
+        HERE,
+        pools={"a100": TypeCapacity(16, 8)},
+        projects={"default": {"a100": 0, "cpu": 0}, "vision": {}},
+        max_time_s=3_600,
+    )
+    fits = {"resources": {"gpus": 1}, "project": "vision"} if "time_limit" not in changes else {}
+    with pytest.raises(SpecError) as refused:
+        parse(spec_with(**fits, **changes))
+    assert [problem.code for problem in refused.value.problems] == ["unknown_field"]
+    sound = sound_part(refused.value)
+    assert sound is not None
+    assert sound.judged(check(sound.spec, strict).errors) == ()
+
+
+def test_a_json_document_with_a_key_twice_is_judged_no_further() -> None:
+    """It is not known which mapping has it, and of the other the value counts that came last."""
+    text = json.dumps(spec_with(priority="urgent", env={"priority": "1"}))
+    text = text.replace('{"priority": "1"}', '{"priority": "1", "priority": "2"}')
+    with pytest.raises(SpecError) as refused:
+        parse(text)
+    assert [problem.code for problem in refused.value.problems] == ["duplicate_key"]
+    assert sound_part(refused.value) is None
 
 
 @pytest.mark.parametrize("source", ["[]", "{", "framework: {name: x}\ngpus: 1\n"])

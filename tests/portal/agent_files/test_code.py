@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 
 from jobs import blobs
+from jobs.blobs import direct
 from jobs.models import Blob
 from jobs.states import State
 from portal.agent_files import views
@@ -50,3 +51,13 @@ def test_a_store_that_cannot_read_it_costs_the_description_nothing(monkeypatch: 
     monkeypatch.setattr(blobs, "read", gone)
     code, _ = described(b"small")
     assert "content" not in code
+
+
+def test_the_description_does_not_wait_for_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(direct, "direct", lambda: "an object store")
+    monkeypatch.setattr(blobs, "read", lambda *asked: read.append(asked) or b"small")
+    code, _ = described(b"small")
+    assert code["url"] == "/agent/v1/code"
+    assert "content" not in code
+    assert read == []

@@ -138,9 +138,9 @@ def test_before_a_submission_it_is_said_that_the_job_would_wait(alice: Api, peop
     use(people, 10)
     spec = SPEC | {"resources": {"learners": 1, "gpus": 1, "gpu_type": "a100"}}
     answer = alice.post("/tenants/vision-lab/jobs:validate", spec).json()
-    (quota,) = [check for check in answer["checks"] if check["name"] == "quota"]
-    assert quota["result"] == "waits"
-    assert quota["message"].startswith("The tenant's GPU-hour budget is used up: 10 of 10 GPU-hours")
+    (budget,) = [check for check in answer["checks"] if check["name"] == "budget"]
+    assert budget["result"] == "waits"
+    assert budget["message"].startswith("The tenant's GPU-hour budget is used up: 10 of 10 GPU-hours")
     assert alice.post("/tenants/vision-lab/jobs", spec).status_code == 201, "it waits, as with any limit"
 
 

@@ -352,6 +352,14 @@ def test_a_change_names_all_its_wrong_fields_by_the_rules_of_specs(alice: Api) -
     }
 
 
+def test_a_text_of_a_change_has_one_error_the_one_that_a_spec_would_have(alice: Api) -> None:
+    job = submit(alice)
+    (name, tag) = alice.patch(f"/jobs/{job['id']}", {"name": "a\nb" * 200, "tags": ["a b"]}).json()["errors"]
+    assert (name["path"], tag["path"]) == ("name", "tags[0]")
+    refused = alice.post(JOBS, SPEC | {"tags": ["a b"]}).json()["errors"]
+    assert [(each["code"], each["allowed"]) for each in refused] == [(tag["code"], tag["allowed"])]
+
+
 def test_a_clone_changes_fields_and_stays_whole(alice: Api) -> None:
     job = submit(alice)
     clone = alice.post(f"/jobs/{job['id']}/clone", {"spec": {"name": "again", "env": {"LR": "0.1"}}})

@@ -45,6 +45,24 @@ def test_an_admin_creates_reads_changes_and_lists_users(admin: Api) -> None:
     assert {each["path"] for each in wrong} == {"username", "email", "foo"}
 
 
+def test_one_fault_of_a_text_is_one_error_with_what_is_allowed(admin: Api) -> None:
+    texts = {"username": "x" * 151, "email": "x" * 255, "first_name": "\x07" * 151, "last_name": "\x07"}
+    found = admin.post("/users", texts).json()["errors"]
+    assert [(each["path"], each["code"], each["allowed"]) for each in found] == [
+        ("email", "max_length", "at most 254 characters"),
+        ("first_name", "max_length", "at most 150 characters"),
+        ("last_name", "not_printable", None),
+        ("username", "max_length", "1 to 150 characters"),
+    ]
+    (wrong,) = admin.post("/users", {"username": "erin", "email": "x"}).json()["errors"]
+    assert (wrong["path"], wrong["code"], wrong["allowed"]) == ("email", "not_allowed", None)
+    (wrong,) = admin.post("/runtimes", {"slug": "x" * 41}).json()["errors"]
+    assert (wrong["path"], wrong["code"], wrong["allowed"]) == ("slug", "max_length", "1 to 40 characters")
+    (wrong,) = admin.post("/runtimes", {"slug": "X"}).json()["errors"]
+    assert (wrong["path"], wrong["code"]) == ("slug", "not_a_slug")
+    assert wrong["allowed"].startswith("1 to 40 lowercase letters")
+
+
 def test_reset_disable_and_enable(admin: Api, alice: Api, people: People) -> None:
     reset = admin.post("/users/alice/reset", {})
     assert reset.status_code == 200

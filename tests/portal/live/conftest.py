@@ -20,6 +20,7 @@ from jobs.models import Job
 from jobs.states import State
 from portal.live import guard
 from portal.live.routing import websocket_application
+from portal.live.socket import REASON_MAX
 from tenants.models import User
 from tests import factories
 
@@ -79,6 +80,7 @@ class Socket:
             left = max(0.01, deadline - time.monotonic())
             message = await asyncio.wait_for(self.wire.output_queue.get(), left)
             if message["type"] == "websocket.close":
+                assert len(message.get("reason", "").encode()) <= REASON_MAX, "the server would send no code"
                 raise ConnectionClosed(message["code"])
             frame = json.loads(message["text"])
             if fits(frame):

@@ -22,9 +22,9 @@ from portal.live import guard, read_jobs
 from portal.live import viewer as viewers
 from portal.live import viewer_hub as hubs
 from portal.live.frames import FrameBatch, ReadRequest
-from portal.live.identity import Credentials
+from portal.live.identity import Credentials, watchable
 from portal.live.live_consumer import REFUSALS_LOGGED
-from portal.live.protocol import Topic
+from portal.live.protocol import Topic, parse_channel
 from portal.live.read_logs import LogSource
 from portal.live.sources import SOURCES
 from portal.live.viewer_hub import hub
@@ -520,6 +520,20 @@ async def test_the_log_of_the_next_attempt_can_be_watched_from_its_first_line_on
     assert [line["n"] for line in (await socket.next(ch=logs_of(job)))["items"]] == [1, 2, 3]
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "resources", ["[1]", "{", '{"learners": {"at_least": 2}}', '{"learners": {"min": "a"}}']
+)
+def test_a_job_whose_size_cannot_be_read_hides_the_next_log_and_no_other_channel(
+    alice: User, resources: str
+) -> None:
+    job = factories.job(owner=alice)
+    Job.objects.filter(pk=job.pk).update(resources=resources)
+    names = [f"job:{job.pk}", logs_of(job), "cluster"]
+    channels = [channel for name in names if (channel := parse_channel(name))]
+    assert watchable(alice, channels) == {f"job:{job.pk}", "cluster"}
+
+
 async def test_a_viewer_who_loses_membership_is_unsubscribed_at_once(
     job: Job, alice: User, socket_of: Open
 ) -> None:
@@ -574,7 +588,8 @@ async def test_a_program_uses_a_token_and_receives_no_more_than_it_permits(
      '{"op":"sub","ch":"job:x","after":-1}', '{"op":"sub","ch":"job:x","after":"1"}',
      '{"op":"sub","ch":"job:x","after":true}', '{"op":"sub","ch":"job:x","after":1e400}',
      '{"op":"sub","ch":"' + "x" * 9_000 + '"}', "[" * 5_000, '{"op":"sub","ch":"a\\u0000b"}',
-     '{"op":"sub","ch":"cluster","afer":1}'],
+     '{"op":"sub","ch":"cluster","afer":1}', '{"op":"ping","x":1}',
+     '{"op":"sub","ch":"cluster","' + "😀" * 40 + '":1}'],
 )  # fmt: skip
 async def test_a_frame_that_cannot_be_read_ends_the_socket_with_the_reason(
     alice: User, socket_of: Open, text: str

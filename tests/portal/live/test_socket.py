@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from portal.live.socket import Socket, binary_frame, direct_write, text_frame
+from portal.live.socket import Socket, binary_frame, close_reason, direct_write, text_frame
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 200_000]
@@ -75,6 +75,23 @@ async def test_a_reader_who_takes_nothing_fills_no_memory() -> None:
         got = [message async for message in client]
 
     assert got == [body.decode()] * taken + ["last"]
+
+
+async def test_a_reason_of_any_length_and_alphabet_arrives_with_its_code() -> None:
+    """Of a longer one the server would send no close frame, and the client would not learn the code."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        reason = close_reason("not '" + "😀" * 40 + "\ud800'")
+        await send({"type": "websocket.close", "code": 4400, "reason": reason})
+
+    async with served(app) as client:
+        await client.wait_closed()
+        assert (client.close_code, client.close_reason) == (4400, "not '" + "😀" * 29)
+
+    assert close_reason("x" * 123) == "x" * 123
+    assert close_reason("half \ud800") == "half ?"
 
 
 def test_a_connection_that_is_closing_takes_nothing_for_it_would_be_lost() -> None:
