@@ -47,16 +47,13 @@ HELD_MAX_CHARS = 16 * 1024
 CHALLENGES_A_MINUTE = 20
 
 
-def proved(label: str | Callable[..., str], *, in_place: bool = False) -> Callable[[View], View]:
-    """For forms that take a fresh proof. label: of the button that sends the form afterwards.
-
-    in_place: of the password in the form, and so of users who have none.
-    """
+def proved(label: str | Callable[..., str]) -> Callable[[View], View]:
+    """For forms that take a fresh proof. label: of the button that sends the form afterwards."""
 
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **path: Any) -> HttpResponseBase:
-            if request.method != "POST" or (in_place and passwords.asked_of(person(request))):
+            if request.method != "POST":
                 return view(request, *args, **path)
             if not is_fresh(request):
                 _hold(request, label if isinstance(label, str) else label(**path))

@@ -154,25 +154,36 @@ def test_a_passkey_is_shown_as_well(alice: User) -> None:
     assert here.post("/me/sign-out-others", **HERE)["Location"] == "/me"
 
 
-def test_factors_are_changed_after_all_of_them(alice: User) -> None:
-    """The forms take the password each time; the second factor, too, if it was not shown within ten minutes."""
+def test_factors_are_changed_after_all_of_them(alice: User, lab: Tenant) -> None:
+    """The forms take the password each time; the second factor, too, if it was not shown within ten minutes. So does
+    what makes a token, which is asked for nothing more."""
     secret, _ = factories.authenticator_app(alice)
     here = stale(alice)
     change = {"old_password": factories.PASSWORD, "new_password1": "a brand new passphrase"}
     attempts = {
         "/me/password": change | {"new_password2": change["new_password1"]},
         **{f"/me/two-factor/{each}": PASSWORD for each in ("begin", "app/remove", "remove", "codes")},
+        "/t/vision-lab/tokens/new": PASSWORD | {"name": "laptop", "role": "viewer", "days": "30"},
     }
     for path, fields in attempts.items():
         assert asked(here.post(path, fields)), path
     assert here.post("/me/two-factor/passkeys/begin", PASSWORD, **HERE).status_code == 422
     assert asked(here.get("/me/two-factor"))
+    assert not Token.objects.exists()
+    assert 'name="password"' not in markup(here.get("/t/vision-lab/tokens")), (
+        "its page asks before it shows it"
+    )
+    assert here.get("/t/vision-lab/tokens/new?account=ci")["Location"] == (
+        f"{PAGE}?next=%2Ft%2Fvision-lab%2Ftokens%2Fnew%3Faccount%3Dci"
+    )
     assert 'name="old_password"' not in markup(here.get("/me"))
     assert two_factor.factors_of(alice).codes_left == 10
     here.get(PAGE, {"next": "/me/two-factor"})
     here.post(PAGE, PASSWORD)
     here.post(PAGE, {"code": factories.app_code(secret)})
     assert here.get(PAGE)["Location"] == "/me/two-factor"
+    assert here.post("/t/vision-lab/tokens/new", attempts["/t/vision-lab/tokens/new"]).status_code == 302
+    assert Token.objects.count() == 1
     assert here.post("/me/two-factor/remove", PASSWORD)["Location"] == "/me/two-factor"
     assert not two_factor.is_on(alice)
 
