@@ -1,5 +1,7 @@
 """API tokens of the caller and, for managers, of the tenant's service accounts.
 
+Who has a password gives it in the form; who has none confirms first, and the form is held meanwhile.
+
 A secret is shown once, on the list to which the POST that made it leads (portal.pages.shown_once). A repeat of the form
 gets the secret of the first token from an outcome that only the form's key opens, which the server does not have.
 """
