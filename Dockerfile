@@ -12,6 +12,13 @@ COPY jobs/log_levels.json jobs/
 RUN .venv/bin/python tools/front_end.py
 RUN rm -rf node_modules && python tools/environment.py runtime
 
+# Where files are removed before the image has them: they would stay readable in a layer below.
+FROM ${PYTHON} AS code
+WORKDIR /luthier
+COPY portal portal
+ARG WITH_DEMO=no
+RUN [ "$WITH_DEMO" = yes ] || rm portal/demo.py portal/management/commands/demo.py
+
 FROM ${PYTHON}
 RUN useradd --create-home --uid 10001 luthier \
     && install -d -o luthier -g luthier -m 0700 /data /data/datasets /run/luthier
@@ -24,11 +31,9 @@ COPY tenants tenants
 COPY jobs jobs
 COPY gpu_scheduler gpu_scheduler
 COPY learner_agent learner_agent
-COPY portal portal
+COPY --from=code /luthier/portal portal
 COPY examples examples
 COPY docs docs
-ARG WITH_DEMO=no
-RUN [ "$WITH_DEMO" = yes ] || rm portal/demo.py portal/management/commands/demo.py
 ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
     LUTHIER_DATA=/data XDG_RUNTIME_DIR=/run/luthier
 RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal

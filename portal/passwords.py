@@ -1,7 +1,7 @@
 """The password again: before a token is made or the password is changed, so that an open session alone is not enough.
 
-Wrong ones have a budget per user (docs/adr/0054-budgets.md). Only sessions of the user spend from it, and tokens from
-another, so that neither can be used to lock the user out.
+Wrong ones have budgets (docs/adr/0054-budgets.md). Each session of a user has its own, so that who has got hold of one
+keeps the user's others from nothing, such as ending it; and so have a user's tokens together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from portal import budgets
 from tenants import audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords, problem
 from tenants.models import User
+from tenants.services.sessions import public_id
 from tenants.sessions import FRESH, is_fresh
 
 WRONG_A_MINUTE = 5
 WRONG_AN_HOUR, HOUR_S = 20, 3600
-"""With a token, which anyone may have found: at the sign-in it is the address that is slowed down."""
+"""Of one session, or all tokens of a user: who has found one may try for days."""
+WRONG_AN_HOUR_IN_ALL = 100
+"""Of all sessions of a user: by single sign-on, someone may begin many."""
 
 
 def confirm(request: HttpRequest, user: User, password: str, *, field: str = "password") -> None:
@@ -28,7 +31,7 @@ def confirm(request: HttpRequest, user: User, password: str, *, field: str = "pa
     Raises FieldsInvalid (path: field) or TooManyPasswords.
     """
     if asked_of(user):
-        check(user, password, field=field)
+        check(user, password, field=field, session=request.session.session_key)
         return
     if not is_fresh(request):
         within = f"then do this within {FRESH.seconds // 60} minutes"
@@ -41,24 +44,26 @@ def asked_of(user: User) -> bool:
     return bool(settings.LUTHIER_PASSWORD_SIGN_IN) and user.has_usable_password()
 
 
-def check(user: User, password: str, *, field: str = "password") -> None:
+def check(user: User, password: str, *, session: str | None, field: str = "password") -> None:
     """Raise FieldsInvalid (path: field) for a wrong one, or TooManyPasswords, whatever this one is.
 
-    Counted before it is checked, and given back if it was right: of many at once only the budget's are checked. Tokens
-    of a user spend from a budget of their own, so that who has found one cannot keep the user's sessions from it.
+    session: the key of the session that asks; None: a token does. Counted before it is checked, and given back if it
+    was right: of many at once only the budget's are checked.
     """
-    key = f"password:{user.pk}" if user.token is None else f"password-by-token:{user.pk}"
-    hour = f"{key}:hour"
-    if not budgets.within(key, WRONG_A_MINUTE) or (
-        user.token is not None and not budgets.within(hour, WRONG_AN_HOUR, window_s=HOUR_S)
-    ):
+    key = f"password-by-token:{user.pk}" if session is None else f"password:{public_id(session)}"
+    limits = [
+        (key, WRONG_A_MINUTE, budgets.WINDOW_S),
+        (f"{key}:hour", WRONG_AN_HOUR, HOUR_S),
+        (f"password:{user.pk}:hour", WRONG_AN_HOUR_IN_ALL, HOUR_S),
+    ][: 2 if session is None else 3]
+    # What one refuses is not counted by the next: a session alone never uses up what all have.
+    if not all(budgets.within(name, most, window_s=window_s) for name, most, window_s in limits):
         raise TooManyPasswords
     if not user.check_password(password):
         audit.record(actor=user, action="password.failure", target=user.get_username())
         raise FieldsInvalid(errors=[problem(field, "wrong_password", "is not your password")])
-    budgets.give_back(key)
-    if user.token is not None:
-        budgets.give_back(hour)
+    for name, *_ in limits:
+        budgets.give_back(name)
 
 
 @transaction.atomic

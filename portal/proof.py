@@ -50,7 +50,7 @@ def confirm_password(request: HttpRequest, user: User, password: str, *, field: 
     if not passwords.asked_of(user):
         text = "is not set here: do this on your profile in the portal"
         raise FieldsInvalid(errors=[problem(field, "sign_in_again", text)])
-    passwords.check(user, password, field=field)
+    passwords.check(user, password, field=field, session=None)
 
 
 def require_whole(user: User) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from dataclasses import asdict, dataclass
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -50,6 +51,17 @@ ODD = (KeyError, ValueError, AttributeError, TypeError, OverflowError, Recursion
 _free = BoundedSemaphore(AT_ONCE)
 
 
+@dataclass(frozen=True)
+class Found:
+    """Who the provider says that this is, where they wanted to go, and when it asked them, in seconds since 1970 and
+    not after now; None: it has not said. again: as in begin."""
+
+    identity: Identity
+    next_url: str
+    asked_at: float | None
+    again: Asked | None
+
+
 class Refused(Exception):
     """No identity came of it. Text: why, for the log; it repeats nothing that the provider sent."""
 
@@ -80,7 +92,15 @@ class TokenInvalid(OAuth2Error):
     """The provider's token is not what it has to be. Text: what is wrong, without the token."""
 
 
-def begin(request: HttpRequest, next_url: str, *, again: bool = False) -> HttpResponseBase:
+@dataclass(frozen=True)
+class Asked:
+    """A user who is signed in, and confirms that it is them. user: their id; at: since when, in seconds since 1970."""
+
+    user: int
+    at: float
+
+
+def begin(request: HttpRequest, next_url: str, *, again: Asked | None = None) -> HttpResponseBase:
     """The redirect to the provider, with state, nonce and PKCE kept in this browser's session. Raises Refused.
 
     again: let it ask who this is, also of a person whom it knows.
@@ -97,16 +117,21 @@ def begin(request: HttpRequest, next_url: str, *, again: bool = False) -> HttpRe
     def go() -> HttpResponseBase:
         provider: Any = get_adapter().get_provider(request, PROVIDER)
         response: HttpResponseBase = provider.redirect(
-            request, AuthProcess.LOGIN, next_url, nonce=nonce, auth_params=asked, scope=None
+            request,
+            AuthProcess.LOGIN,
+            next_url,
+            nonce=nonce,
+            again=asdict(again) if again else None,
+            auth_params=asked,
+            scope=None,
         )
         return response
 
     return _guarded(request, go)
 
 
-def finish(request: HttpRequest) -> tuple[Identity, str, float | None]:
-    """Who the provider says that this is, where they wanted to go, and when it asked them, in seconds since 1970 and
-    not after now; None: it has not said. Raises Refused."""
+def finish(request: HttpRequest) -> Found:
+    """What came of what was begun. Raises Refused."""
 
     def go() -> HttpResponseBase:
         view = OAuth2CallbackView.adapter_view(Protocol(request, PROVIDER))
@@ -115,7 +140,7 @@ def finish(request: HttpRequest) -> tuple[Identity, str, float | None]:
 
     response = _guarded(request, go)
     assert isinstance(response, _Found), "the adapter answers every callback"
-    return response.identity, response.next_url, response.asked_at
+    return response.found
 
 
 def _guarded(request: HttpRequest, go: Any) -> HttpResponseBase:
@@ -151,9 +176,9 @@ def _refusal(error: BaseException) -> Refused:
 class _Found(HttpResponse):
     """Ends django-allauth's flow with a verified identity."""
 
-    def __init__(self, identity: Identity, next_url: str, asked_at: float | None) -> None:
+    def __init__(self, found: Found) -> None:
         super().__init__()
-        self.identity, self.next_url, self.asked_at = identity, next_url, asked_at
+        self.found = found
 
 
 class _Failed(HttpResponse):
@@ -277,7 +302,10 @@ class Adapter(DefaultSocialAccountAdapter):
         found: Any = sociallogin
         if found.nonce is None or found.nonce != found.state.get("nonce"):
             raise ImmediateHttpResponse(_Failed(Refused("the ID token answers another login")))
-        raise ImmediateHttpResponse(_Found(found.identity, found.state.get("next") or "", found.asked_at))
+        again = found.state.get("again")
+        to = found.state.get("next") or ""
+        result = Found(found.identity, to, found.asked_at, Asked(**again) if again else None)
+        raise ImmediateHttpResponse(_Found(result))
 
     def on_authentication_error(
         self,

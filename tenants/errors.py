@@ -113,7 +113,7 @@ class SingleSignOnOff(TenantError):
 
 
 class TooManyPasswords(TenantError):
-    """Too many wrong passwords. Try again in a minute."""
+    """Too many wrong passwords. Try again later, or sign in again."""
 
     code = "too_many_requests"
 

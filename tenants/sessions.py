@@ -11,7 +11,9 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.base import UpdateError
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.db import transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
@@ -30,6 +32,9 @@ PASSWORD, SINGLE_SIGN_ON, ONE_TIME = "password", "single sign-on", "one-time pas
 """As what is shown first."""
 PROVED_AT = "proved_at"
 """Key of when its user last showed all of their factors, in seconds since 1970; None: not known to be at any time."""
+MOVED = "moved"
+"""Key of a row that is left under an earlier key of a session."""
+MOVED_FOR = timedelta(minutes=1)
 FRESH = timedelta(minutes=10)
 """For how long after that the user is taken to be still there."""
 
@@ -50,6 +55,32 @@ class SessionStore(DatabaseStore):
         """
         data: dict[str, Any] = super().decode(session_data)
         return {} if SESSION_KEY in data and not _shown_enough(data.get(PROVED, {})) else data
+
+    @transaction.atomic
+    def cycle_key(self) -> None:
+        """Another key for the session. Of a user who is signed in, the earlier one opens an empty session for a minute.
+
+        A request of another tab may be under way with it. An answer about a session that is not there takes the cookie
+        from the browser, which by then has the new one, and drafts with it.
+        """
+        before = self.session_key
+        if before is None or SESSION_KEY not in self:
+            super().cycle_key()
+            return
+        self.create()
+        moved = self.encode({MOVED: True})
+        Session.objects.filter(pk=before).update(
+            user=None, address=None, agent="", session_data=moved, expire_date=timezone.now() + MOVED_FOR
+        )
+
+    def save(self, must_create: bool = False) -> None:
+        """Raises UpdateError where the session was ended, or has another key, since it was read."""
+        with transaction.atomic():
+            if not must_create and self.session_key is not None:
+                row = Session.objects.select_for_update().filter(pk=self.session_key).first()
+                if row is not None and MOVED in self.decode(row.session_data):
+                    raise UpdateError
+            super().save(must_create)
 
     @classmethod
     def get_model_class(cls) -> type[Session]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django.db import transaction
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
-from portal import passwords
+from portal import proof
 from portal.api import paging
 from portal.api.fields import (
     ROLES,
@@ -179,6 +180,20 @@ def own_password() -> StrictCharField:
     )
 
 
+def own_code() -> StrictCharField:
+    """The field of a request that makes a token."""
+    return StrictCharField(
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        max_length=4096,
+        write_only=True,
+        default="",
+        help_text="if you have a second factor, with a session that has not shown it within ten minutes: a code of your"
+        " app, or a recovery code",
+    )
+
+
 class TokenRequest(StrictSerializer):
     name = StrictCharField(max_length=80)
     tenant = StrictCharField(max_length=40, required=False, allow_null=True, default=None)
@@ -193,12 +208,19 @@ class TokenRequest(StrictSerializer):
     )
 
     password = own_password()
+    code = own_code()
 
 
-def confirm_password(call: Call, **path: str) -> None:
-    """Before a token is made: a session must come with its user's password, a token makes what it may itself."""
-    if call.user.token is None:
-        passwords.confirm(call.request._request, call.user, call.data["password"])
+def shown_for_token(call: Call, **path: str) -> bool:
+    """Before a token is made: a session shows all factors of its user, a token makes what it may itself.
+
+    Whether all were shown, or none is due.
+    """
+    if call.user.token is not None:
+        return True
+    return proof.confirm(
+        call.request._request, call.user, password=call.data["password"], code=call.data["code"]
+    )
 
 
 TOKEN_EXAMPLE = {
@@ -221,7 +243,7 @@ def token_list(call: Call) -> dict[str, Any]:
 
 
 @operation(
-    proof=confirm_password,
+    proof=shown_for_token,
     In=TokenRequest,
     Out=CreatedTokenSerializer,
     status=201,
@@ -234,16 +256,19 @@ def token_create(call: Call) -> dict[str, Any]:
     """Create a token for yourself; its secret is shown in this response only.
 
     It can be limited to one tenant and to a maximum role, and expires after 1 to 366 days. If the caller uses a token,
-    that token provides the defaults; with a session, the user's password is required.
+    that token provides the defaults; with a session, the user's password is required, and their second factor if the
+    session has not shown it within ten minutes.
     """
-    token, secret = tokens.token_create(
-        user=call.user,
-        owner=call.user,
-        name=call.data["name"],
-        tenant=_own_tenant(call, call.data["tenant"]),
-        role=Role(call.data["role"]) if "role" in call.data else None,
-        days=call.data.get("expires_in_days"),
-    )
+    with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
+        token, secret = tokens.token_create(
+            user=call.user,
+            owner=call.user,
+            name=call.data["name"],
+            tenant=_own_tenant(call, call.data["tenant"]),
+            role=Role(call.data["role"]) if "role" in call.data else None,
+            days=call.data.get("expires_in_days"),
+        )
     return CreatedTokenSerializer.render(token, secret)
 
 

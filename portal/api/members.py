@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from django.db import transaction
 from rest_framework import serializers
 
 from jobs.serialization import ReadSerializer, TimestampField
+from portal import proof
 from portal.api import paging, permissions
 from portal.api.fields import (
     ROLES,
@@ -21,8 +23,9 @@ from portal.api.me import (
     TOKEN_EXAMPLE,
     CreatedTokenSerializer,
     TokenSerializer,
-    confirm_password,
+    own_code,
     own_password,
+    shown_for_token,
 )
 from portal.api.operations import Call, operation
 from tenants import checks, tokens
@@ -207,6 +210,7 @@ class ServiceAccountTokenRequest(StrictSerializer):
         help_text=f"{tokens.DEFAULT_DAYS} by default, or the days that the caller's own token has left",
     )
     password = own_password()
+    code = own_code()
 
 
 def _with_account(call: Call, t: str, name: str) -> Tenant:
@@ -217,7 +221,7 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
 
 @operation(
     authorize=_with_account,
-    proof=confirm_password,
+    proof=shown_for_token,
     In=ServiceAccountTokenRequest,
     Out=CreatedTokenSerializer,
     status=201,
@@ -229,15 +233,18 @@ def _with_account(call: Call, t: str, name: str) -> Tenant:
 def account_token_create(call: Call, t: str, name: str) -> dict[str, Any]:
     """Create a token for a service account, limited to the tenant; its secret is shown in this response only.
 
-    With a session, the caller's password is required.
+    With a session, the caller's password is required, and their second factor if the session has not shown it within
+    ten minutes.
     """
-    token, secret = accounts.account_token_create(
-        user=call.user,
-        tenant=call.found,
-        name=name,
-        token_name=call.data["name"],
-        days=call.data.get("expires_in_days"),
-    )
+    with transaction.atomic():
+        proof.require_still(call.user, shown=call.prepared)
+        token, secret = accounts.account_token_create(
+            user=call.user,
+            tenant=call.found,
+            name=name,
+            token_name=call.data["name"],
+            days=call.data.get("expires_in_days"),
+        )
     return CreatedTokenSerializer.render(token, secret)
 
 

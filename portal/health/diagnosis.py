@@ -152,6 +152,12 @@ def web() -> HealthCheck:
         )
 
 
+NO_AUTH_TIME = (
+    "the provider does not list the claim auth_time: without it no one can confirm by it that it is them, and admins"
+    " who end sessions or change users sign in with a one-time password before: `manage.py admin NAME --reset`"
+)
+
+
 def single_sign_on() -> HealthCheck:
     """Whether the provider's discovery document can be read and is that of the issuer."""
     name, issuer = "single sign-on", settings.LUTHIER_OIDC_ISSUER
@@ -175,7 +181,10 @@ def single_sign_on() -> HealthCheck:
         )
     methods = document.get("code_challenge_methods_supported")
     pkce = isinstance(methods, list) and "S256" in methods
-    warnings = () if pkce else ("the provider does not say that it supports PKCE with S256",)
+    warnings: tuple[str, ...] = () if pkce else ("the provider does not say that it supports PKCE with S256",)
+    claims = document.get("claims_supported")
+    if not settings.LUTHIER_PASSWORD_SIGN_IN and isinstance(claims, list) and "auth_time" not in claims:
+        warnings += (NO_AUTH_TIME,)
     return HealthCheck(name, issuer, warnings=warnings)
 
 

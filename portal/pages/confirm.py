@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
@@ -39,24 +41,23 @@ from tenants.sessions import (
 
 ADDRESS = "/me/confirm"
 WANTED = "confirms_for"
-"""Key of the session: {"to": the page to return to, "held": None or {"action", "label", "fields"}, a form to send}."""
+"""Key of the session: {"to": the page to return to, "held": None or {"action", "label", "fields"}, a form to send,
+"at": when it was held, in seconds since 1970}."""
 FIRST = "confirmed_first"
 """Key of the session of who has shown the first factor again, and a second one is due: {"at", "by"}."""
 HELD_MAX_CHARS = 16 * 1024
 """A longer form is not held: its page is returned to."""
+NEVER_HELD = {"csrfmiddlewaretoken", "password", "code"}
 CHALLENGES_A_MINUTE = 20
 
 
-def proved(label: str | Callable[..., str], *, in_place: bool = False) -> Callable[[View], View]:
-    """For forms that take a fresh proof. label: of the button that sends the form afterwards.
-
-    in_place: of the password in the form, and so of users who have none.
-    """
+def proved(label: str | Callable[..., str]) -> Callable[[View], View]:
+    """For forms that take a fresh proof. label: of the button that sends the form afterwards."""
 
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **path: Any) -> HttpResponseBase:
-            if request.method != "POST" or (in_place and passwords.asked_of(person(request))):
+            if request.method != "POST":
                 return view(request, *args, **path)
             if not is_fresh(request):
                 _hold(request, label if isinstance(label, str) else label(**path))
@@ -80,11 +81,20 @@ def first(request: HttpRequest, *, to: str) -> HttpResponse:
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """Ask for one factor after the other; then go on with what was intended."""
+    if "cancel" in request.GET:
+        return HttpResponseRedirect(request.session.pop(WANTED, {"to": "/me"})["to"])
     if "next" in request.GET:
-        request.session[WANTED] = {"to": _own_page(request, request.GET["next"]), "held": None}
+        request.session[WANTED] = {
+            "to": _own_page(request, request.GET["next"]),
+            "held": None,
+            "at": time.time(),
+        }
         return HttpResponseRedirect(ADDRESS)
     wrong = ""
     if request.method == "POST" and not is_fresh(request):
+        if "password" not in request.POST and _shown(request) is None:
+            messages.error(request, "This took too long. Start again.")
+            return HttpResponseRedirect(ADDRESS)
         try:
             _take(request, person(request))
         except ServiceError as error:
@@ -112,10 +122,12 @@ def passkey(request: HttpRequest) -> HttpResponse:
 
 def shown_first(request: HttpRequest, user: User, *, by: str, at: float) -> None:
     """Take the first factor as shown at that time, in seconds since 1970; the second one is asked next if it is due."""
-    if second_factor_due(by) and two_factor.is_on(user):
-        request.session[FIRST] = {"by": by, "at": at}
-    else:
-        _confirmed(request, user, by=by, at=at, second="")
+    with transaction.atomic():
+        two_factor.locked(user)  # who turns one on, does it before this or ends the session that comes of it
+        if second_factor_due(by) and two_factor.is_on(user):
+            request.session[FIRST] = {"by": by, "at": at}
+        else:
+            _confirmed(request, user, by=by, at=at, second="")
 
 
 def _take(request: HttpRequest, user: User) -> None:
@@ -127,14 +139,19 @@ def _take(request: HttpRequest, user: User) -> None:
     if shown is None:
         if not passwords.asked_of(user):
             raise FieldsInvalid(errors=[problem("password", "no_password", "is not set here")])
-        passwords.check(user, request.POST.get("password", ""))
+        passwords.check(user, request.POST["password"], session=request.session.session_key)
         shown_first(request, user, by=PASSWORD, at=time.time())
     elif "passkey" in request.POST:
         _check_passkey(request, user, request.POST["passkey"])
-        _confirmed(request, user, **shown, second=two_factor.PASSKEY)
+        _confirmed(request, user, **_by_now(shown), second=two_factor.PASSKEY)
     else:
         second = proof.check_code(user, request.POST.get("code", ""))
-        _confirmed(request, user, **shown, second=second)
+        _confirmed(request, user, **_by_now(shown), second=second)
+
+
+def _by_now(shown: dict[str, Any]) -> dict[str, Any]:
+    """What was shown first. A password counts from when the second factor follows, as at the sign-in."""
+    return shown | {"at": time.time()} if shown["by"] == PASSWORD else shown
 
 
 def _check_passkey(request: HttpRequest, user: User, answer: str) -> None:
@@ -148,13 +165,22 @@ def _check_passkey(request: HttpRequest, user: User, answer: str) -> None:
         raise
 
 
+@transaction.atomic
 def _confirmed(request: HttpRequest, user: User, *, by: str, at: float, second: str) -> None:
-    """The session is fresh from now on, under a new key: who has copied the one before has not shown this."""
+    """The session is fresh from now on, under a new key: who has copied the one before has not shown this.
+
+    One that was ended meanwhile stays so: it has to be there while the user's row is held, as at a sign-in.
+    """
+    two_factor.locked(user)
+    if not user.sessions.filter(pk=request.session.session_key).exists():
+        request.session.flush()
+        return
     request.session.pop(FIRST, None)
     request.session[PROVED_AT] = at
     if second:
         prove(request, second=second)
     request.session.cycle_key()
+    request.session.save()
     details = {"by": by} | ({"second_factor": second} if second else {})
     audit.record(actor=user, action="session.confirm", target=user.get_username(), details=details)
 
@@ -166,19 +192,24 @@ def _shown(request: HttpRequest) -> dict[str, Any] | None:
 
 def _hold(request: HttpRequest, label: str) -> None:
     fields = [
-        (name, value)
-        for name, values in request.POST.lists()
-        if name != "csrfmiddlewaretoken"
-        for value in values
+        (name, value) for name, values in request.POST.lists() if name not in NEVER_HELD for value in values
     ]
     held = {"action": request.get_full_path(), "label": label, "fields": fields}
     small = sum(len(name) + len(value) for name, value in fields) <= HELD_MAX_CHARS
     back = _own_page(request, request.headers.get("Referer", ""))
-    request.session[WANTED] = {"to": back, "held": held if small else None}
+    request.session[WANTED] = {"to": back, "held": held if small else None, "at": time.time()}
+
+
+def _wanted(request: HttpRequest) -> dict[str, Any]:
+    """What was intended; of a form that was held too long ago, the page that it is on."""
+    wanted: dict[str, Any] = request.session.get(WANTED) or {"to": "/me", "held": None}
+    if wanted["held"] and time.time() - wanted.get("at", 0) >= FRESH.total_seconds():
+        wanted = request.session[WANTED] = wanted | {"held": None}
+    return wanted
 
 
 def _go_on(request: HttpRequest) -> HttpResponse:
-    wanted = request.session.get(WANTED) or {"to": "/me", "held": None}
+    wanted = _wanted(request)
     if wanted["held"] is None:
         request.session.pop(WANTED, None)
         return HttpResponseRedirect(wanted["to"])
@@ -192,7 +223,7 @@ def _ask(request: HttpRequest, wrong: str) -> HttpResponse:
     factors = two_factor.factors_of(user)
     context = {
         "of": user,
-        "wanted": request.session.get(WANTED),
+        "wanted": _wanted(request),
         "asks": "second" if shown else "first",
         "problem": wrong,
         "wrong_code": bool(wrong) and "passkey" not in request.POST,

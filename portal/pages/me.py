@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
@@ -21,7 +21,7 @@ from portal.pages.guard import person, signed_in
 from portal.pages.shell import frame, last_tenant
 from tenants import access, notices, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords
-from tenants.models import Token
+from tenants.models import Token, User
 from tenants.services.members import member_accept
 from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import preference_set
@@ -34,12 +34,16 @@ EVERYWHERE = (
 
 
 class ChangePassword(PasswordChangeForm):
-    """Django's; wrong old passwords have a budget."""
+    """Django's; wrong old passwords have a budget, of the session with the given key."""
+
+    def __init__(self, user: User, data: QueryDict, *, session: str | None) -> None:
+        super().__init__(user, data)
+        self.session = session
 
     def clean_old_password(self) -> str:
         given: str = self.cleaned_data["old_password"]
         try:
-            passwords.check(self.user, given)
+            passwords.check(self.user, given, session=self.session)
         except TooManyPasswords as error:
             raise ValidationError(error.message, code="too_many") from error
         except FieldsInvalid as error:
@@ -80,7 +84,7 @@ def password(request: HttpRequest) -> HttpResponse:
         raise Http404
     if proof.lacks_factor(request, person(request)):
         return confirm.first(request, to="/me")
-    form = ChangePassword(person(request), request.POST)
+    form = ChangePassword(person(request), request.POST, session=request.session.session_key)
     if not form.is_valid():
         return _page(request, form, status=422)
     try:

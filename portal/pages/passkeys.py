@@ -11,10 +11,21 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
 from portal import proof
+from portal.pages import confirm
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.guard import person, signed_in
 from portal.pages.site import CHALLENGE, given, refused, site_of
-from portal.pages.two_factor import BASE, all_shown, confirmed, problem_of, remove, show, turned_on
+from portal.pages.two_factor import (
+    BASE,
+    all_shown,
+    begun_too_long_ago,
+    confirmed,
+    note_begun,
+    problem_of,
+    remove,
+    show,
+    turned_on,
+)
 from tenants import passkeys, two_factor
 from tenants.errors import NotFound, ServiceError
 
@@ -35,6 +46,7 @@ def begin(request: HttpRequest) -> HttpResponse:
         begun = passkeys.add_begin(user, site_of(request), replaces=request.session.get(CHALLENGE))
     except ServiceError as error:
         return refused(problem_of(error))
+    note_begun(request, user)
     return given(request, begun)
 
 
@@ -46,8 +58,12 @@ def add(request: HttpRequest) -> HttpResponse:
     """Let the new passkey count; if it is the first second factor, every other session of this person ends."""
     user, challenge, site = person(request), request.session.get(CHALLENGE), site_of(request)
     answer, name = request.POST.get("passkey", ""), request.POST.get("name", "")
+    if begun_too_long_ago(request):
+        return confirm.first(request, to=BASE)
+    ran: list[bool] = []
 
     def work() -> Outcome:
+        ran[:] = [True]
         codes = passkeys.add(user, challenge, site, answer, name=name)
         if codes:
             user.sessions.exclude(pk=request.session.session_key).delete()
@@ -59,7 +75,7 @@ def add(request: HttpRequest) -> HttpResponse:
         return show(request, problems={"passkey": problem_of(error)})
     request.session.pop(CHALLENGE, None)
     if codes:
-        return turned_on(request, codes, second=two_factor.PASSKEY, said=ADDED)
+        return turned_on(request, codes, second=two_factor.PASSKEY, now=bool(ran), said=ADDED)
     say(request, ADDED)
     return HttpResponseRedirect(BASE)
 

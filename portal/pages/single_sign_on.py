@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET
 
-from portal import budgets
+from portal import budgets, passwords
 from portal.pages import confirm
 from portal.pages.auth import wait_page
 from portal.pages.guard import person, signed_in
@@ -28,10 +28,10 @@ from portal.pages.session_start import enter
 from tenants import audit
 from tenants.errors import AccountClosed, IdentityUnknown
 from tenants.services.identities import Identity, identity_of, is_of, user_of
-from tenants.sessions import SINGLE_SIGN_ON
+from tenants.sessions import FRESH, SINGLE_SIGN_ON
 
 if TYPE_CHECKING:
-    from portal.single_sign_on import Refused
+    from portal.single_sign_on import Asked, Found, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,6 @@ STATE_S = 600
 """How long a person may take at the provider."""
 NEXT = "sso_next"
 """In the session: where the person wanted to go, so that the login page after a failure still leads there."""
-AGAIN = "sso_again"
-"""In the session of a user who confirms there that it is them: {"user": id, "at": seconds since 1970}."""
 TEXTS = {
     "provider_unreachable": "{name} does not respond. Try again, or sign in with {instead}.",
     "provider_slow": "{name} responds slowly, and too many sign-ins wait for it. Try again in a minute.",
@@ -93,11 +91,9 @@ def again(request: HttpRequest) -> HttpResponseBase:
     from portal import single_sign_on
 
     try:
-        away = single_sign_on.begin(request, "", again=True)
+        return single_sign_on.begin(request, "", again=single_sign_on.Asked(user.pk, time.time()))
     except single_sign_on.Refused as refusal:
         return _refused(request, refusal, "", back=confirm.ADDRESS)
-    request.session[AGAIN] = {"user": user.pk, "at": time.time()}
-    return away
 
 
 @require_GET
@@ -110,20 +106,23 @@ def callback(request: HttpRequest) -> HttpResponse:
         return wait_page(request, wait_s=budgets.WINDOW_S)
     from portal import single_sign_on
 
-    wanted, asked = request.session.pop(NEXT, ""), request.session.pop(AGAIN, None)
+    wanted = request.session.pop(NEXT, "")
     try:
-        identity, to, at = single_sign_on.finish(request)
-        if asked is not None:
-            return _confirm(request, identity, asked, at)
-        return _enter(request, identity, to, at)
+        found = single_sign_on.finish(request)
+        if found.again is not None:
+            return _confirm(request, found, found.again)
+        return _enter(request, found.identity, found.next_url, found.asked_at)
     except single_sign_on.Refused as refusal:
-        return _refused(request, refusal, wanted, back=confirm.ADDRESS if asked else "")
+        back = (
+            confirm.ADDRESS if request.user.is_authenticated else ""
+        )  # who is signed in can only have confirmed
+        return _refused(request, refusal, wanted, back=back)
     except IdentityUnknown as unknown:
         subject = unknown.details["subject"]
         _record_failure("", "unknown identity", subject)
         return _to_login(request, f"{unknown.message} It is known there as {subject}.", wanted)
     except AccountClosed as closed:
-        _record_failure(closed.details["username"], "disabled", identity.subject)
+        _record_failure(closed.details["username"], "disabled", found.identity.subject)
         return _to_login(request, closed.message, wanted)
 
 
@@ -138,20 +137,20 @@ def _enter(request: HttpRequest, identity: Identity, to: str, at: float | None) 
     )
 
 
-def _confirm(
-    request: HttpRequest, identity: Identity, asked: dict[str, float], at: float | None
-) -> HttpResponse:
+def _confirm(request: HttpRequest, found: Found, asked: Asked) -> HttpResponse:
     """Take it for what the user of this session shows first, if the provider asked them since this began."""
     from portal.single_sign_on import SKEW_S
 
-    user = request.user
-    if not user.is_authenticated or user.pk != asked["user"]:
+    user, identity, at = request.user, found.identity, found.asked_at
+    if not user.is_authenticated or user.pk != asked.user:
         return HttpResponseRedirect(confirm.ADDRESS)
     if not is_of(identity, user):
         _record_failure(user.get_username(), "another identity", identity.subject)
         messages.error(request, f"You are {identity.subject} there, who is not {user.get_username()} here.")
-    elif at is None or at < asked["at"] - SKEW_S:
-        messages.error(request, _text("not_again"))
+    elif at is None or at < asked.at - SKEW_S:
+        messages.error(request, _text("not_again", has_password=passwords.asked_of(user)))
+    elif time.time() - at >= FRESH.total_seconds():
+        messages.error(request, "This took too long. Start again.")
     else:
         confirm.shown_first(request, user, by=SINGLE_SIGN_ON, at=at)
     return HttpResponseRedirect(confirm.ADDRESS)
@@ -169,18 +168,20 @@ def _within_budget(request: HttpRequest) -> bool:
 def _refused(request: HttpRequest, refusal: Refused, to: str, *, back: str = "") -> HttpResponse:
     """To the login page, or back to a page of a user who is signed in."""
     logger.warning("single sign-on failed", extra={"reason": refusal.reason, "error": str(refusal)})
-    text = _text(refusal.reason)
+    user = request.user
+    has_password = (
+        passwords.asked_of(user) if user.is_authenticated else bool(settings.LUTHIER_PASSWORD_SIGN_IN)
+    )
+    text = _text(refusal.reason, has_password=has_password)
     if back:
         messages.error(request, text)
         return HttpResponseRedirect(back)
     return _to_login(request, text, to)
 
 
-def _text(reason: str) -> str:
+def _text(reason: str, *, has_password: bool) -> str:
     name = settings.LUTHIER_OIDC_NAME
-    instead = (
-        "your password" if settings.LUTHIER_PASSWORD_SIGN_IN else "a one-time password of a platform admin"
-    )
+    instead = "your password" if has_password else "a one-time password of a platform admin"
     return TEXTS[reason].format(name=name[:1].upper() + name[1:], instead=instead)
 
 

@@ -1,5 +1,7 @@
 """API tokens of the caller and, for managers, of the tenant's service accounts.
 
+Who has a password gives it in the form; who has none confirms first, and the form is held meanwhile.
+
 A secret is shown once, on the list to which the POST that made it leads (portal.pages.shown_once). A repeat of the form
 gets the secret of the first token from an outcome that only the form's key opens, which the server does not have.
 """
@@ -11,17 +13,18 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from portal import passwords
+from portal import passwords, proof
 from portal.pages import confirm, shown_once
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import act_and_redirect, problems_of, sentence
-from portal.pages.guard import in_tenant
+from portal.pages.guard import in_tenant, person
 from portal.pages.members import ROLES
 from portal.pages.shell import frame
 from tenants import access, tokens
@@ -54,15 +57,29 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 @in_tenant
-@confirm.proved("Create the token", in_place=True)
 @never_cache
-def create(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+def create(request: HttpRequest, tenant: Tenant) -> HttpResponseBase:
+    """The form of who has a password takes it, and has to be of a session that has shown the second factor, too."""
+    account = (request.GET if request.method == "GET" else request.POST).get("account", "")
+    if not passwords.asked_of(person(request)):
+        return _create_without_password(request, tenant, account)
+    if proof.lacks_factor(request, person(request)):
+        of = f"?{urlencode({'account': account})}" if account else ""
+        return confirm.first(request, to=f"{_base(tenant)}/new{of}")
+    return _create(request, tenant, account)
+
+
+@confirm.proved("Create the token")
+def _create_without_password(request: HttpRequest, tenant: Tenant, account: str) -> HttpResponse:
+    return _create(request, tenant, account)
+
+
+def _create(request: HttpRequest, tenant: Tenant, account: str) -> HttpResponse:
     """GET: the form. POST: make a token of the caller, or of an account; a cookie takes its secret to the list."""
     who: Any = request.user
     if request.method == "GET":
-        return _page(request, tenant, form=True)
+        return _page(request, tenant, form=True, account=account)
     values, problems = _read(request, who)
-    account = request.POST.get("account", "")
     if problems:
         return _page(
             request, tenant, form=True, account=account, problems=problems, values=values, status=422
@@ -212,6 +229,7 @@ def _page(request: HttpRequest, tenant: Tenant, *, status: int = 200, **more: An
         "accounts": _accounts(who, tenant) if manages else [],
         "manages": manages,
         "has_password": passwords.asked_of(who),
+        "asks_first": passwords.asked_of(who) and proof.lacks_factor(request, who),
         "roles": ROLES,
         "periods": [(days, text, timezone.now() + timedelta(days=days)) for days, text in PERIODS],
         "base": base,

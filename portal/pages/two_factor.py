@@ -31,12 +31,15 @@ from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import User
 from tenants.services.sessions import sessions_end
-from tenants.sessions import PROVED_AT, prove
+from tenants.sessions import FRESH, PROVED_AT, is_fresh, prove
 
 BASE = "/me/two-factor"
 CODES = "recovery-codes"
 BEGUN = "sets_up_app"
 """Key of the session of a browser that sets up an app: its id."""
+BEGUN_AT = "set_up_proved_at"
+"""Key of when the user of a browser that sets up an app or a passkey gave the password for it, in seconds since 1970;
+of a user who has none, when they confirmed by other means."""
 
 
 def all_shown(view: View) -> View:
@@ -75,6 +78,7 @@ def app_begin(request: HttpRequest) -> HttpResponse:
     except ServiceError as error:
         return show(request, problems={"begin": problem_of(error)})
     request.session[BEGUN] = done["app"]
+    note_begun(request, user)
     return HttpResponseRedirect(f"{BASE}#set-up")
 
 
@@ -85,8 +89,12 @@ def app_begin(request: HttpRequest) -> HttpResponse:
 def app_confirm(request: HttpRequest) -> HttpResponse:
     """Let the app count once its code is right; every other session of this person ends."""
     user, app = person(request), request.session.get(BEGUN)
+    if begun_too_long_ago(request):
+        return confirm.first(request, to=BASE)
+    ran: list[bool] = []
 
     def work() -> Outcome:
+        ran[:] = [True]
         codes = two_factor.app_confirm(user, app, request.POST.get("code", ""), replaces=True)
         user.sessions.exclude(pk=request.session.session_key).delete()
         return {"codes": "\n".join(codes)}
@@ -96,18 +104,34 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
     except ServiceError as error:
         return show(request, problems={"code": problem_of(error)})
     request.session.pop(BEGUN, None)
-    return turned_on(request, codes, second=two_factor.APP)
+    return turned_on(request, codes, second=two_factor.APP, now=bool(ran))
 
 
-def turned_on(request: HttpRequest, codes: list[str], *, second: str, said: str = "") -> HttpResponse:
+def note_begun(request: HttpRequest, user: User) -> None:
+    """Keep when the proof was given by which the set-up of a second factor begins."""
+    by_password = passwords.asked_of(user)
+    request.session[BEGUN_AT] = time.time() if by_password else request.session.get(PROVED_AT)
+
+
+def begun_too_long_ago(request: HttpRequest) -> bool:
+    """Whether who ends the set-up may be another than who began it: the proof was not given within ten minutes."""
+    at = request.session.get(BEGUN_AT)
+    return not is_fresh(request) and (at is None or time.time() - at >= FRESH.total_seconds())
+
+
+def turned_on(
+    request: HttpRequest, codes: list[str], *, second: str, now: bool, said: str = ""
+) -> HttpResponse:
     """Back to the page, with the recovery codes of a first second factor that counts now; `said` comes before it is
-    said that it does."""
+    said that it does. now: by this request, and not by an earlier one that this repeats, which shows nothing."""
     response = HttpResponseRedirect(BASE)
     if two_factor.codes_current(
         person(request), codes
     ):  # what was replaced or removed since takes its codes along
         prove(request, second=second)
-        request.session[PROVED_AT] = time.time()  # with the password, by which this began
+        if now and BEGUN_AT in request.session:
+            proved = request.session.get(PROVED_AT) or 0
+            request.session[PROVED_AT] = max(request.session.pop(BEGUN_AT), proved)
         say(request, f"{said} Two-factor authentication is on. All other sessions were signed out.".lstrip())
         give_codes(request, response, codes)
     return response

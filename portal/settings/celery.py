@@ -11,7 +11,7 @@ from portal.settings.queues import JOBS, PASSES
 
 
 def broker_tls(url: str) -> dict[str, Any] | None:
-    """What Celery has to know to use TLS and check the certificate: of rediss:// alone it makes a plain connection."""
+    """What Celery has to know to check the certificate: rediss:// alone makes a connection with TLS, unchecked."""
     if not url.startswith("rediss://"):
         return None
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED} | parse_url(url).get("ssl", {})

@@ -33,7 +33,7 @@ class Environment:
     # postgresql://…; none = the embedded server
     database_url: Annotated[str | None, values.database] = None
     # none = the embedded server
-    redis_url: Annotated[str | None, values.url("redis", "rediss", "unix")] = None
+    redis_url: Annotated[str | None, values.broker] = None
     secret_key: Annotated[str | None, values.secret] = None
     secret_key_file: Annotated[Path | None, values.file] = None
     # comma-separated, newest first; encrypt the secrets of tenants and users

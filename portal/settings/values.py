@@ -87,6 +87,13 @@ def url(*schemes: str) -> Callable[[str], str]:
     return read
 
 
+def broker(text: str) -> str:
+    found = url("redis", "rediss", "unix")(text)
+    if "ssl" in parse_qs(_split(found).query, keep_blank_values=True):
+        raise ValueError("has a parameter ssl: rediss:// asks for TLS, and ssl_ca_certs names an authority")
+    return found
+
+
 def file(text: str) -> Path:
     path = Path(text)
     if not path.is_file():

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import access, audit
+from tenants import access, audit, two_factor
 from tenants.errors import NotAllowed, NotFound
 from tenants.models import Token, User
 from tenants.sessions import longest_idle
@@ -65,6 +65,7 @@ def sessions_of(*, user: access.Person, owner: User, current: str | None = None)
 def session_end(*, user: access.Person, owner: User, session_id: str) -> None:
     """End one session at once. Raises NotAllowed or NotFound."""
     _require(user, owner)
+    two_factor.locked(owner)  # whose confirmation gives a session another key
     row = next((row for row in owner.sessions.all() if public_id(row.pk) == session_id), None)
     if row is None:
         raise NotFound
@@ -80,6 +81,7 @@ def sessions_end(*, user: access.Person, owner: User, keep: str | None = None, t
     The token that the caller came with stays. Raises NotAllowed.
     """
     _require(user, owner)
+    two_factor.locked(owner)  # as above
     ended = owner.sessions.exclude(pk=keep or "").delete()[0]
     revoked = 0
     if tokens:

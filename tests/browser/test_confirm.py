@@ -46,6 +46,8 @@ def test_an_admin_confirms_and_loses_nothing_typed(
     send = page.get_by_role("button", name="Create the user")
     expect(send).to_be_focused()
     shown(page, picture, f"confirmed-{width}-{theme}")
-    page.keyboard.press("Enter")
+    with page.expect_request(lambda sent: sent.url.endswith("/admin-console/new-user")) as form:
+        page.keyboard.press("Enter")
+    assert form.value.headers["x-luthier-form"] == "admin", "as no other user who signs in meanwhile"
     page.wait_for_url(f"**/admin-console/users/{name}")
     expect(page.get_by_label("E-mail address")).to_have_value(f"{name}@example.org")

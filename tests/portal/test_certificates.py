@@ -25,7 +25,7 @@ from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes.client import Api
 from jobs.blobs.errors import StoreUnavailable
 from jobs.blobs.s3 import S3Store
-from portal.settings import celery
+from portal.settings import celery, values
 from portal.settings.celery import broker_tls
 from tests.certificates import self_signed, untrusted_server
 
@@ -82,6 +82,12 @@ def test_what_the_url_says_of_its_certificate_counts() -> None:
         "ssl_ca_certs": "/ca.pem",
     }
     assert broker_tls("redis://h:6379") is None
+
+
+def test_a_parameter_that_means_nothing_is_refused_by_a_sentence() -> None:
+    with pytest.raises(ValueError, match="has a parameter ssl: rediss:// asks for TLS"):
+        values.broker("rediss://h:6379?ssl=x")
+    assert values.broker("rediss://h:6379?ssl_ca_certs=/ca.pem") == "rediss://h:6379?ssl_ca_certs=/ca.pem"
 
 
 def test_celery_is_set_to_use_it(settings: LazySettings) -> None:

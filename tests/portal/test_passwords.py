@@ -101,6 +101,30 @@ def test_wrong_passwords_have_a_budget_and_right_ones_spend_none(browser: Client
     assert Api(alice).get("/me").status_code == 200
 
 
+def test_a_session_that_someone_else_has_keeps_the_owner_from_nothing(browser: Client, alice: User) -> None:
+    """Not from ending it, for which they give their password."""
+    for _ in range(passwords.WRONG_A_MINUTE + 1):
+        make(browser, WRONG)
+    assert make(browser, RIGHT).status_code == 429
+    mine = signed_in(alice)
+    assert make(mine, RIGHT).status_code == 201
+    change = {"old_password": factories.PASSWORD, "new_password1": NEW, "new_password2": NEW}
+    assert mine.post("/me/password", change)["Location"] == "/me"
+
+
+def test_guesses_are_limited_by_the_hour_too(
+    browser: Client, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "WRONG_A_MINUTE", 1000)
+    for _ in range(passwords.WRONG_AN_HOUR):
+        assert make(browser, WRONG).status_code == 400
+    refused = make(browser, RIGHT)
+    assert (refused.status_code, "sign in again" in refused.json()["detail"]) == (429, True)
+    assert make(signed_in(alice), RIGHT).status_code == 201
+    monkeypatch.setattr(passwords, "WRONG_AN_HOUR_IN_ALL", passwords.WRONG_AN_HOUR)
+    assert make(signed_in(alice), RIGHT).status_code == 429, "many sessions together do not guess on"
+
+
 def test_wrong_old_passwords_have_the_same_budget(browser: Client) -> None:
     change = {"new_password1": NEW, "new_password2": NEW}
     for _ in range(passwords.WRONG_A_MINUTE):

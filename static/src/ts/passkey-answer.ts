@@ -26,7 +26,7 @@ async function made(form: HTMLFormElement, address: string): Promise<Refused | A
 async function challenge(form: HTMLFormElement, address: string): Promise<Options | Refused> {
   const body = new FormData(form);
   body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old after another login
-  const user = document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
+  const user = document.querySelector<HTMLElement>("[data-user]")?.dataset.user ?? "";
   const answer = await fetch(address, { method: "POST", body, headers: { "X-Luthier-Form": user }, redirect: "manual" }).catch(() => null);
   if (!answer) return { problem: texts.session.unreachable };
   if (answer.status === 204) return user ? { problem: texts.submit.ended } : { next: answer.headers.get("Location") ?? "/login" };

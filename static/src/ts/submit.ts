@@ -49,7 +49,7 @@ async function submit(form: HTMLFormElement, button: HTMLButtonElement | null): 
 async function send(form: HTMLFormElement, button: HTMLButtonElement | null): Promise<Outcome> {
   const body = new FormData(form, button);
   body.set("csrfmiddlewaretoken", csrfToken()); // the page's own is old after another login
-  const user = document.querySelector<HTMLElement>(".app")?.dataset.user ?? "";
+  const user = document.querySelector<HTMLElement>("[data-user]")?.dataset.user ?? "";
   const headers = { "X-Luthier-Form": user };
   // The attribute: form.action may be a button of that name.
   const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? location.href;

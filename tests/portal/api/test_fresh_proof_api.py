@@ -13,7 +13,8 @@ from django.test import Client
 
 from portal.settings.secret import SecretsKeys
 from tenants import two_factor
-from tenants.models import Session, User
+from tenants.models import Membership, Session, Token, User
+from tenants.roles import Role
 from tests import factories
 from tests.portal.api.conftest import Api
 from tests.stale_session import grow_stale
@@ -72,11 +73,21 @@ def test_a_stale_session_is_refused_and_a_fresh_one_and_a_token_are_not(
 
 
 def test_of_a_user_with_a_second_factor_a_stale_session_shows_it(admin: User) -> None:
-    secret, _ = factories.authenticator_app(admin)
+    secret, codes = factories.authenticator_app(admin)
     browser = Client()
     browser.force_login(admin)
     password = {"password": factories.PASSWORD}
+    lab = factories.tenant("vision-lab")
+    Membership.objects.create(tenant=lab, user=admin, role=Role.MANAGER)
+    accounts = "/tenants/vision-lab/service-accounts"
+    assert send(browser, "POST", accounts, {"name": "ci"}).status_code == 201
     grow_stale(browser)
+    for path, code in (("/me/tokens", codes[0]), (f"{accounts}/ci/tokens", codes[1])):
+        refused = send(browser, "POST", path, password | {"name": "laptop"})
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, "code"), path
+        assert not Token.objects.filter(name="laptop").exists()
+        assert send(browser, "POST", path, password | {"name": "laptop", "code": code}).status_code == 201
+        Token.objects.all().delete()
     refused = send(browser, "POST", "/me/two-factor/remove", password)
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, "code")
     assert two_factor.is_on(admin)

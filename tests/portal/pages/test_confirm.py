@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import html
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.contrib.sessions.backends.base import UpdateError
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
+from portal import passwords
 from portal.settings.secret import SecretsKeys
 from tenants import two_factor
-from tenants.models import AuditEntry, Tenant, Token, User
+from tenants.models import AuditEntry, Session, Tenant, Token, User
 from tenants.roles import Role
+from tenants.services.sessions import sessions_end
+from tenants.sessions import FRESH, PROVED_AT
 from tests import factories
 from tests.markup import markup
+from tests.passkey_device import Device
 from tests.stale_session import grow_stale
 
 pytestmark = pytest.mark.django_db
@@ -154,25 +162,36 @@ def test_a_passkey_is_shown_as_well(alice: User) -> None:
     assert here.post("/me/sign-out-others", **HERE)["Location"] == "/me"
 
 
-def test_factors_are_changed_after_all_of_them(alice: User) -> None:
-    """The forms take the password each time; the second factor, too, if it was not shown within ten minutes."""
+def test_factors_are_changed_after_all_of_them(alice: User, lab: Tenant) -> None:
+    """The forms take the password each time; the second factor, too, if it was not shown within ten minutes. So does
+    what makes a token, which is asked for nothing more."""
     secret, _ = factories.authenticator_app(alice)
     here = stale(alice)
     change = {"old_password": factories.PASSWORD, "new_password1": "a brand new passphrase"}
     attempts = {
         "/me/password": change | {"new_password2": change["new_password1"]},
         **{f"/me/two-factor/{each}": PASSWORD for each in ("begin", "app/remove", "remove", "codes")},
+        "/t/vision-lab/tokens/new": PASSWORD | {"name": "laptop", "role": "viewer", "days": "30"},
     }
     for path, fields in attempts.items():
         assert asked(here.post(path, fields)), path
     assert here.post("/me/two-factor/passkeys/begin", PASSWORD, **HERE).status_code == 422
     assert asked(here.get("/me/two-factor"))
+    assert not Token.objects.exists()
+    assert 'name="password"' not in markup(here.get("/t/vision-lab/tokens")), (
+        "its page asks before it shows it"
+    )
+    assert here.get("/t/vision-lab/tokens/new?account=ci")["Location"] == (
+        f"{PAGE}?next=%2Ft%2Fvision-lab%2Ftokens%2Fnew%3Faccount%3Dci"
+    )
     assert 'name="old_password"' not in markup(here.get("/me"))
     assert two_factor.factors_of(alice).codes_left == 10
     here.get(PAGE, {"next": "/me/two-factor"})
     here.post(PAGE, PASSWORD)
     here.post(PAGE, {"code": factories.app_code(secret)})
     assert here.get(PAGE)["Location"] == "/me/two-factor"
+    assert here.post("/t/vision-lab/tokens/new", attempts["/t/vision-lab/tokens/new"]).status_code == 302
+    assert Token.objects.count() == 1
     assert here.post("/me/two-factor/remove", PASSWORD)["Location"] == "/me/two-factor"
     assert not two_factor.is_on(alice)
 
@@ -182,6 +201,171 @@ def test_the_page_of_a_first_factor_is_not_in_the_way(alice: User) -> None:
     here = stale(alice)
     assert here.get("/me/two-factor").status_code == 200
     assert here.post("/me/two-factor/begin", PASSWORD)["Location"] == "/me/two-factor#set-up"
+
+
+def test_a_session_that_is_ended_meanwhile_stays_so(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was ended after the password of the request was checked."""
+    here, check = stale(alice), passwords.check
+
+    def meanwhile(user: User, password: str, **more: Any) -> None:
+        check(user, password, **more)
+        sessions_end(user=user, owner=user)
+
+    monkeypatch.setattr(passwords, "check", meanwhile)
+    here.post(PAGE, PASSWORD)
+    assert not Session.objects.filter(user=alice).exists()
+    assert not AuditEntry.objects.filter(action="session.confirm").exists()
+    assert here.get("/me")["Location"] == "/login?next=/me"
+
+
+def test_a_second_factor_that_was_turned_on_meanwhile_is_asked_for(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, locked = stale(alice), two_factor.locked
+
+    def after_another(user: User) -> None:
+        monkeypatch.setattr(two_factor, "locked", locked)
+        factories.authenticator_app(user)
+        locked(user)
+
+    monkeypatch.setattr(two_factor, "locked", after_another)
+    here.post(PAGE, PASSWORD)
+    assert here.get(PAGE).context["asks"] == "second"
+
+
+def test_a_request_with_the_key_of_before_takes_nothing_from_the_browser(alice: User) -> None:
+    """Another tab sent it before the browser knew of the new one: its answer may arrive after that."""
+    here, other, late = stale(alice), Client(), Client()
+    other.cookies["luthier"] = late.cookies["luthier"] = here.session.session_key
+    under_way = late.session
+    assert under_way.get(PROVED_AT)
+    here.post(PAGE, PASSWORD)
+    answer = other.get("/me")
+    assert (answer.status_code, answer["Location"]) == (302, "/login?next=/me"), "it opens nothing"
+    assert "luthier" not in answer.cookies
+    assert "Clear-Site-Data" not in answer
+    under_way["kept"] = "yes"
+    with pytest.raises(UpdateError):
+        under_way.save()
+    assert other.get("/me").status_code == 302, "what has read it before brings it not back"
+    assert here.get("/me").status_code == 200
+    assert len(here.get("/me").context["sessions"]) == 1
+    Session.objects.filter(user=None).update(expire_date=timezone.now())
+    assert "luthier" in other.get("/me").cookies, "after a minute it is like any that is not there"
+
+
+def test_a_held_form_has_no_password_and_no_code(lab: Tenant, settings: LazySettings) -> None:
+    """Its page was opened while passwords signed in."""
+    erin = factories.member(lab, "erin", role=Role.RESEARCHER)
+    here = stale(erin)
+    form = {"name": "laptop", "role": "viewer", "days": "30", "password": "hunter2hunter2", "code": "123456"}
+    assert asked(here.post("/t/vision-lab/tokens/new", form))
+    held = here.session["confirms_for"]["held"]
+    assert [name for name, _ in held["fields"]] == ["name", "role", "days"]
+
+
+def test_a_code_that_comes_too_late_is_no_wrong_password(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.authenticator_app(alice)
+    here = stale(alice)
+    here.post(PAGE, PASSWORD)
+    session = here.session
+    session["confirmed_first"] |= {"at": 0}
+    session.save()
+    for _ in range(passwords.WRONG_A_MINUTE + 1):
+        assert "This took too long." in markup(here.post(PAGE, {"code": "123456"}, follow=True))
+    assert not AuditEntry.objects.filter(action="password.failure").exists()
+    assert asked(here.post(PAGE, PASSWORD))
+
+
+def test_a_form_is_not_held_for_good(alice: User) -> None:
+    here = stale(alice)
+    for end in ("late", "cancel"):
+        assert asked(here.post("/me/sign-out-others", headers={"Referer": "http://testserver/me?a=b"}))
+        if end == "cancel":
+            assert 'href="/me/confirm?cancel=yes"' in markup(here.get(PAGE))
+            assert here.get(PAGE, {"cancel": "yes"})["Location"] == "/me?a=b"
+        else:
+            session = here.session
+            session["confirms_for"] |= {"at": 0}
+            session.save()
+        here.post(PAGE, PASSWORD)
+        answer = here.get(PAGE)
+        assert answer.status_code == 302, "to the page of the form, or the profile"
+        assert answer["Location"] == {"late": "/me?a=b", "cancel": "/me"}[end]
+        grow_stale(here)
+
+
+def test_after_the_second_factor_a_session_is_fresh_for_all_of_the_time(alice: User) -> None:
+    secret, _ = factories.authenticator_app(alice)
+    here = stale(alice)
+    here.post(PAGE, PASSWORD)
+    session = here.session
+    session["confirmed_first"] |= {"at": session["confirmed_first"]["at"] - FRESH.total_seconds() + 60}
+    session.save()
+    before = time.time()
+    here.post(PAGE, {"code": factories.app_code(secret)})
+    assert here.session[PROVED_AT] >= before
+
+
+def begin_app(client: Client) -> dict[str, str]:
+    """The form that ends the set-up of an app."""
+    client.post("/me/two-factor/begin", PASSWORD)
+    secret = client.get("/me/two-factor").context["begun"].secret
+    return {"code": factories.app_code(secret), "form_key": "k1"}
+
+
+def begin_passkey(client: Client) -> dict[str, str]:
+    options = client.post("/me/two-factor/passkeys/begin", PASSWORD, **HERE).json()
+    return {"passkey": Device().create(options), "form_key": "k1"}
+
+
+SET_UPS = pytest.mark.parametrize(
+    ("begin", "path"),
+    [(begin_app, "/me/two-factor/confirm"), (begin_passkey, "/me/two-factor/passkeys/add")],
+    ids=["app", "passkey"],
+)
+
+
+@SET_UPS
+def test_a_first_factor_makes_a_session_as_fresh_as_the_password_for_it(
+    alice: User, begin: Callable[[Client], dict[str, str]], path: str
+) -> None:
+    here = stale(alice)
+    form, session = begin(here), here.session
+    session["set_up_proved_at"] -= 300
+    session.save()
+    for _ in range(2):
+        assert here.post(path, form, **HERE)["Location"] == "/me/two-factor"
+        assert here.session[PROVED_AT] == session["set_up_proved_at"]
+    assert two_factor.is_on(alice)
+    grow_stale(here)
+    here.post(path, form, **HERE)
+    assert asked(here.post("/me/sign-out-others")), "a form that is sent again proves nothing"
+
+
+@SET_UPS
+def test_a_first_factor_that_comes_late_takes_the_password_again(
+    alice: User, begin: Callable[[Client], dict[str, str]], path: str
+) -> None:
+    here = stale(alice)
+    form, session = begin(here), here.session
+    session["set_up_proved_at"] -= FRESH.total_seconds()
+    session.save()
+    assert asked(here.post(path, form, **HERE))
+    assert not two_factor.is_on(alice)
+    here.post(PAGE, PASSWORD)
+    assert here.post(path, form, **HERE)["Location"] == "/me/two-factor"
+    assert two_factor.is_on(alice)
+
+
+def test_the_page_says_whose_form_it_holds(alice: User) -> None:
+    """The form is sent with it, and so refused once another user has signed in with the browser."""
+    here = stale(alice)
+    here.post("/me/sign-out-others")
+    here.post(PAGE, PASSWORD)
+    assert 'class="login-page" tabindex="-1" data-user="alice"' in markup(here.get(PAGE))
 
 
 def test_it_leads_to_no_other_site(alice: User) -> None:

@@ -303,7 +303,8 @@ class TestAfterSingleSignOn:
         """Whose identity the provider confirms at each return."""
         settings.LUTHIER_OIDC_ISSUER = "https://id.example"
         identity = Identity("https://id.example", "erin")
-        monkeypatch.setattr(single_sign_on, "finish", lambda request: (identity, "/help", time.time()))
+        found = single_sign_on.Found(identity, "/help", time.time(), None)
+        monkeypatch.setattr(single_sign_on, "finish", lambda request: found)
         return identity_link(user=admin, username=factories.user("erin").get_username(), subject="erin")
 
     def test_it_is_not_asked_by_default_also_where_it_is_required(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +14,7 @@ from django.test import Client
 
 from portal import single_sign_on
 from tenants.models import AuditEntry, User
-from tenants.sessions import PROVED_AT
+from tenants.sessions import FRESH, PROVED_AT
 from tests import factories
 from tests.identity_provider.process import IdentityProvider
 from tests.markup import markup
@@ -79,14 +80,42 @@ def test_someone_else_there_confirms_nothing(
 def test_a_return_without_a_new_proof_confirms_nothing(
     provider: IdentityProvider, browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unasked(request: Any, next_url: str, **_: Any) -> Any:
-        return begin(request, next_url)
+    def unasked(*given: Any, **more: Any) -> Any:
+        away = begin(*given, **more)
+        away["Location"] = re.sub(r"&(prompt|max_age)=\w+", "", away["Location"])
+        return away
 
     begin = single_sign_on.begin
     monkeypatch.setattr(single_sign_on, "begin", unasked)
     texts = [str(message) for message in get_messages(confirm(provider, browser).wsgi_request)]
     assert "did not ask again who you are" in texts[-1]
+    assert "a one-time password of a platform admin instead" in texts[-1], "erin has no password here"
     assert not is_let_in(browser)
+
+
+def test_a_return_that_is_too_late_confirms_nothing(
+    provider: IdentityProvider, browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def long_ago(claims: dict[str, Any]) -> float:
+        return time.time() - FRESH.total_seconds()
+
+    asked = single_sign_on.Asked
+    monkeypatch.setattr(single_sign_on, "Asked", lambda user, at: asked(user, at - 3600))
+    monkeypatch.setattr(single_sign_on, "_asked_at", long_ago)
+    assert "This took too long." in str(list(get_messages(confirm(provider, browser).wsgi_request))[-1])
+    assert not is_let_in(browser)
+    assert not AuditEntry.objects.filter(action="session.confirm").exists()
+
+
+def test_two_tabs_may_confirm_at_once(provider: IdentityProvider, browser: Client) -> None:
+    """Neither return is taken for a sign-in, which would end this session."""
+    begun = browser.session["signed_in"]
+    backs = [urlsplit(provider.authorize(browser.get(AGAIN)["Location"])) for _ in range(2)]
+    for back in backs:
+        assert browser.get(f"{back.path}?{back.query}")["Location"] == PAGE
+        assert browser.session["signed_in"] == begun
+    assert AuditEntry.objects.filter(action="session.confirm").count() == 2
+    assert is_let_in(browser)
 
 
 def test_a_canceled_one_leads_back_to_the_page(provider: IdentityProvider, browser: Client) -> None:

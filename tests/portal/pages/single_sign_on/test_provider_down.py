@@ -81,3 +81,22 @@ def test_the_doctor_reads_the_provider_and_names_the_setting(
         assert "PKCE" in diagnosis.single_sign_on().warnings[0]
     settings.LUTHIER_OIDC_ISSUER = None
     assert diagnosis.single_sign_on().reason == ""
+
+
+@pytest.mark.parametrize(
+    ("claims", "by_password", "warns"),
+    [
+        ('["sub"]', False, True),
+        ('["sub"]', True, False),
+        ('["auth_time"]', False, False),
+        ("null", False, False),
+    ],
+)
+def test_the_doctor_warns_of_a_provider_by_which_no_one_can_confirm(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, claims: str, by_password: bool, warns: bool
+) -> None:
+    settings.LUTHIER_OIDC_ISSUER = "https://id.example.org"
+    settings.LUTHIER_PASSWORD_SIGN_IN = by_password
+    document = f'{{"issuer": "https://id.example.org", "claims_supported": {claims}}}'
+    monkeypatch.setattr(diagnosis, "urlopen", lambda *_, **__: BytesIO(document.encode()))
+    assert (diagnosis.NO_AUTH_TIME in diagnosis.single_sign_on().warnings) is warns
