@@ -19,11 +19,13 @@ OTHER_ROWS = {
         "saved.save(update_fields=['bytes', 'state', 'committed_at'])",
     },
     "portal/demo.py": {"user.save()"},
+    "portal/pages/confirm.py": {"request.session.save()"},
     "portal/pages/session_start.py": {"request.session.save()"},
     "tenants/rows.py": {"setattr(row, field.attname, read(value, None, connection) if read else value)"},
     "tenants/services/identities.py": {"made.save()"},
     "tenants/services/secrets.py": {"row.save()"},
     "tenants/services/users.py": {"found.save()", "made.save()"},
+    "tenants/sessions.py": {"super().save(must_create)"},
     "tenants/two_factor.py": {"app.save()"},
 }
 """Writes of rows that are no jobs, by module: what looks like a write of a job's state and is none."""
