@@ -113,7 +113,7 @@ class SingleSignOnOff(TenantError):
 
 
 class TooManyPasswords(TenantError):
-    """Too many wrong passwords. Try again later, or sign in again."""
+    """Too many wrong passwords. Try again later; of a session of yours, signing in again helps, too."""
 
     code = "too_many_requests"
 

@@ -65,6 +65,9 @@ class SessionStore(DatabaseStore):
         """
         before = self.session_key
         if before is None or SESSION_KEY not in self:
+            self.pop(
+                MOVED, None
+            )  # who signs in with the earlier key has lost the answer that had the later one
             super().cycle_key()
             return
         self.create()
@@ -74,7 +77,14 @@ class SessionStore(DatabaseStore):
         )
 
     def save(self, must_create: bool = False) -> None:
-        """Raises UpdateError where the session was ended, or has another key, since it was read."""
+        """Raises UpdateError where the session was ended, or has another key, since it was read.
+
+        What is begun with an earlier key, such as a sign-in by a provider, is a session of its own.
+        """
+        if not must_create and self.get(MOVED):
+            del self[MOVED]
+            self.create()
+            return
         with transaction.atomic():
             if not must_create and self.session_key is not None:
                 row = Session.objects.select_for_update().filter(pk=self.session_key).first()

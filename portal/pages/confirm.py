@@ -28,7 +28,7 @@ from portal.pages.guard import View, person, signed_in
 from portal.pages.site import CHALLENGE, given, refused, site_of
 from tenants import audit, passkeys, two_factor
 from tenants.errors import FieldsInvalid, PasskeyRefused, PasskeyTooLate, ServiceError, problem
-from tenants.models import User
+from tenants.models import Session, User
 from tenants.services.identities import identity_of
 from tenants.sessions import (
     FRESH,
@@ -47,6 +47,9 @@ FIRST = "confirmed_first"
 """Key of the session of who has shown the first factor again, and a second one is due: {"at", "by"}."""
 HELD_MAX_CHARS = 16 * 1024
 """A longer form is not held: its page is returned to."""
+TOO_LATE = (
+    f"The form was kept for {FRESH.seconds // 60} minutes only, so nothing was changed. Fill it in again."
+)
 NEVER_HELD = {"csrfmiddlewaretoken", "password", "code"}
 CHALLENGES_A_MINUTE = 20
 
@@ -82,7 +85,9 @@ def first(request: HttpRequest, *, to: str) -> HttpResponse:
 def page(request: HttpRequest) -> HttpResponse:
     """Ask for one factor after the other; then go on with what was intended."""
     if "cancel" in request.GET:
-        return HttpResponseRedirect(request.session.pop(WANTED, {"to": "/me"})["to"])
+        wanted = request.session.pop(WANTED, None)
+        # A page without a held form asks by itself, so it would lead back here.
+        return HttpResponseRedirect(wanted["to"] if wanted and wanted["held"] else "/me")
     if "next" in request.GET:
         request.session[WANTED] = {
             "to": _own_page(request, request.GET["next"]),
@@ -173,7 +178,11 @@ def _confirmed(request: HttpRequest, user: User, *, by: str, at: float, second: 
     """
     two_factor.locked(user)
     if not user.sessions.filter(pk=request.session.session_key).exists():
-        request.session.flush()
+        if Session.objects.filter(pk=request.session.session_key).exists():
+            # Another request of this browser has confirmed it, and has the later key: this one takes nothing from it.
+            request.session.modified = False
+        else:
+            request.session.flush()
         return
     request.session.pop(FIRST, None)
     request.session[PROVED_AT] = at
@@ -205,6 +214,7 @@ def _wanted(request: HttpRequest) -> dict[str, Any]:
     wanted: dict[str, Any] = request.session.get(WANTED) or {"to": "/me", "held": None}
     if wanted["held"] and time.time() - wanted.get("at", 0) >= FRESH.total_seconds():
         wanted = request.session[WANTED] = wanted | {"held": None}
+        messages.warning(request, TOO_LATE)
     return wanted
 
 

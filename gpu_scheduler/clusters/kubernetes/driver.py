@@ -154,6 +154,8 @@ class KubernetesCluster:
             try:
                 service = launch.existing()
             except ClusterBusy:
+                if isinstance(refused, LaunchRefused):
+                    raise  # it may have been launched before, and then runs
                 raise refused from None
             if service is not None:
                 return service

@@ -39,7 +39,11 @@ class Jobs {
       gap: () => this.recheck("tr[data-job]"),
     });
     live.addEventListener("resumed", () => this.soon());
-    setInterval(() => document.hidden || this.recheck("tr[data-active]"), RECHECK_MS);
+    setInterval(() => {
+      if (document.hidden) return;
+      this.recheck("tr[data-active]");
+      this.soon(); // the banner is of the platform, whatever rows there are
+    }, RECHECK_MS);
   }
 
   private recheck(rows: string): void {

@@ -254,6 +254,49 @@ def test_a_request_with_the_key_of_before_takes_nothing_from_the_browser(alice: 
     assert "luthier" in other.get("/me").cookies, "after a minute it is like any that is not there"
 
 
+def test_who_has_lost_the_answer_with_the_new_key_signs_in_with_the_one_of_before(alice: User) -> None:
+    here, before = stale(alice), Client()
+    before.cookies["luthier"] = here.session.session_key
+    here.post(PAGE, PASSWORD)
+    assert before.get("/me").status_code == 302
+    begun = before.session
+    begun["by a provider"] = "state"
+    begun.save()
+    assert begun.session_key != before.cookies["luthier"].value, "it is a session of its own"
+    answer = before.post("/login", {"username": "alice", **PASSWORD})
+    assert answer.status_code == 302, answer.content
+    assert before.get("/me").status_code == 200
+    assert here.get("/me").status_code == 200, "and the other goes on"
+
+
+def test_of_two_confirmations_at_once_none_signs_the_browser_out(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other, check = stale(alice), Client(), passwords.check
+    other.cookies["luthier"] = here.session.session_key
+
+    def meanwhile(user: User, password: str, **more: Any) -> None:
+        monkeypatch.setattr(passwords, "check", check)
+        check(user, password, **more)
+        here.post(PAGE, PASSWORD)
+
+    monkeypatch.setattr(passwords, "check", meanwhile)
+    answer = other.post(PAGE, PASSWORD)
+    assert answer.status_code == 302, "it was shown that it is them"
+    assert "luthier" not in answer.cookies
+    assert "Clear-Site-Data" not in answer
+    assert here.get("/me").status_code == 200
+    assert AuditEntry.objects.filter(action="session.confirm").count() == 1
+
+
+def test_cancel_does_not_lead_back_to_the_question(alice: User) -> None:
+    factories.authenticator_app(alice)
+    here = stale(alice)
+    assert asked(here.get("/me/two-factor"))
+    here.get("/me/confirm?next=/me/two-factor")
+    assert here.get(PAGE, {"cancel": "yes"})["Location"] == "/me"
+
+
 def test_a_held_form_has_no_password_and_no_code(lab: Tenant, settings: LazySettings) -> None:
     """Its page was opened while passwords signed in."""
     erin = factories.member(lab, "erin", role=Role.RESEARCHER)
@@ -294,6 +337,8 @@ def test_a_form_is_not_held_for_good(alice: User) -> None:
         answer = here.get(PAGE)
         assert answer.status_code == 302, "to the page of the form, or the profile"
         assert answer["Location"] == {"late": "/me?a=b", "cancel": "/me"}[end]
+        said = "was kept for 10 minutes only, so nothing was changed" in markup(here.get("/me"))
+        assert said == (end == "late")
         grow_stale(here)
 
 
