@@ -149,7 +149,7 @@ class KubernetesCluster:
             launch.require_data()
             launch.require_room(self._view())
             return launch.create_service()
-        except (LaunchRefused, ClusterBusy) as refused:  # which GangBlocked is, too
+        except (LaunchRefused, ClusterBusy, NoPermission) as refused:  # GangBlocked is one, too
             # What was launched before holds the room that it needs, whatever has become of its nodes.
             try:
                 service = launch.existing()

@@ -216,3 +216,15 @@ def test_a_launch_that_is_blocked_says_so_although_its_service_cannot_be_looked_
     with pytest.raises(GangBlocked, match="full") as refused:
         driver.launch(launch(GANG, "runs"))
     assert refused.value.node == "node-a"
+
+
+def test_a_launch_of_a_tenant_that_is_not_provisioned_names_the_remedy_whatever_else_is_forbidden(
+    driver: KubernetesCluster, api: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, **__: object) -> Any:
+        raise NoPermission(403, "Forbidden", "pods is forbidden")
+
+    monkeypatch.setattr(driver, "_view", forbidden)
+    monkeypatch.setattr(api, "get", forbidden)
+    with pytest.raises(LaunchRefused, match=r"manage\.py tenant_provision red"):
+        driver.launch(launch(GANG, "runs"))
