@@ -82,7 +82,8 @@ def test_submit_one_read_what_it_is_and_why_it_was_stopped(
     card = page.locator(".card.why")
     expect(card).to_contain_text(STOPPED)
     expect(card.get_by_role("link", name="paper-run")).to_have_attribute("href", re.compile(winner))
-    expect(page.locator("#job-events")).to_contain_text("Stopped for paper-run.")
+    events = open_as("alice", f"/t/vision-lab/jobs/{job}/events")
+    expect(events.locator("main")).to_contain_text("Stopped for paper-run.")
     assert in_both_themes(page, picture, "opportunistic-stopped") == []
     phone = open_as("alice", f"/t/vision-lab/jobs/{job}", width=390, theme="dark")
     expect(phone.locator(".card.why")).to_contain_text(STOPPED)
