@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,8 +42,13 @@ def self_signed(folder: Path) -> Path:
 
 
 @contextmanager
-def untrusted_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Its port, and what clients have sent it once TLS was there, which should be nothing."""
+def untrusted_server(
+    folder: Path, *, before_tls: Callable[[socket.socket], object] = lambda client: None
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Its port, and what clients have sent it once TLS was there, which should be nothing.
+
+    before_tls: what its protocol has a server do until then.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(self_signed(folder))
     received: list[bytes] = []
@@ -57,6 +62,7 @@ def untrusted_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
                 return
             try:
                 client.settimeout(10)
+                before_tls(client)
                 with context.wrap_socket(client, server_side=True) as encrypted:
                     received.append(encrypted.recv(1000))
             except OSError:

@@ -167,8 +167,7 @@ class CreatedTokenSerializer(TokenSerializer):
         return secret
 
 
-def own_password() -> StrictCharField:
-    """The field of a request that makes a token."""
+def _shown(help_text: str) -> StrictCharField:
     return StrictCharField(
         required=False,
         allow_blank=True,
@@ -176,21 +175,20 @@ def own_password() -> StrictCharField:
         max_length=4096,
         write_only=True,
         default="",
-        help_text="your password: required with a session, not used with a token",
+        help_text=help_text,
     )
+
+
+def own_password() -> StrictCharField:
+    """The field of a request that makes a token."""
+    return _shown("your password: required with a session, not used with a token")
 
 
 def own_code() -> StrictCharField:
     """The field of a request that makes a token."""
-    return StrictCharField(
-        required=False,
-        allow_blank=True,
-        trim_whitespace=False,
-        max_length=4096,
-        write_only=True,
-        default="",
-        help_text="if you have a second factor, with a session that has not shown it within ten minutes: a code of your"
-        " app, or a recovery code",
+    return _shown(
+        "if you have a second factor, with a session that has not shown it within ten minutes: a code of your app, or a"
+        " recovery code"
     )
 
 

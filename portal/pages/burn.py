@@ -17,7 +17,7 @@ from tenants.models import Tenant
 TICKS = 2
 """Equal parts of the value axis."""
 HEADROOM = 2
-"""The scale ends at this many times the budget, or what is used if that is more, even if the projection goes on."""
+"""The scale ends at this many times the budget, or what is used if that is more; a projection may lead out of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ import json
 import runpy
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg2
@@ -27,7 +25,7 @@ from jobs.blobs.errors import StoreUnavailable
 from jobs.blobs.s3 import S3Store
 from portal.settings import celery, values
 from portal.settings.celery import broker_tls
-from tests.certificates import self_signed, untrusted_server
+from tests.certificates import untrusted_server
 
 SSL_REQUEST_BYTES = 8
 
@@ -108,36 +106,14 @@ def test_valkey_as_channel_layer(server: tuple[int, list[bytes]]) -> None:
 
 
 def test_postgresql_with_sslmode_verify_full(tmp_path: Path) -> None:
-    with _postgresql(tmp_path) as (port, received):
+    with untrusted_server(tmp_path, before_tls=_begin_tls) as (port, received):
         url = f"postgresql://luthier:hunter2hunter2@localhost:{port}/luthier?sslmode=verify-full"
         with pytest.raises(psycopg2.OperationalError, match=r"certificate|SSL"):
             psycopg2.connect(f"{url}&sslrootcert=system&connect_timeout=5")
     assert received == []
 
 
-@contextmanager
-def _postgresql(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """As untrusted_server, but TLS begins once it was asked for, as PostgreSQL's protocol has it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(self_signed(folder))
-    received: list[bytes] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        client, _address = listener.accept()
-        try:
-            client.settimeout(10)
-            client.recv(SSL_REQUEST_BYTES)
-            client.sendall(b"S")
-            with context.wrap_socket(client, server_side=True) as encrypted:
-                received.append(encrypted.recv(1000))
-        except OSError:
-            client.close()  # the client did not accept the certificate
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1], received
-    finally:
-        listener.close()
-        thread.join(15)
+def _begin_tls(client: socket.socket) -> None:
+    """As PostgreSQL does once it is asked to."""
+    client.recv(SSL_REQUEST_BYTES)
+    client.sendall(b"S")

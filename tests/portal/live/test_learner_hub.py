@@ -43,8 +43,8 @@ async def test_hints_that_follow_each_other_are_read_for_together(monkeypatch: p
     monkeypatch.setattr(hub, "_refresh", read)
     monkeypatch.setattr(hub, "_rest", rest)
     monkeypatch.setattr(learner_hub, "CHECK_S", 3600.0)
-    learner = Learner()
-    hub.join(learner)  # type: ignore[arg-type]  # see Learner
+    learner: Any = Learner()
+    hub.join(learner)
     try:
         hub.on_hint(Hint(Subject.JOB))
         first = await rests.get()
@@ -55,7 +55,7 @@ async def test_hints_that_follow_each_other_are_read_for_together(monkeypatch: p
         await rests.get()
         assert len(reads) == 2
     finally:
-        hub.leave(learner)  # type: ignore[arg-type]
+        hub.leave(learner)
 
 
 async def test_offers_of_files_that_take_long_do_not_delay_the_intents_of_other_learners(
