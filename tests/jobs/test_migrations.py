@@ -69,7 +69,8 @@ def test_rows_of_each_release_keep_their_meaning_on_one_walk_through_all_migrati
     at = models_at("0011_orders")
     since = timezone.now() - timedelta(minutes=12)
     add_job(at, "queuehead001", whose, head_since=since)
-    placed = since - timedelta(days=3)
+    # At noon, so that the minute before it, which the job waited, is of the same day.
+    placed = (since - timedelta(days=3)).replace(hour=12)
     add_job(at, "waitsbehind1", whose, submitted=placed - timedelta(minutes=1))
     call_command("migrate", "jobs", "0012_scheduler_state", verbosity=0)
     queue_heads_keep_since_when_they_wait(since)
