@@ -209,7 +209,8 @@ def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab:
             job=job, tenant=lab, n=1, cluster="memory", slot_type=kind, slots=slots, learners=1, nodes=["node-a"],
             held=False, opened_at=end - HALF_AN_HOUR, closed_at=end, outcome="FAILED",
         )  # fmt: skip
-    answer = signed_in(alice).get(f"/t/vision-lab/usage?of=gpu&month={end - HALF_AN_HOUR:%Y-%m}")
+    month = f"month={end - HALF_AN_HOUR:%Y-%m}"
+    answer = signed_in(alice).get(f"/t/vision-lab/usage?of=gpu&{month}")
     (one,) = answer.context["people"]
     for line in (one, answer.context["total"]):
         assert line["gpu"] == pytest.approx({"used": 1.0, "lost": 1.0}, abs=0.01)
@@ -217,7 +218,7 @@ def test_gpu_hours_and_cpu_slot_hours_are_never_added_up(signed_in: SignIn, lab:
         assert line["wait"] == pytest.approx(600, abs=5)
     assert answer.context["sum"]["lost"] == pytest.approx(1.0, abs=0.01)
     assert [job["name"] for job in answer.context["jobs"]] == ["lost-a100"]
-    on_cpu = signed_in(alice).get("/t/vision-lab/usage?of=cpu")
+    on_cpu = signed_in(alice).get(f"/t/vision-lab/usage?of=cpu&{month}")
     assert on_cpu.context["sum"]["lost"] == pytest.approx(2.0, abs=0.01)
     assert [job["name"] for job in on_cpu.context["jobs"]] == ["lost-cpu"]
 
@@ -228,7 +229,8 @@ def test_many_users_are_summed_up_in_the_table_and_in_the_chart(
     end = end_within_a_month()
     lab.quotas.filter(gpu_type="cpu").update(limit=60)
     for n in range(60):
-        job = factories.job(of=lab, owner=factories.user(f"person-{n:02}"), state=State.PROCESSING)
+        person = factories.user(f"person-{n:02}")
+        job = factories.job(of=lab, owner=person, state=State.PROCESSING, created_at=end - HALF_AN_HOUR)
         Attempt.objects.filter(job=job).update(
             opened_at=end - timedelta(minutes=n % 30 + 1), closed_at=end, held=False, outcome="COMPLETED"
         )
