@@ -38,6 +38,12 @@ class TimeLimitUsedUp(IllegalTransition):
     code = "time_limit_used_up"
 
 
+class SaveNotSupported(IllegalTransition):
+    """Its program has not asked for requests to save (training.checkpoint_due()) so far: it would not notice one."""
+
+    code = "save_not_supported"
+
+
 class TenantSuspended(JobError):
     """This tenant is suspended: jobs can be neither submitted nor started. Ask a platform admin."""
 

@@ -156,6 +156,7 @@ class Action(StrEnum):
     """What a person may do to a job."""
 
     HALT = "halt"
+    CHECKPOINT = "checkpoint"
     RESUME = "resume"
     CANCEL = "cancel"
     CLONE = "clone"
@@ -171,6 +172,7 @@ class EventCode(StrEnum):
     REQUESTED = "REQUESTED"
     WAITING = "WAITING"
     PLACED = "PLACED"
+    CHECKPOINT_REQUESTED = "CHECKPOINT_REQUESTED"
     CHECKPOINT_STORED = "CHECKPOINT_STORED"
     CHECKPOINT_CORRUPT = "CHECKPOINT_CORRUPT"
     GPUS_RETURNED = "GPUS_RETURNED"
@@ -189,6 +191,7 @@ EVENT_MESSAGES: dict[EventCode, str] = {
     EventCode.REQUESTED: "Halt, resume or cancel was requested.",
     EventCode.WAITING: "The job is waiting.",
     EventCode.PLACED: "The job was allocated its devices.",
+    EventCode.CHECKPOINT_REQUESTED: "A checkpoint was requested.",
     EventCode.CHECKPOINT_STORED: "A checkpoint is stored and verified.",
     EventCode.CHECKPOINT_CORRUPT: "A checkpoint is damaged.",
     EventCode.GPUS_RETURNED: "The devices were released.",
@@ -208,6 +211,7 @@ def allowed_actions(
 ) -> tuple[Action, ...]:
     """The actions that would change something now. A request that repeats the present intent is not offered.
 
+    A checkpoint is refused, too, if the program has not asked for requests of one.
     fails: see ends_failed. time_is_up: nothing is left of its time limit, so that no resume can go on.
     """
     if state in FINAL:
@@ -215,6 +219,8 @@ def allowed_actions(
     actions = []
     if intent == Intent.RUN and state not in PROGRAM_FINISHED and not fails:
         actions.append(Action.HALT)
+        if state == State.PROCESSING:
+            actions.append(Action.CHECKPOINT)
     if intent == Intent.HALT and state not in PROGRAM_FINISHED and not fails and not time_is_up:
         actions.append(Action.RESUME)
     if intent != Intent.CANCEL:

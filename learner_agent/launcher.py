@@ -48,7 +48,7 @@ ORPHANS_S = 0.5
 ORPHANS_MAX_S = 10.0
 """How long they may keep it open at all."""
 LEFT_RUNNING = "luthier: the command has ended, so what it left running in the background was ended, too"
-MARKS = ("imported", "checks_halt", "halt_noticed", "finished")
+MARKS = ("imported", "checks_halt", "checks_save", "halt_noticed", "finished")
 """What a program leaves in the spool by calls of learner_agent.training."""
 HIDDEN = frozenset({"LUTHIER_SECRET", "LUTHIER_SETUP", entry.VARIABLE, entry.PROGRAM_ENV})
 """Variables that no program gets."""

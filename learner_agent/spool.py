@@ -8,6 +8,8 @@
     phase              SETUP while setup commands run, PROCESSING once the program was started (launcher)
     imported           the program imported learner_agent.training, so it checks for "halt" itself
     checks_halt        the program called halt_requested() at least once
+    checks_save        the program called checkpoint_due() at least once
+    save               {"n"}: the newest request for a checkpoint while it runs (shipper)
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
     halt_noticed       halt_requested() returned True to the program
     saves-<part>       "step count" per save of this part by learner_agent.training (program)

@@ -1,13 +1,15 @@
-"""What a training program imports: report, halt_requested, checkpoint, resume_from, finish.
+"""What a training program imports: report, halt_requested, checkpoint_due, checkpoint, resume_from, finish.
 
     from learner_agent import training
 
     for step in range(start + 1, steps + 1):
         loss = train(step)
         training.report(step, total=steps, loss=loss)
-        if training.halt_requested():
+        halted = training.halt_requested()
+        if halted or training.checkpoint_due():
             with training.checkpoint(step) as folder:
                 save(model, folder / "model.bin")
+        if halted:
             break
     else:
         training.finish()
@@ -30,7 +32,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from learner_agent import spool, untrusted_files
 
@@ -43,8 +45,9 @@ _spool: Optional[spool.Spool] = None
 _metrics_handle: Optional[int] = None
 _torn = False  # the last line was cut off: the next one must begin on a new line
 _lost = 0  # reports not kept since the last one that was
-_noted_halt = False
-_noted_check = False
+_marked: Set[str] = set()  # marks for launcher and shipper that are in the spool
+_saved_at = time.monotonic()  # when this process saved last; until then, when it began
+_saved_for = 0  # the newest request for a checkpoint that came before this save
 _saves: Dict[Tuple[int, int], int] = {}  # (step, part) -> how often this program saved it
 
 
@@ -91,11 +94,28 @@ def halt_requested() -> bool:
     home = _inside()
     if home is None:
         return False
-    _note_check(home)
+    _mark(home, "checks_halt")
     if not os.path.exists(os.path.join(str(home.root), "halt")):
         return False
-    _note_halt(home)
+    _mark(home, "halt_noticed")
     return True
+
+
+def checkpoint_due(every_s: Optional[float] = None) -> bool:
+    """True once it is time to save: `checkpoint.every` of the job has passed since this process saved last, or began,
+    or someone has requested a checkpoint meanwhile. Cheap enough for every step.
+
+    It says nothing of a halt, which halt_requested() does. Learners that save together ask in one of them and share
+    the answer. every_s: seconds in place of the job's. Outside the platform only every_s counts.
+    """
+    home = _inside()
+    if home is not None:
+        _mark(home, "checks_save")
+        if _request(home) > _saved_for:
+            return True
+    if every_s is None:
+        every_s = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S") or "inf")
+    return time.monotonic() - _saved_at >= every_s
 
 
 @contextlib.contextmanager
@@ -107,9 +127,12 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     written: a save that is cut off leaves nothing that could be taken for one. Raises TypeError or ValueError for
     step, part or of that are not whole numbers of at least 0, or a part that is not below `of`; OSError.
     """
+    global _saved_at, _saved_for
     step, part, of = _whole("step", step), _whole("part", part), _whole("of", of)
     if part >= of:
         raise ValueError("checkpoint: part %d of %d does not exist; parts count from 0" % (part, of))
+    home = _inside()
+    request = _request(home) if home is not None else 0
     base = checkpoint_dir()
     base.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".saving-step-%d-" % step, dir=str(base)))
@@ -127,7 +150,7 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(str(fresh), ignore_errors=True)
         raise
-    home = _inside()
+    _saved_at, _saved_for = time.monotonic(), request
     if home is not None:
         home.notify(state=True)
 
@@ -176,26 +199,20 @@ def checkpoint_dir() -> Path:
     return Path(os.environ.get("CHECKPOINT_DIR") or "checkpoints")
 
 
-def _note_check(home: spool.Spool) -> None:
-    """Mark that this program checks for a halt, so that people need not be asked before one."""
-    global _noted_check
-    if not _noted_check:
-        _noted_check = True
+def _mark(home: spool.Spool, name: str) -> None:
+    """Leave an empty file that says what this program does: see ``spool``."""
+    if name not in _marked:
         try:
-            (home.root / "checks_halt").touch()
-        except OSError:
-            pass  # no room for an empty file: people are asked
-
-
-def _note_halt(home: spool.Spool) -> None:
-    """Mark that the halt has reached this program: from now on its end counts as halted."""
-    global _noted_halt
-    if not _noted_halt:
-        try:
-            (home.root / "halt_noticed").touch()
-            _noted_halt = True
+            (home.root / name).touch()
+            _marked.add(name)
         except OSError:
             pass  # no room for an empty file; tried again at the next step
+
+
+def _request(home: spool.Spool) -> int:
+    """The number of the newest request for a checkpoint; 0: there was none."""
+    number = (home.read("save") or {}).get("n")
+    return number if isinstance(number, int) else 0
 
 
 def _whole(name: str, value: Any) -> int:

@@ -116,12 +116,14 @@ class JobIntent(msgspec.Struct, frozen=True):
 
     grace_s: the job's grace period in seconds (see learner_agent.halting).
     start: every learner of the gang is ready, so the program may start.
+    save: how often a checkpoint was requested of this attempt while it runs.
     """
 
     intent: Literal["RUN", "HALT", "CANCEL"]
     gen: Offset
     grace_s: Annotated[int, Meta(ge=0, le=604_800)]
     start: bool = True
+    save: Offset = 0
 
 
 class Hello(WireFrame, frozen=True):

@@ -4,21 +4,18 @@ After a halt and a resume it continues with the next number. Killed without a ha
 number, so numbers may appear twice (in two attempts) but are never lost.
 """
 
-import os
 import sys
 import time
 import zlib
 
 from learner_agent import training
 
-SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "1"))  # checkpoint.every of the job
-
 
 def main() -> None:
     lines = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     per_second = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
     number = first = start()
-    began = saved_at = time.monotonic()
+    began = time.monotonic()
     while number < lines:
         number += 1
         sys.stdout.write(line(number))
@@ -27,12 +24,11 @@ def main() -> None:
             time.sleep(max(0.0, began + (number - first) / per_second - time.monotonic()))
         if not per_second and number % 1000:
             continue
-        if training.halt_requested():
+        halted = training.halt_requested()
+        if halted or training.checkpoint_due():
             save(number, lines)
+        if halted:
             return
-        if time.monotonic() - saved_at >= SAVE_EVERY_S:
-            save(number, lines)
-            saved_at = time.monotonic()
     save(number, lines)
     training.finish()
 

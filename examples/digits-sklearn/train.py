@@ -21,27 +21,23 @@ from sklearn.neural_network import MLPClassifier
 
 from learner_agent import training
 
-EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
-
 
 def main() -> None:
     options = read_options()
     images, test_images, labels, test_labels = load_data(options.seed)
     network, rng, step = restore() or fresh(options.seed)
-    saved_at = time.monotonic()
     while step < options.steps:
         began = time.monotonic()
         batch = rng.integers(len(images), size=options.batch)
         network.partial_fit(noisy(images[batch], rng), labels[batch], classes=np.arange(10))
         step += 1
         report(step, options.steps, network, test_images, test_labels)
-        if training.halt_requested():
+        halted = training.halt_requested()
+        if halted or training.checkpoint_due(options.checkpoint_s):
             save(network, rng, step)
+        if halted:
             print(f"halted after step {step}", flush=True)
             return
-        if time.monotonic() - saved_at >= options.checkpoint_s:
-            save(network, rng, step)
-            saved_at = time.monotonic()
         time.sleep(max(0.0, options.step_s - (time.monotonic() - began)))
     save(network, rng, step)
     store_result(network, test_images, test_labels)
@@ -53,7 +49,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
+    parser.add_argument(
+        "--checkpoint-s", type=float, help="seconds between checkpoints; default: as the job says"
+    )
     parser.add_argument(
         "--step-s",
         type=float,

@@ -29,7 +29,6 @@ BATCH = (
     training.batch_size() or USUAL_BATCH
 )  # of an elastic job with a range of batches, the platform's choice
 RATE = 0.1 * (BATCH / USUAL_BATCH) ** 0.5
-SAVE_EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "5"))  # checkpoint.every of the job
 
 
 def main() -> None:
@@ -47,7 +46,6 @@ def main() -> None:
 def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: np.ndarray) -> bool:
     """Train in place until the last step or a halt; return whether it was halted. state: weights and velocity."""
     weights, velocity = state
-    saved_at = time.monotonic()
     while step < STEPS:
         batch = np.random.default_rng([SEED, step]).integers(len(images), size=BATCH)
         mine = batch[gang.rank :: gang.size]
@@ -59,9 +57,8 @@ def train(gang: Gang, state: np.ndarray, step: int, images: np.ndarray, labels: 
         training.report(step, total=STEPS, loss=float(sums[-1]) / BATCH)
         if step % 20 == 0:
             print(f"rank {gang.rank}: step {step} loss {sums[-1] / BATCH:.4f}", flush=True)
-        if halt or time.monotonic() - saved_at >= SAVE_EVERY_S or step == STEPS:
-            save(gang, state, step)
-            saved_at = time.monotonic()
+        if gang.rank == 0 and (halt or step == STEPS or training.checkpoint_due()):
+            save(state, step)
         if halt:
             print(f"rank {gang.rank}: halted after step {step}", flush=True)
             return True
@@ -97,10 +94,9 @@ def agree_on_start(gang: Gang) -> tuple[np.ndarray, int]:
     return agreed[:-1].reshape(state.shape).copy(), int(agreed[-1])
 
 
-def save(gang: Gang, state: np.ndarray, step: int) -> None:
-    if gang.rank == 0:
-        with training.checkpoint(step) as folder:
-            np.savez(folder / "state.npz", state=state, step=step)
+def save(state: np.ndarray, step: int) -> None:
+    with training.checkpoint(step) as folder:
+        np.savez(folder / "state.npz", state=state, step=step)
 
 
 def finish(gang: Gang, state: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:

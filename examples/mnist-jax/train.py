@@ -6,7 +6,6 @@ momentum, and all randomness follows from the seed and the step.
 
 import argparse
 import os
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +19,12 @@ from learner_agent import training
 
 SIZES = (784, 128, 10)
 
-EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "10"))  # checkpoint.every of the job
-
 
 def main() -> None:
     options = read_options()
     images, labels = load("train", options.data, options.images)
     weights, velocity, step = restore() or fresh(options.seed)
     steps = options.epochs * (len(images) // options.batch)
-    saved_at = time.monotonic()
     while step < steps:
         batch = choose(len(images), options.batch, step, options.seed)
         key = jax.random.fold_in(jax.random.key(options.seed), step)
@@ -36,9 +32,8 @@ def main() -> None:
         step += 1
         training.report(step, total=steps, loss=float(loss))
         halted = training.halt_requested()
-        if halted or time.monotonic() - saved_at >= options.checkpoint_s:
+        if halted or training.checkpoint_due(options.checkpoint_s):
             save(weights, velocity, step)
-            saved_at = time.monotonic()
         if halted:
             print(f"halted after step {step}", flush=True)
             return
@@ -55,7 +50,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--images", type=int, default=None, help="train on the first N images only")
-    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
+    parser.add_argument(
+        "--checkpoint-s", type=float, help="seconds between checkpoints; default: as the job says"
+    )
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("DATA_DIR", ".")) / "mnist")
     return parser.parse_args()
 

@@ -6,7 +6,6 @@ resumed on a CPU, it ends with the same numbers, bit for bit.
 
 import argparse
 import os
-import time
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
@@ -16,8 +15,6 @@ import keras
 import numpy as np
 
 from learner_agent import training
-
-EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "15"))  # checkpoint.every of the job
 
 
 def main() -> None:
@@ -40,7 +37,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--images", type=int, default=None, help="train on the first N images only")
-    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
+    parser.add_argument(
+        "--checkpoint-s", type=float, help="seconds between checkpoints; default: as the job says"
+    )
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("DATA_DIR", ".")) / "mnist")
     return parser.parse_args()
 
@@ -97,11 +96,10 @@ class Batches(keras.utils.PyDataset):
 class PlatformCallback(keras.callbacks.Callback):
     """Reports every step, saves every few seconds, and stops training when a halt is requested."""
 
-    def __init__(self, steps: int, step: int, checkpoint_s: float) -> None:
+    def __init__(self, steps: int, step: int, checkpoint_s: float | None) -> None:
         super().__init__()
         self.steps, self.step, self.checkpoint_s = steps, step, checkpoint_s
         self.halted = False
-        self.saved_at = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self.step += 1
@@ -110,10 +108,9 @@ class PlatformCallback(keras.callbacks.Callback):
         if self.step % 100 == 0:
             print(f"step {self.step} of {self.steps}  loss {loss:.4f}", flush=True)
         self.halted = training.halt_requested()
-        due = time.monotonic() - self.saved_at >= self.checkpoint_s
+        due = training.checkpoint_due(self.checkpoint_s)
         if self.halted or due or self.step == self.steps:
             save(self.model, self.step)
-            self.saved_at = time.monotonic()
         if self.halted:
             self.model.stop_training = True
             print(f"halted after step {self.step}", flush=True)

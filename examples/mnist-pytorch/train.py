@@ -7,7 +7,6 @@ the step.
 
 import argparse
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from learner_agent import training
 os.environ.setdefault(
     "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 )  # so that sums are made in the same order on a GPU, too
-
-EVERY_S = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S", "20"))  # checkpoint.every of the job
 
 
 def main() -> None:
@@ -37,7 +34,6 @@ def main() -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=options.rate)
     step = restore(network, optimizer, device)
     steps = options.epochs * (len(images) // options.batch)
-    saved_at = time.monotonic()
     while step < steps:
         batch = choose(len(images), options.batch, step, options.seed).to(device)
         loss = functional.cross_entropy(network(images[batch]), labels[batch])
@@ -47,9 +43,8 @@ def main() -> None:
         step += 1
         training.report(step, total=steps, loss=loss.item())
         halted = training.halt_requested()
-        if halted or time.monotonic() - saved_at >= options.checkpoint_s:
+        if halted or training.checkpoint_due(options.checkpoint_s):
             save(network, optimizer, step)
-            saved_at = time.monotonic()
         if halted:
             print(f"halted after step {step}", flush=True)
             return
@@ -66,7 +61,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--images", type=int, default=None, help="train on the first N images only")
-    parser.add_argument("--checkpoint-s", type=float, default=EVERY_S, help="seconds between checkpoints")
+    parser.add_argument(
+        "--checkpoint-s", type=float, help="seconds between checkpoints; default: as the job says"
+    )
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("DATA_DIR", ".")) / "mnist")
     return parser.parse_args()
 

@@ -25,7 +25,8 @@ MAY_START = f"""CASE
   ELSE false END"""
 """A gang's programs start together, once every learner is ready."""
 INTENTS_SQL = f"""
-SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s, {MAY_START}, {LIVE}, {ADMITTED}
+SELECT l.id, j.intent, j.state, j.stop_reason, j.intent_gen, j.grace_s, {MAY_START}, a.saves_requested, {LIVE},
+  {ADMITTED}
 FROM jobs_learner l
 JOIN jobs_job j ON j.id = l.job_id
 JOIN jobs_attempt a ON a.job_id = l.job_id AND a.n = l.attempt
@@ -67,7 +68,7 @@ def session_states(learner_ids: Collection[int]) -> dict[int, SessionState]:
     """The state of these learners by id; one whose row is gone is absent."""
     with connection.cursor() as cursor:
         cursor.execute(INTENTS_SQL, [list(learner_ids)])
-        return {row[0]: SessionState(_intent(*row[1:8]), row[8]) for row in cursor.fetchall()}
+        return {row[0]: SessionState(_intent(*row[1:9]), row[9]) for row in cursor.fetchall()}
 
 
 def note_seen(learner_ids: Collection[int]) -> None:
@@ -97,9 +98,9 @@ def resumption(learner_id: int) -> Resumption | None:
 
 
 def _intent(
-    intent: str, state: str, stop_reason: str, gen: int, grace_s: int, start: bool, live: bool
+    intent: str, state: str, stop_reason: str, gen: int, grace_s: int, start: bool, save: int, live: bool
 ) -> JobIntent:
     """A stop that was not requested (preemption, a time limit, a lost learner) is a halt as well: save and end."""
     if not live or intent == "CANCEL" or (state == "STOPPING" and stop_reason == "cancel_requested"):
         return JobIntent("CANCEL", gen, grace_s, start)
-    return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s, start)
+    return JobIntent("HALT" if intent == "HALT" or state == "STOPPING" else "RUN", gen, grace_s, start, save)

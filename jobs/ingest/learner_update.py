@@ -286,8 +286,9 @@ class LearnerUpdate:
         data = frame.data
         if frame.what == "phase":
             self._advance_phase(str(data.get("phase", "")), frame.ago_ms)
-            if data.get("checks_halt") is True:
-                self.changes["checks_halt"] = True
+            for mark in ("checks_halt", "checks_save"):
+                if data.get(mark) is True:
+                    self.changes[mark] = True
         elif frame.what == "exit":
             self._advance_phase(Phase.EXITED, frame.ago_ms)
             self.exit_ago_s = min(frame.ago_ms / 1000, MAX_AGO_S)

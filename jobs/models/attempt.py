@@ -41,6 +41,9 @@ class Attempt(models.Model):
     known_at = models.DateTimeField(null=True)  # last heartbeat; once closed: until when it counts
     closed_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=40, blank=True)  # state or stop reason that ended it
+    # How often a checkpoint was requested while its program runs, and when last.
+    saves_requested = models.PositiveIntegerField(default=0, db_default=0)
+    save_requested_at = models.DateTimeField(null=True)
     freed_for = models.CharField(
         max_length=12, blank=True, db_default=""
     )  # job that is offered its slots first; after a resize its own is, too
@@ -90,6 +93,7 @@ class Learner(models.Model):
     ready_at = models.DateTimeField(null=True)
     processing_at = models.DateTimeField(null=True)
     checks_halt = models.BooleanField(default=False, db_default=False)  # it called halt_requested()
+    checks_save = models.BooleanField(default=False, db_default=False)  # it called checkpoint_due()
     exited_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)  # 128 + signal when a signal ended it
     halted = models.BooleanField(default=False)  # a halt had reached the program when it exited

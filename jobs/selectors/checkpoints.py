@@ -6,12 +6,14 @@ and never opened.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
-from jobs.models import Blob, Checkpoint, CheckpointFile, Job
+from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, Learner
 
 
 def checkpoints_of(job_id: str) -> QuerySet[Checkpoint]:
@@ -44,6 +46,27 @@ def _sum_so_far(field: str) -> Case:
 def checkpoint_list(job_id: str) -> list[Checkpoint]:
     """All of a job's checkpoints, including those deleted by retention; the one saved last is first."""
     return list(checkpoints_of(job_id).order_by(*Checkpoint.NEWEST_FIRST))
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """Whether a running program can be asked to save.
+
+    supported: it has asked for requests. waits_since: when it was asked, if it has begun no save since.
+    """
+
+    supported: bool
+    waits_since: datetime | None
+
+
+def save_request(job: Job) -> SaveRequest:
+    """Of the job's newest attempt. A save counts from when the server learns of it."""
+    supported = Learner.objects.filter(job=job, attempt=job.attempt, checks_save=True).exists()
+    asked = Attempt.objects.filter(job=job, n=job.attempt).values_list("save_requested_at", flat=True).first()
+    if asked is None:
+        return SaveRequest(supported, None)
+    saved = job.checkpoints.filter(attempt=job.attempt, created_at__gt=asked).exists()
+    return SaveRequest(supported, None if saved else asked)
 
 
 def checkpoint_for(job: Job) -> Checkpoint | None:

@@ -3,6 +3,7 @@
 Every function takes the caller as ``user``, checks their permission itself, and raises jobs.errors.JobError.
 """
 
+from jobs.services.checkpoint_now import job_checkpoint
 from jobs.services.clone import clone_accept, clone_prepare, job_clone
 from jobs.services.edit import job_delete, job_edit
 from jobs.services.idempotency import answer_once
@@ -16,6 +17,7 @@ __all__ = [
     "job_accept",
     "job_cancel",
     "job_check",
+    "job_checkpoint",
     "job_clone",
     "job_delete",
     "job_edit",

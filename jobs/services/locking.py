@@ -55,7 +55,7 @@ def reload(job_id: str) -> Job:
 
 def illegal(job: Job, verb: str) -> IllegalTransition:
     """The error for a verb that is not possible now, with what is."""
-    details = _possible_now(job)
+    details = possible_now(job)
     why = ": it will end as failed" if will_fail(job) and job.intent != Intent.CANCEL else ""
     possible = ", ".join(details["allowed_actions"])
     return IllegalTransition(
@@ -78,11 +78,11 @@ def time_limit_error(job: Job) -> TimeLimitUsedUp | None:
         f"left. Clone it with a larger time_limit{begin}.",
         ran_s=round(ran, 1),
         time_limit_s=job.time_limit_s,
-        **_possible_now(job),
+        **possible_now(job),
     )
 
 
-def _possible_now(job: Job) -> dict[str, Any]:
+def possible_now(job: Job) -> dict[str, Any]:
     """The job's state and what is possible in it: the details of a refusal."""
     state, intent = State(job.state), Intent(job.intent)
     return {

@@ -365,7 +365,7 @@ def _course() -> dict[str, Any]:
             "properties": {
                 "every": _quantity(
                     "duration",
-                    "Desired time between checkpoints; the program reads it as LUTHIER_CHECKPOINT_EVERY_S.",
+                    "Desired time between checkpoints: training.checkpoint_due() says when it has passed.",
                     "1s",
                     "7d",
                     defaults["every"],

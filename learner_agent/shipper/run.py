@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """How often the spool and CHECKPOINT_DIR are checked without a notification."""
+CHECKS = frozenset({"checks_halt", "checks_save"})
+"""Marks of a program that asks whether it shall end, or save."""
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
 EXIT_WRONG_VERSION, EXIT_FENCED = 75, 76
@@ -59,8 +61,9 @@ class Shipper:
         self.job = JobDescription(self.spool)
         self.inputs = InputFetch(settings, self.spool, self.client, self.connection, self.job)
         self._phase = ""
-        self._checks_halt = False
+        self._marked: set[str] = set()
         self._reported_gen = self._intent_gen = -1
+        self._save = 0
 
     async def run(self) -> int:
         """Ship until the server has confirmed everything. Returns the process's exit code."""
@@ -118,9 +121,10 @@ class Shipper:
         if self._phase != "PROCESSING" and phase in ("SETUP", "PROCESSING"):
             self._report_phase("PROCESSING")
         is_program = self._phase == "PROCESSING" and phase != "SETUP"
-        if not self._checks_halt and is_program and self.spool.has("checks_halt"):
-            self._checks_halt = True
-            self.connection.report("phase", phase=self._phase, checks_halt=True)
+        found = {mark for mark in CHECKS - self._marked if is_program and self.spool.has(mark)}
+        if found:
+            self._marked |= found
+            self.connection.report("phase", phase=self._phase, **dict.fromkeys(sorted(found), True))
         if self.spool.has("halt_seen"):
             self._notice_halt()
         # A program can write `exit`, too. It is the launcher's once its lock is free.
@@ -183,10 +187,17 @@ class Shipper:
             self.connection.report("phase", phase=phase)
 
     def _take_intent(self, intent: JobIntent) -> None:
-        """Pass a halt or cancel to the launcher. RUN after a halt is for the next attempt."""
+        """Pass a halt or cancel to the launcher, and a request for a checkpoint to the program. RUN after a halt is for
+        the next attempt."""
         if intent.start:
             self._may_start.set()
-        if intent.intent == "RUN" or self.exited.is_set():
+        if self.exited.is_set():
+            return
+        if intent.save > self._save:
+            with contextlib.suppress(OSError):  # as below
+                self.spool.write("save", {"n": intent.save})
+                self._save = intent.save
+        if intent.intent == "RUN":
             return
         if intent.gen > self._intent_gen:
             with contextlib.suppress(OSError):  # a full disk: every response repeats the intent

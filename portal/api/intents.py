@@ -1,4 +1,4 @@
-"""Requests about a job: halt, resume, cancel, clone. A repeated request gets the same response."""
+"""Requests about a job: halt, resume, save, cancel, clone. A repeated request gets the same response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.selectors.serializers import JobSerializer
-from jobs.services import clone_accept, clone_prepare, job_cancel, job_halt, job_resume
+from jobs.services import clone_accept, clone_prepare, job_cancel, job_checkpoint, job_halt, job_resume
 from jobs.services.clone import PreparedClone
 from portal import submissions
 from portal.api import permissions
@@ -29,6 +29,22 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
     The receipt (step saved, steps lost, seconds taken) is in the HALTED event and in last_halt.
     """
     return JobSerializer.render_for(call.user, job_halt(user=call.user, job_id=job_id))
+
+
+@operation(
+    authorize=permissions.to_operate,
+    In=EmptyRequest,
+    Out=JobSerializer,
+    status=202,
+    response_example=JOB_EXAMPLE,
+)
+def checkpoint(call: Call, job_id: str) -> dict[str, Any]:
+    """Request that a running program saves a checkpoint and goes on; for its owner and managers.
+
+    Refused with save_not_supported if the program has not called training.checkpoint_due() so far. The checkpoint is in
+    the job's list once it is being stored; when that is depends on the program.
+    """
+    return JobSerializer.render_for(call.user, job_checkpoint(user=call.user, job_id=job_id))
 
 
 class ResumeRequest(StrictSerializer):

@@ -135,6 +135,7 @@ urlpatterns = [
     path("jobs", resource(get=jobs.jobs_list)),
     path("jobs/<str:job_id>", resource(get=jobs.job_read, patch=jobs.job_change, delete=jobs.job_remove)),
     path("jobs/<str:job_id>/halt", resource(post=intents.halt)),
+    path("jobs/<str:job_id>/checkpoint", resource(post=intents.checkpoint)),
     path("jobs/<str:job_id>/resume", resource(post=intents.resume)),
     path("jobs/<str:job_id>/cancel", resource(post=intents.cancel)),
     path("jobs/<str:job_id>/clone", resource(post=intents.clone)),

@@ -19,7 +19,7 @@ from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
 from jobs.selectors.attempts import attempts_of, repeated_steps
-from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes
+from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes, save_request
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.redaction import needs_redaction
@@ -70,7 +70,7 @@ REMOVABLE = ("metrics", "logs")
 """Tabs that have nothing else to show once retention removed what they are about."""
 NEEDS_CLUSTER = {State.QUEUED, State.DEPLOYING, State.STORING, State.STOPPING}
 """What only a pass or the cluster ends."""
-VERBS = {"halt": services.job_halt, "cancel": services.job_cancel}
+VERBS = {"halt": services.job_halt, "checkpoint": services.job_checkpoint, "cancel": services.job_cancel}
 
 
 @require_GET
@@ -90,7 +90,7 @@ def page(request: HttpRequest, slug: str, job_id: str, tab: str = "") -> HttpRes
 
 
 def act(request: HttpRequest, slug: str, job_id: str, verb: str) -> HttpResponse:
-    """Halt, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
+    """Halt, save, resume or cancel by a plain form, then redirect to the page, which shows the new state."""
     job = job_of(request, slug, job_id)
     user = person(request)
     if verb == "halt" and "confirmed" not in request.POST and may_operate(request.user, job):
@@ -170,6 +170,7 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "holds_devices": State(job.state) in HOLDS_GPUS,
         "lost_if_canceled": _lost(view),
         "halt_question": job_halt.question(job, now),
+        "save_request": save_request(job) if "checkpoint" in actions else None,
         "error_path": job_failure.error_path(job.reason_code, job.reason_numbers, job.attempt),
         "activity": _activity(view),
         "marks": json.dumps(_marks(job)),

@@ -30,6 +30,7 @@ TITLES = {
     EventCode.REQUESTED: "Requested",
     EventCode.WAITING: "Waiting",
     EventCode.PLACED: "Placed",
+    EventCode.CHECKPOINT_REQUESTED: "Checkpoint requested",
     EventCode.CHECKPOINT_STORED: "Checkpoint",
     EventCode.CHECKPOINT_CORRUPT: "Damaged checkpoint",
     EventCode.GPUS_RETURNED: "GPUs released",
@@ -43,6 +44,7 @@ TITLES = {
 }
 SOURCES = {"lifecycle": "platform", "system": "platform", "admin": "platform admin"}
 ICONS: dict[str, str] = {
+    EventCode.CHECKPOINT_REQUESTED: "save",
     EventCode.CHECKPOINT_STORED: "save",
     EventCode.CHECKPOINT_CORRUPT: "shield-alert",
     EventCode.PLACED: "server",
@@ -60,7 +62,7 @@ ICONS: dict[str, str] = {
 """By code, else by the state it led to."""
 KINDS = {
     "state": ~Q(to_state=""),
-    "checkpoint": Q(code__in=[EventCode.CHECKPOINT_STORED, EventCode.CHECKPOINT_CORRUPT]),
+    "checkpoint": Q(code__startswith="CHECKPOINT_"),
     "people": Q(actor__isnull=False),
 }
 """What the tab can be narrowed to."""

@@ -68,7 +68,7 @@ urlpatterns = [
         for verb in jobs.BULK
     ),
     re_path(rf"^{JOB}$", job.page, name="job"),
-    re_path(rf"^{JOB}/(?P<verb>halt|resume|cancel)$", job.act_or_ask, name="job-act"),
+    re_path(rf"^{JOB}/(?P<verb>halt|checkpoint|resume|cancel)$", job.act_or_ask, name="job-act"),
     re_path(rf"^{JOB}/edit$", job_manage.page, name="job-edit"),
     re_path(rf"^{JOB}/(?P<manage_verb>share|unshare|delete)$", job_manage.act_or_show, name="job-manage"),
     re_path(rf"^{JOB}/(?P<tab>metrics|logs|learners|events|checkpoints|spec)$", job.page, name="job-tab"),

@@ -33,6 +33,7 @@ ACTION_LABELS = {
     "job.delete": "Deleted a job",
     "job.edit": "Changed a job",
     "job.halt": "Halted a job",
+    "job.checkpoint": "Asked a job to save",
     "job.list": "Viewed the list of jobs",
     "job.read": "Viewed a job",
     "job.resume": "Resumed a job",

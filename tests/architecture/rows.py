@@ -219,6 +219,7 @@ API: dict[str, Row] = {
     f"PATCH {J}": Row(JOB_DECIDE, body={"tags": ["x"]}),
     f"DELETE {J}": Row(JOB_DECIDE, DONE),
     f"POST {J}/halt": Row(JOB_OPERATE),
+    f"POST {J}/checkpoint": Row(JOB_OPERATE),
     f"POST {J}/resume": Row(JOB_OPERATE, HALTED),
     f"POST {J}/cancel": Row(JOB_OPERATE),
     f"POST {J}/clone": Row(JOB_CLONE),
@@ -370,8 +371,9 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/jobs/delete": (form(TENANT_OPERATE, job="done"),),
     f"{TENANT_SLUG}/jobs/tag": (form(TENANT_OPERATE, job="running", new_tags="x"),),
     f"^{JOB_PAGE}$": (Page(JOB_READ),),
-    f"^{JOB_PAGE}/(?P<verb>halt|resume|cancel)$": (
+    f"^{JOB_PAGE}/(?P<verb>halt|checkpoint|resume|cancel)$": (
         form(JOB_OPERATE, {"verb": "halt_verb"}, confirmed="yes"),
+        form(JOB_OPERATE, {"verb": "checkpoint_verb"}),
         form(JOB_OPERATE, {"verb": "cancel_verb"}),
         form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
     ),

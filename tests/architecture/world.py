@@ -10,7 +10,7 @@ from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 
 from jobs import archives, blobs
-from jobs.models import CheckpointFile, ClusterNode, Job, ResultFile, Runtime
+from jobs.models import CheckpointFile, ClusterNode, Job, Learner, ResultFile, Runtime
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import State
 from tenants.models import Tenant, Token, User
@@ -94,6 +94,7 @@ def build() -> World:
         job_share(user=alice, job_id=job.pk, username="gina", permission=SharePermission.VIEW)
         job_share(user=alice, job_id=job.pk, username="olga", permission=SharePermission.OPERATE)
         _fill(job)
+    Learner.objects.filter(job=running).update(checks_save=True)
     foreign = factories.job(of=there, owner=users[Who.STRANGER], state=State.PROCESSING)
     dave = users[Who.MANAGER]
     account_create(user=dave, tenant=here, name="ci")
@@ -146,6 +147,7 @@ def build() -> World:
             "disable_verb": "disable",
             "halt_verb": "halt",
             "cancel_verb": "cancel",
+            "checkpoint_verb": "checkpoint",
             "resume_verb": "resume",
             "share_verb": "share",
             "unshare_verb": "unshare",

@@ -22,7 +22,7 @@ for step in range(start + 1, TOTAL + 1):
     loss = 2.0 * math.exp(-step / (TOTAL / 3)) + 0.1 * math.sin(step)
     training.report(step, total=TOTAL, loss=loss, lr=0.1 / step)
     print(f"step {step} loss={loss:.4f}", flush=True)
-    if step % 50 == 0:
+    if step % 50 == 0 or training.checkpoint_due():
         save(step)
     if training.halt_requested():
         save(step)

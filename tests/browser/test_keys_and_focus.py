@@ -116,7 +116,7 @@ def test_each_key_of_a_job_does_what_the_sheet_says(job: str, alice: Client, ope
     path = f"{JOBS}/{job}"
     page = open_as("alice", path)
     keys = sheet(page)["On a job's page"]
-    assert keys == ["1", "2", "3", "4", "5", "6", "7", "h", "r", "d", "e", "y"]
+    assert keys == ["1", "2", "3", "4", "5", "6", "7", "h", "r", "s", "d", "e", "y"]
     titles = [re.sub(r"\d+$", "", text) for text in page.locator("x-job .tabs a").all_inner_texts()]
     for key in keys[:7]:
         expect(page.locator("x-connection")).to_have_attribute("data-status", "live")  # the page takes keys
@@ -134,6 +134,9 @@ def test_each_key_of_a_job_does_what_the_sheet_says(job: str, alice: Client, ope
     expect(badge).to_have_text("Halted")
     page.keyboard.press("r")
     expect(badge).to_have_text("Processing")
+    expect(page.get_by_role("button", name="Checkpoint now")).to_be_visible()
+    page.keyboard.press("s")
+    expect(page.locator("#toasts")).to_contain_text("Checkpoint requested")
     page.keyboard.press("d")
     page.wait_for_url(re.compile(f"from={job}"))
 

@@ -12,7 +12,9 @@ from django.db.models import F
 from jobs import blobs
 from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint, Progress, ResultFile
 from jobs.selectors.attempts import attempts_of, repeated_steps
-from jobs.states import EventCode, Intent
+from jobs.selectors.checkpoints import SaveRequest, save_request
+from jobs.services import job_checkpoint
+from jobs.states import EventCode, Intent, State
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
 
 MakeRig = Callable[..., Rig]
@@ -102,6 +104,32 @@ def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_att
     again.ship()
     again.wait()
     assert again.stored_log().startswith(f"from {saved.step + 1}\n".encode())  # type: ignore[operator]
+
+
+def test_a_checkpoint_is_saved_on_request_while_the_program_runs_on(rig: MakeRig) -> None:
+    loop = (
+        LOOP.replace("{steps}", "20_000")
+        .replace("halt_requested", "checkpoint_due")
+        .replace("        break\n", "")
+    )
+    job = make_job({"train.py": loop})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    until(lambda: learner.row.checks_save, "the program asks whether to save")
+    Job.objects.filter(pk=job.pk).update(state=State.PROCESSING)
+
+    job_checkpoint(user=job.owner, job_id=job.pk)
+
+    until(lambda: Checkpoint.objects.filter(job=job, state="COMMITTED").exists(), "it is stored")
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.implicit, saved.world_size) == (False, 1)
+    assert save_request(job) == SaveRequest(supported=True, waits_since=None)
+    seen = MetricPoint.objects.filter(job=job).count()
+    until(lambda: MetricPoint.objects.filter(job=job).count() > seen, "the program goes on")
+    Job.objects.filter(pk=job.pk).update(intent=Intent.CANCEL, intent_gen=F("intent_gen") + 1)
+    learner.wait()
+    assert Checkpoint.objects.filter(job=job, implicit=False).count() == 1, "one save for one request"
 
 
 SAVES_ONCE = """

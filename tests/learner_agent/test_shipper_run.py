@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection, serve
 
 from learner_agent.settings import shipper_settings
@@ -86,6 +87,19 @@ def test_a_setup_command_that_checks_for_a_halt_is_not_the_program(tmp_path: Pat
     (shipper.spool.root / "checks_halt").touch()
     shipper._notice()
     assert shipper.connection._events[2].data == {"phase": "PROCESSING", "checks_halt": True}
+
+
+def test_a_request_for_a_checkpoint_is_passed_on_once_and_the_program_runs_on(tmp_path: Path) -> None:
+    shipper = shipper_of(tmp_path)
+    run = JobIntent("RUN", 1, 60)
+    shipper._take_intent(run)
+    assert not shipper.spool.has("save")
+    shipper._take_intent(replace(run, save=2))
+    assert shipper.spool.read("save") == {"n": 2}
+    (shipper.spool.root / "save").unlink()
+    shipper._take_intent(replace(run, save=2))
+    assert not shipper.spool.has("save"), "each beat repeats it"
+    assert not shipper.spool.has("halt")
 
 
 class Fetches:

@@ -29,6 +29,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
         "RESUME_FROM",
         "LUTHIER_RANK",
         "NUM_LEARNERS",
+        "LUTHIER_CHECKPOINT_EVERY_S",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -72,6 +73,63 @@ def test_the_import_is_the_sign_that_the_program_looks_for_a_halt(inside: Module
 
     assert inside.halt_requested()
     assert (tmp_path / "halt_noticed").exists()
+
+
+def save(program: ModuleType, step: int = 1) -> None:
+    with program.checkpoint(step) as folder:
+        (folder / "model.bin").write_bytes(b"weights")
+
+
+def test_a_checkpoint_is_due_at_the_interval_of_the_job_from_the_last_save_on(
+    inside: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = inside.time.monotonic()
+    monkeypatch.setenv("LUTHIER_CHECKPOINT_EVERY_S", "600")
+    monkeypatch.setattr(inside.time, "monotonic", lambda: now)
+    assert not inside.checkpoint_due()
+    assert inside.checkpoint_due(every_s=0)
+    now += 600
+    assert inside.checkpoint_due()
+    save(inside)
+    assert not inside.checkpoint_due()
+    now += 599
+    assert not inside.checkpoint_due()
+    now += 1
+    with pytest.raises(ZeroDivisionError), inside.checkpoint(2):
+        raise ZeroDivisionError
+    assert inside.checkpoint_due(), "that save failed"
+
+
+def test_a_request_makes_a_checkpoint_due_until_a_save_that_began_after_it(
+    inside: ModuleType, tmp_path: Path
+) -> None:
+    home = Spool(tmp_path)
+    assert not home.has("checks_save")
+    assert not inside.checkpoint_due()
+    assert home.has("checks_save")
+
+    home.write("save", {"n": 1})
+    assert inside.checkpoint_due()
+    assert inside.checkpoint_due(), "it was not saved so far"
+    with inside.checkpoint(1):
+        home.write("save", {"n": 2})
+    assert inside.checkpoint_due(), "requested after the save had begun"
+    save(inside, 2)
+    assert not inside.checkpoint_due()
+
+
+def test_a_request_that_is_no_request_is_none(inside: ModuleType, tmp_path: Path) -> None:
+    for content in (b"", b"{", b"[1]", b'{"n": "1"}', b'{"n": null}'):
+        (tmp_path / "save").write_bytes(content)
+        assert not inside.checkpoint_due()
+
+
+def test_outside_the_platform_only_an_interval_of_its_own_makes_a_checkpoint_due(
+    outside: ModuleType, tmp_path: Path
+) -> None:
+    assert not outside.checkpoint_due()
+    assert outside.checkpoint_due(every_s=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_reports_are_whole_lines(inside: ModuleType, tmp_path: Path) -> None:

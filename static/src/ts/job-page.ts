@@ -178,7 +178,7 @@ class JobPage extends HTMLElement {
     if ((event.target as Element).closest("dialog")) this.onSubmit(event);
   };
 
-  /** Halt, resume and cancel without a reload; without scripts the same forms post and redirect. */
+  /** Halt, save, resume and cancel without a reload; without scripts the same forms post and redirect. */
   private readonly onSubmit = (event: Event): void => {
     const form = event.target as HTMLFormElement;
     const verb = form.dataset.action;
@@ -200,7 +200,7 @@ class JobPage extends HTMLElement {
       if (answer instanceof ApiError) throw answer;
       const job = answer;
       const halt = job.state === "QUEUED" || job.state === "HALTED" ? texts.job.dequeued : texts.job.halting;
-      toast({ halt, resume: texts.job.resuming, cancel: texts.job.canceling }[verb] ?? texts.job.done, "success");
+      toast({ halt, checkpoint: texts.job.saving, resume: texts.job.resuming, cancel: texts.job.canceling }[verb] ?? texts.job.done, "success");
       form.closest("dialog")?.close();
     } catch (error) {
       const text = error instanceof ApiError ? error.message : texts.job.unreachable;

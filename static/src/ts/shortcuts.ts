@@ -28,7 +28,7 @@ export const SCOPES: Scope[] = [
     works: () => document.querySelector("x-job") !== null,
     bindings: [
       { keys: ["1", "2", "3", "4", "5", "6", "7"], text: words.sections, press: (key) => click(`x-job .tabs a:nth-child(${key})`) },
-      { keys: ["h", "r", "d"], text: words.actions, press: (key) => click(ACTIONS[key] ?? "") },
+      { keys: ["h", "r", "s", "d"], text: words.actions, press: (key) => click(ACTIONS[key] ?? "") },
       { keys: ["e"], text: words.firstError, press: firstError },
       { keys: ["y"], text: words.copyId, press: () => click("x-job .id[data-copy]") },
     ],
@@ -58,6 +58,7 @@ export const SCOPES: Scope[] = [
 const ACTIONS: Record<string, string> = {
   h: "#halt-ask, #job-actions form[data-action='halt'] button",
   r: "#job-actions form[data-action='resume'] button",
+  s: "#job-actions form[data-action='checkpoint'] button",
   d: "#job-actions a[href*='/jobs/new?from=']",
 };
 

@@ -1,0 +1,13 @@
+"""Requests for a checkpoint while the program runs, and whether it would notice one."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("jobs", "0051_usage_of_budgets")]
+
+    operations = [
+        migrations.AddField("attempt", "saves_requested", models.PositiveIntegerField(db_default=0, default=0)),
+        migrations.AddField("attempt", "save_requested_at", models.DateTimeField(null=True)),
+        migrations.AddField("learner", "checks_save", models.BooleanField(db_default=False, default=False)),
+    ]
