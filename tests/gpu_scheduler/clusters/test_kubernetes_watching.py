@@ -267,6 +267,26 @@ def test_nodes_of_which_the_cache_is_current_are_not_listed_for_a_look_at_one_ga
     assert api.lists - before == Counter({PODS: 1})
 
 
+def test_looks_at_a_thousand_jobs_ask_the_api_server_nothing(watcher: Watcher, api: Scripted) -> None:
+    """Every one is looked at every few seconds: only the watches and their comparison are calls."""
+    gangs = [f"job-{number}-1" for number in range(1000)]
+    pods = []
+    for number, gang in enumerate(gangs):
+        one = pod(0, number)
+        labels = one["metadata"]["labels"] | {manifests.GANG: gang}
+        pods.append(one | {"metadata": one["metadata"] | {"uid": gang, "labels": labels}})
+    watcher._pods_listed(pods, "2000")
+    server: Any = api
+    cluster = KubernetesCluster(SETTINGS, server)
+    cluster._watcher = watcher
+    before = api.lists.copy()
+    for gang in gangs:
+        assert list(cluster.observe([gang]).gangs) == [gang]
+    for first in range(0, len(gangs), 16):  # as a worker looks at those that are due together
+        assert len(cluster.observe(gangs[first : first + 16]).gangs) == len(gangs[first : first + 16])
+    assert api.lists == before
+
+
 def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:
     """However long nothing has changed: what counts is for how long nothing else has been returned."""
     server: Any = api
