@@ -190,6 +190,7 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
 
 
 def _launch(rows: JobRows, lease: Lease) -> bool:
+    """See act. A gang that was accepted is not looked at yet: the cluster has nothing else to show."""
     if not launch(rows, lease, runtimes_of([rows]).get(rows.job.pk)):
         return True
     transitions.note_launched(rows, lease)

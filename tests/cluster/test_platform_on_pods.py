@@ -131,8 +131,16 @@ def test_a_learner_whose_node_comes_back_is_fenced_and_ends(
     assert used == {name: 0, other: 1}
     left = real_cluster.admin.get("/api/v1/pods", labelSelector=f"luthier.dev/job={job}")["items"]
     assert [pod["spec"]["nodeName"] for pod in left] == [other]
+    digests = [each["image_digests"] for each in alice.get(f"/jobs/{job}/attempts")["items"]]
+    assert digests == [[image_of(left[0])]] * 2, "what a kubelet says is what is kept"
     alice.post(f"/jobs/{job}/cancel")
     alice.wait_state(job, "CANCELED", within_s=120)
+
+
+def image_of(pod: Object) -> str:
+    """The digest of its program's image, as its kubelet says it."""
+    [program] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "learner"]
+    return str(program["imageID"]).rpartition("@")[2]
 
 
 def saved_by_first(client: Client, job: str) -> set[int]:
