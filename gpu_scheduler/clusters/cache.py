@@ -51,6 +51,11 @@ class GangCache:
         self._revision = revision
         self._seen_at = self._clock()
 
+    def last(self, name: str) -> GangReport | None:
+        """What was last noted of this gang, however long ago; None: it was not there, or nothing was ever noted."""
+        with self._lock:
+            return self._gangs.get(name)
+
     def lose(self) -> None:
         """The stream broke: nothing here counts any more until ``replace``."""
         with self._lock:

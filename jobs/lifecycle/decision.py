@@ -178,7 +178,8 @@ def _deployed(job: JobObservation) -> Decision:
             return _carry_out(job.pending_order, job)
         if late := incomplete(job):
             return _stop(StopReason.DEPLOY_TIMEOUT, late.reason, avoid=late.nodes)
-        return Decision(act=Act.LAUNCH)
+        # Its cluster has accepted it then, and shows no more than that: what changes afterwards is reported.
+        return Decision(act=Act.LAUNCH, requeue_after_s=_wait_s(job), note=_working_note(job))
     if job.all_succeeded:
         return Decision(move=_forward(job))
     if halt_reached(job):

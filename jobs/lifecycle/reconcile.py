@@ -190,10 +190,12 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
 
 
 def _launch(rows: JobRows, lease: Lease) -> bool:
-    if launch(rows, lease, runtimes_of([rows]).get(rows.job.pk)):
-        transitions.note_launched(rows, lease)
-        fp("launch.after_noted")
-    return True
+    """See act. A gang that was accepted is not looked at yet: the cluster has nothing else to show."""
+    if not launch(rows, lease, runtimes_of([rows]).get(rows.job.pk)):
+        return True
+    transitions.note_launched(rows, lease)
+    fp("launch.after_noted")
+    return False
 
 
 def runtimes_of(all_rows: Sequence[JobRows]) -> dict[str, Runtime]:

@@ -43,6 +43,7 @@ TURN_S = 2.0
 """Jobs are worked on alone, one after the other, for so long; then the others are due for any worker."""
 
 Group = list[tuple[JobRows, Lease]]
+Decided = tuple[JobRows, JobObservation, Decision]
 
 
 def reconcile_due(job_id: str, *, owner: str) -> bool:
@@ -139,8 +140,8 @@ class _Effects:
     ends: what `release` wants to know."""
 
     moves: dict[tuple[object, ...], tuple[Move, Group]] = field(default_factory=dict)
-    acts: list[tuple[JobRows, JobObservation, Decision]] = field(default_factory=list)
-    launched: Group = field(default_factory=list)
+    acts: list[Decided] = field(default_factory=list)
+    launched: list[Decided] = field(default_factory=list)
     ends: list[tuple[Lease, Decision, int]] = field(default_factory=list)
 
 
@@ -179,7 +180,7 @@ class _Turn:
             if self._first not in self.left:
                 self._try([rows.job.pk], self._act, rows, observation, decision, acted)
         if acted.launched:
-            self._try([rows.job.pk for rows, _ in acted.launched], self._note_launched, acted.launched)
+            self._try([rows.job.pk for rows, _, _ in acted.launched], self._note_launched, acted)
         self._end(acted)
 
     def hold_first(self) -> None:
@@ -262,7 +263,7 @@ class _Turn:
         try:
             if decision.act is Act.LAUNCH:
                 if reconcile.launch(rows, lease, self._runtimes.get(rows.job.pk)):
-                    effects.launched.append((rows, lease))
+                    effects.launched.append((rows, observation, decision))
             elif not reconcile.act(rows, observation, decision, lease):
                 self._done(rows, observation, decision, effects)
         finally:
@@ -271,10 +272,12 @@ class _Turn:
     def _read_runtimes(self, starts: Sequence[JobRows]) -> None:
         self._runtimes = reconcile.runtimes_of(starts)
 
-    def _note_launched(self, launched: Group) -> None:
-        """Note it for all of them, before any of them is observed: a worker that dies before launches them again."""
-        transitions.note_all_launched(launched)
+    def _note_launched(self, acted: _Effects) -> None:
+        """Note it for all of them, which are then done: a worker that dies before launches them again."""
+        transitions.note_all_launched([(rows, self.pending[rows.job.pk]) for rows, _, _ in acted.launched])
         fp("launch.after_noted")
+        for each in acted.launched:
+            self._try([each[0].job.pk], self._done, *each, acted)
 
     def _done(
         self, rows: JobRows, observation: JobObservation, decision: Decision, effects: _Effects

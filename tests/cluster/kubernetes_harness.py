@@ -25,11 +25,7 @@ from tools.kube.cluster import Cluster
 
 
 class PlayedApi(Api):
-    """Passes a learner's behavior on to KWOK, which reads annotations. Counts the requests."""
-
-    def __init__(self, kubeconfig: str) -> None:
-        super().__init__(kubeconfig)
-        self.requests: list[str] = []
+    """Passes a learner's behavior on to KWOK, which reads annotations."""
 
     def create(self, path: str, body: Object) -> Object:
         if body["kind"] == "Pod":
@@ -37,10 +33,6 @@ class PlayedApi(Api):
             [behavior] = [each["value"] for each in learner["env"] if each["name"] == "BEHAVIOR"]
             body["metadata"]["annotations"] |= _annotations(behavior)
         return super().create(path, body)
-
-    def request(self, method: str, path: str, *rest: object, **options: object) -> Object:
-        self.requests.append(f"{method} {path}")
-        return super().request(method, path, *rest, **options)  # type: ignore[arg-type]
 
 
 def _annotations(behavior: str) -> dict[str, str]:
@@ -86,7 +78,6 @@ class KubernetesHarness:
         list(everything.tenant(TenantLimits("red", {CPU_TYPE: 64, "h100": 64})))
         self.api = PlayedApi(str(kubeconfig))
         wait_for(self._may_launch)
-        self.api.requests.clear()
         self.cluster = KubernetesCluster(self.settings, self.api)
 
     def _may_launch(self) -> bool:

@@ -9,6 +9,7 @@ import re
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.browser.programs import TRAINER
@@ -21,6 +22,7 @@ from tools.kube.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 GANG = Path(__file__).with_name("agreeing_program.py").read_text()
+PROGRAM = ["main.py", "100000", "0.02"]
 BACK_S = 90
 """Within it a job of a lost node trains again on another one."""
 
@@ -34,6 +36,11 @@ def nodes_of(client: Client, job: str) -> list[str]:
     """By rank, of the newest attempt."""
     found = client.get(f"/jobs/{job}/learners", attempt=client.job(job)["attempt"])
     return [learner["node"] for learner in found["items"]]
+
+
+def is_back_on(client: Client, job: str, node: str) -> bool:
+    found = client.job(job)
+    return found["state"] == "PROCESSING" and found["attempt"] == 2 and nodes_of(client, job) == [node]
 
 
 def last_line(client: Client, job: str, *, attempt: int, learner: int) -> str:
@@ -76,15 +83,10 @@ def test_a_job_of_a_lost_node_goes_on_elsewhere_from_its_checkpoint(
     other = next(node.name for node in real_cluster.nodes if node is not lost)
     killed_at = time.monotonic()
     assert main(["--folder", str(real_cluster.layout.folder), "kill-node", name]) == 0
-    assert nodes._pids_below(lost.cgroup) == set()
+    assert lost.processes() == set()
 
-    def is_back() -> bool:
-        found = alice.job(job)
-        return found["state"] == "PROCESSING" and found["attempt"] == 2 and nodes_of(alice, job) == [other]
-
-    wait_for(is_back, within_s=180, what="the job on the other node")
-    took_s = time.monotonic() - killed_at
-    assert took_s <= BACK_S
+    wait_for(lambda: is_back_on(alice, job, other), within_s=180, what="the job on the other node")
+    assert time.monotonic() - killed_at <= BACK_S
     began = wait_for(lambda: alice.raw_log(job, attempt=2).decode(), within_s=30, what="its first line")
     assert re.match(r"starting at step [1-9]", began)
 
@@ -96,6 +98,64 @@ def test_a_job_of_a_lost_node_goes_on_elsewhere_from_its_checkpoint(
     assert [pod["spec"]["nodeName"] for pod in left] == [other], "the node is back without its containers"
     alice.post(f"/jobs/{job}/cancel")
     alice.wait_state(job, "CANCELED", within_s=120)
+
+
+def test_a_learner_whose_node_comes_back_is_fenced_and_ends(
+    alice: Client, platform: Platform, real_cluster: Cluster
+) -> None:
+    """Its program has not ended meanwhile: the node hung, and goes on where it was."""
+    job = alice.submit(spec("zombie", TRAINER, command="python3 main.py 100000 0.02"))["id"]
+    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 60, within_s=120, what="step 60")
+    [name] = nodes_of(alice, job)
+    [hung] = [node for node in real_cluster.nodes if node.name == name]
+    other = next(node.name for node in real_cluster.nodes if node is not hung)
+    [zombie] = [pid for pid in hung.processes() if psutil.Process(pid).cmdline()[1:] == PROGRAM]
+    hung.freeze()
+    try:
+        wait_for(lambda: is_back_on(alice, job, other), within_s=180, what="the job on the other node")
+        kept, used_s = saved_by_first(alice, job), cpu_s(zombie)
+        assert used_s is not None
+    finally:
+        hung.thaw()
+    wait_for(lambda: (cpu_s(zombie) or 0) > used_s, within_s=30, every_s=0.01, what="that it goes on")
+    wait_for(lambda: cpu_s(zombie) is None, within_s=120, what="its end")
+    real_cluster.admin.wait_for(nodes.NODES, name, is_ready, timeout_s=120)
+
+    # The rest of its log is taken, what it saves is not: it does so when its kubelet stops it.
+    assert saved_by_first(alice, job) <= kept
+    found = alice.job(job)
+    assert (found["state"], found["attempt"]) == ("PROCESSING", 2)
+    step = found["progress"]["step"]
+    wait_for(lambda: alice.job(job)["progress"]["step"] > step, within_s=60, what="another step")
+    used = {node["name"]: node["used"] for node in alice.get("/cluster/nodes")["items"]}
+    assert used == {name: 0, other: 1}
+    left = real_cluster.admin.get("/api/v1/pods", labelSelector=f"luthier.dev/job={job}")["items"]
+    assert [pod["spec"]["nodeName"] for pod in left] == [other]
+    digests = [each["image_digests"] for each in alice.get(f"/jobs/{job}/attempts")["items"]]
+    assert digests == [[image_of(left[0])]] * 2, "what a kubelet says is what is kept"
+    alice.post(f"/jobs/{job}/cancel")
+    alice.wait_state(job, "CANCELED", within_s=120)
+
+
+def image_of(pod: Object) -> str:
+    """The digest of its program's image, as its kubelet says it."""
+    [program] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "learner"]
+    return str(program["imageID"]).rpartition("@")[2]
+
+
+def saved_by_first(client: Client, job: str) -> set[int]:
+    """The numbers of the first attempt's checkpoints."""
+    found = client.get(f"/jobs/{job}/checkpoints")["items"]
+    return {each["n"] for each in found if each["attempt"] == 1}
+
+
+def cpu_s(pid: int) -> float | None:
+    """Processor time of a process; None once it has ended."""
+    try:
+        used = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return None
+    return float(used.user + used.system)
 
 
 def is_ready(node: Object | None) -> bool:

@@ -137,6 +137,20 @@ class Node:
         kill(self.layout, self.name)
         self.process.wait()
 
+    def freeze(self) -> None:
+        """As if its machine hung: no process of it goes on, and none ends, until `thaw`."""
+        stopped: set[int] = set()
+        while pids := self.processes() - stopped:  # a process that starts others meanwhile
+            _signal(pids, signal.SIGSTOP)
+            stopped |= pids
+
+    def thaw(self) -> None:
+        _signal(self.processes(), signal.SIGCONT)
+
+    def processes(self) -> set[int]:
+        """All of them, those of its containers among them."""
+        return _pids_below(self.cgroup)
+
     def _register(self, api: Api) -> None:
         """The kubelet finds its pods' range in its Node."""
         pods = self.network.pod_range(self.number)
@@ -280,9 +294,7 @@ def kill(layout: Layout, name: str) -> None:
         there = sorted(path.parent.name for path in layout.folder.glob("*/node.json"))
         raise NoSuchNode(f"No real node {name} is running. There are: {', '.join(there) or 'none'}.")
     while pids:  # a process that starts others meanwhile
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(pids, signal.SIGKILL)
         pids = _pids_below(cgroup) - pids
     _await_empty(cgroup)
 
@@ -314,6 +326,12 @@ def _folders(cgroup: str) -> list[Path]:
 def _pids_below(cgroup: str) -> set[int]:
     found = (CGROUPS / "pids" / cgroup).rglob("cgroup.procs")
     return {int(line) for file in found for line in file.read_text().split()}
+
+
+def _signal(pids: set[int], sent: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, sent)
 
 
 def _await_empty(cgroup: str) -> None:

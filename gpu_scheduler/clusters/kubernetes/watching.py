@@ -19,6 +19,8 @@ from gpu_scheduler.clusters.base import (
     STALE_S,
     ClusterBusy,
     ClusterError,
+    GangReport,
+    LearnerPhase,
     Observation,
     OnChange,
     Watch,
@@ -82,6 +84,9 @@ class Watcher:
         with self._lock:
             if not self._is_current():
                 return None
+            # What a pod waits for may be clear only once it has waited for long, without any change of it.
+            if waiting := [name for name in names or () if _is_preparing(self._cache.last(name))]:
+                self._update(waiting)
             found = self._cache.observation(names)
             return None if found is None else replace(found, seen_at=self._seen_at[PODS])
 
@@ -188,35 +193,40 @@ class Watcher:
         with self._lock:
             self._seen_at[PODS] = self._clock()
             self._revision = max(self._revision, versions.number(pod["metadata"]["resourceVersion"]))
+            gang = gang_of(pod, self._view.settings)
+            before = None if gang is None else self._cache.last(gang)
             if kind == "DELETED":
                 self._own.deleted(pod["metadata"]["uid"])
-                changed = self._drop(pod)
+                self._drop(pod)
             elif (newest := self._own.newest(pod)) is None:
-                changed = self._update_gang_of(pod)
+                self._update_gang_of(pod)
             else:
-                changed = self._show(newest)
+                self._show(newest)
             self._own.reported(self._revision)
-        self._watches.notify(changed)
+            # Half of a pod's changes say nothing about its learner, and each would have its job looked at.
+            is_other = gang is not None and (kind == "DELETED" or self._cache.last(gang) != before)
+        self._watches.notify([gang] if gang is not None and is_other else [])
 
-    def _show(self, pod: Object) -> list[str]:
+    def _show(self, pod: Object) -> None:
         self._view.put_pod(pod)
-        return self._update_gang_of(pod)
+        self._update_gang_of(pod)
 
-    def _drop(self, pod: Object) -> list[str]:
+    def _drop(self, pod: Object) -> None:
         self._view.drop_pod(pod["metadata"]["uid"])
-        return self._update_gang_of(pod)
+        self._update_gang_of(pod)
 
-    def _update_gang_of(self, pod: Object) -> list[str]:
-        """Its gang's name, if it has one."""
+    def _update_gang_of(self, pod: Object) -> None:
         gang = gang_of(pod, self._view.settings)
-        changed = [] if gang is None else [gang]
-        self._update(changed)
-        return changed
+        self._update([] if gang is None else [gang])
 
     def _update(self, gangs: Sequence[str]) -> None:
         found = self._view.gangs(gangs)
         gone = set(gangs) - {report.name for report in found}
         self._cache.update(found, gone, self._revision)
+
+
+def _is_preparing(gang: GangReport | None) -> bool:
+    return gang is not None and any(learner.phase is LearnerPhase.PREPARING for learner in gang.learners)
 
 
 class _Follower(threading.Thread):

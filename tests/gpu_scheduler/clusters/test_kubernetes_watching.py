@@ -132,6 +132,59 @@ def test_a_pod_that_this_process_wrote_is_shown_at_once_and_no_list_is_needed(
     assert api.lists == before
 
 
+def test_a_change_that_says_nothing_of_a_learner_is_not_reported(watcher: Watcher, api: Scripted) -> None:
+    api.version = 9  # what is written here is older than its lists
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    watcher._nodes_listed([{"metadata": {"name": "node-a"}, "status": ready}], "9")
+    seen: list[set[str]] = []
+    watcher.watch(seen.append)
+    watcher.wrote(pod(2, 3))
+    waits = {**pod(3, 4), "status": {"phase": "Pending"}}
+    containers = [{"name": manifests.LEARNER, "state": {"running": {}}}]
+    runs = {**pod(3, 6), "status": {"phase": "Running", "containerStatuses": containers}}
+    bound = {**waits, "metadata": {**waits["metadata"], "resourceVersion": "5"}}
+    for kind, change, reported in (
+        ("ADDED", pod(2, 3), False),  # as this process made it
+        ("ADDED", waits, True),
+        ("MODIFIED", bound, False),
+        ("MODIFIED", runs, True),
+        ("MODIFIED", {**pod(3, 7), "status": {"phase": "Failed"}}, True),
+        ("DELETED", pod(3, 8), True),
+    ):
+        watcher._pod_changed(kind, change)
+        assert seen == [{"job-x-1"}] * reported, (kind, change)
+        seen.clear()
+    watcher.removed(pod(2, 3))
+    watcher._pod_changed("DELETED", pod(2, 9))
+    assert seen == [{"job-x-1"}], "what this process has removed is gone now"
+
+
+def test_what_a_pod_has_waited_for_is_seen_although_it_does_not_change(
+    watcher: Watcher, api: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that cannot mount a volume tries again and again, and says nothing in the pod's status."""
+
+    def says() -> str:
+        found = watcher.observation(["job-x-1"])
+        assert found is not None
+        return found.gangs["job-x-1"].message
+
+    api.version = 9
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    watcher._nodes_listed([{"metadata": {"name": "node-a"}, "status": ready}], "9")
+    unprepared = {
+        "type": "PodReadyToStartContainers",
+        "status": "False",
+        "lastTransitionTime": "2020-01-01T00:00:00+00:00",
+    }
+    monkeypatch.setattr(reports, "PREPARED_S", 10.0**12)
+    status = {"phase": "Pending", "conditions": [unprepared]}
+    watcher._pod_changed("MODIFIED", {**pod(0, 3), "status": status})
+    assert says() == ""
+    monkeypatch.setattr(reports, "PREPARED_S", 15.0)
+    assert says().startswith("Learner 0: Node node-a has not prepared its volumes")
+
+
 def test_a_change_that_was_reported_late_does_not_undo_what_this_process_wrote_after_it(
     watcher: Watcher, api: Scripted
 ) -> None:
@@ -212,6 +265,26 @@ def test_nodes_of_which_the_cache_is_current_are_not_listed_for_a_look_at_one_ga
     before = api.lists.copy()
     cluster.observe(["job-unknown-1"])
     assert api.lists - before == Counter({PODS: 1})
+
+
+def test_looks_at_a_thousand_jobs_ask_the_api_server_nothing(watcher: Watcher, api: Scripted) -> None:
+    """Every one is looked at every few seconds: only the watches and their comparison are calls."""
+    gangs = [f"job-{number}-1" for number in range(1000)]
+    pods = []
+    for number, gang in enumerate(gangs):
+        one = pod(0, number)
+        labels = one["metadata"]["labels"] | {manifests.GANG: gang}
+        pods.append(one | {"metadata": one["metadata"] | {"uid": gang, "labels": labels}})
+    watcher._pods_listed(pods, "2000")
+    server: Any = api
+    cluster = KubernetesCluster(SETTINGS, server)
+    cluster._watcher = watcher
+    before = api.lists.copy()
+    for gang in gangs:
+        assert list(cluster.observe([gang]).gangs) == [gang]
+    for first in range(0, len(gangs), 16):  # as a worker looks at those that are due together
+        assert len(cluster.observe(gangs[first : first + 16]).gangs) == len(gangs[first : first + 16])
+    assert api.lists == before
 
 
 def test_a_list_that_is_older_than_what_was_written_is_refused_but_not_forever(api: Scripted) -> None:

@@ -8,7 +8,7 @@ from jobs.models import Attempt, Job, JobEvent
 from jobs.services import job_resume
 from jobs.states import Intent, State
 from tests.jobs.lifecycle.test_allowed_images import FULL, allow, submit
-from tests.jobs.lifecycle.world import World, gang, job_of, state
+from tests.jobs.lifecycle.world import LOOK_S, World, gang, job_of, state
 
 pytestmark = pytest.mark.django_db
 OLD, NEW = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -29,6 +29,13 @@ def noted(job: Job) -> list[tuple[str, str]]:
     return list(found.values_list("reason", "message"))
 
 
+def started(world: World) -> None:
+    """Launch what waits, and look at it once more: only then does the cluster show its images."""
+    world.settle()
+    world.elapse(LOOK_S)
+    world.settle()
+
+
 def resumed(world: World, job: Job) -> None:
     """Halt it before its program runs, and resume it."""
     world.request(job, Intent.HALT)
@@ -38,12 +45,12 @@ def resumed(world: World, job: Job) -> None:
     world.settle()
     assert state(job) == State.HALTED
     job_resume(user=world.alice, job_id=job.pk)
-    world.settle()
+    started(world)
 
 
 def test_a_resume_with_a_moved_tag_says_so_once(world: World, job: Job) -> None:
     world.cluster.digests = {FULL: OLD}
-    world.settle()
+    started(world)
     assert (images(job), noted(job)) == ([(FULL, [OLD])], [])
     resumed(world, job)
     assert (images(job)[1], noted(job)) == ((FULL, [OLD]), []), "the same image"
@@ -59,7 +66,7 @@ def test_what_the_cluster_does_not_say_is_unknown_and_compared_with_the_last_tha
     world: World, job: Job
 ) -> None:
     world.cluster.digests = {FULL: OLD}
-    world.settle()
+    started(world)
     world.cluster.digests = {}
     resumed(world, job)
     assert (images(job)[1], noted(job)) == (("", []), [])
@@ -73,7 +80,7 @@ def test_learners_that_do_not_run_the_same_image_are_an_event(world: World) -> N
     job = submit(world)
     Job.objects.filter(pk=job.pk).update(learners=2)
     world.cluster.digests = {FULL: OLD}
-    world.settle()
+    started(world)
     world.cluster.show_digest(gang(job), 1, NEW)
     for _ in range(3):
         world.elapse(2)

@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import leases, observation, reconcile, together, transitions
-from jobs.lifecycle.decision import Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import database_now
@@ -349,6 +349,34 @@ def test_launches_are_noted_in_one_transaction(world: World) -> None:
         return seen
 
     assert commits(launch(2)) == commits(launch(COUNT)) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("count", [1, COUNT])
+def test_a_gang_that_was_just_launched_is_not_looked_at_before_something_of_it_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Its cluster cannot show more than it has just accepted. What it says of itself says no longer why it waited."""
+    jobs = [world.submit() for _ in range(count)]
+    one_pass()
+    Job.objects.update(reason_code="cluster_busy", reason_message="Waiting for the cluster.")
+    looks: list[Sequence[str] | None] = []
+    observe = world.cluster.observe
+    monkeypatch.setattr(world.cluster, "observe", lambda names=None: looks.append(names) or observe(names))
+
+    hold_as_notified(claimed(jobs))
+
+    assert not Attempt.objects.filter(held=True, launched_at=None)
+    assert looks == []
+    assert {job_of(job).reason_code for job in jobs} == {"deploying"}
+    now = database_now()
+    assert all(0 < (job_of(job).next_reconcile_at - now).total_seconds() <= WAIT_WORKING_S for job in jobs)
+    assert not leases.claim_due("w2", 9)
+    for job in jobs:
+        world.cluster.exit(gang(job), 0, 3)
+    leases.make_due([job.pk for job in jobs])
+    world.settle()
+    assert {state(job) for job in jobs} != {State.DEPLOYING}
 
 
 @pytest.mark.django_db
