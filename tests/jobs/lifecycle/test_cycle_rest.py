@@ -18,7 +18,7 @@ from jobs.lifecycle.plan_effects import compare, explain_moved
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.installation import last_pass
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
-from jobs.states import Intent, State
+from jobs.states import EventCode, Intent, State
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
@@ -262,6 +262,24 @@ def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
     assert cycle.run() == []
     assert len(passes) == 3
     assert {job_of(waiter).reason_code for waiter in waiters} == {"QUOTA_GPUS"}
+
+
+def test_the_events_of_new_reasons_say_what_the_rows_say(world: World) -> None:
+    world.running(learners=2, slots=4)
+    waiters = [world.submit(slots=slots) for slots in (4, 4, 9)]
+    one_pass()
+    for waiter in map(job_of, waiters):
+        event = waiter.events.latest("n")
+        assert (event.n, event.code, event.source) == (waiter.event_seq, EventCode.WAITING, "scheduler")
+        assert (event.reason, event.message, event.numbers, event.attempt, event.tenant_id) == (
+            waiter.reason_code,
+            waiter.reason_message,
+            waiter.reason_numbers,
+            waiter.attempt,
+            waiter.tenant_id,
+        )
+        assert (event.from_state, event.to_state, event.actor_id) == ("", "", None)
+    assert {job_of(waiter).reason_code for waiter in waiters} == {"QUOTA_GPUS", "NO_MATCHING_POOL"}
 
 
 def test_passes_that_follow_each_other_do_not_forecast_each_time(world: World) -> None:
