@@ -49,6 +49,7 @@ from jobs.lifecycle.recording import Source
 from jobs.lifecycle.transitions import LOCK_WAIT_MS, wait_shortly
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
+from jobs.selectors.kept_rows import KeptRows
 from jobs.selectors.nodes import (
     NODE_COLUMNS,
     history_of,
@@ -74,6 +75,9 @@ plan, if that is longer: jobs submitted meanwhile wait for the next pass, and so
 for a processor does not count: on a busy machine, a pass would be the longer the less it gets done."""
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
+
+_waiting = KeptRows()
+"""Of the passes of this process: one thread at a time makes them."""
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -144,7 +148,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
         _note_done()
         return []
     broken: dict[str, Exception] = {}
-    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken)
+    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken, read=_waiting.read)
     for job, unreadable in broken.items():
         quarantine(job, unreadable)
     decided = plan(seen)
@@ -152,7 +156,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     check_orders(orders)
     fp("cycle.after_plan")
     cycle_lease.extend(token)
-    fresh, moved = compare(decided.waits)
+    fresh, moved = compare(decided.waits, _waiting.shown)
     unexplained = _explain_first(fresh[:FRESH])
     fp("cycle.after_explained")
     source = recording.source_of(seen, decided)

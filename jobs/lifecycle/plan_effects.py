@@ -35,6 +35,7 @@ from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Checkpoint, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.kept_rows import POSITION_KEYS, SHOWN
 from jobs.selectors.requests import elastic_range, profile, size_range
 from jobs.selectors.snapshot import waiting_rows
 from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
@@ -292,22 +293,23 @@ def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None)
 CHUNK = 500
 NUMBERS_ONLY = 500
 """Of so many jobs at most, one pass writes what has changed but the reason: the nearest to their start."""
-POSITION_KEYS = ("position", "nodes_ahead", "scope")
-"""The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
 
-def compare(waits: Sequence[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
+def compare(
+    waits: Sequence[Explanation], shown: Mapping[str, tuple[Any, ...]] | None = None
+) -> tuple[list[Explanation], list[Explanation]]:
     """Of these, those whose code is not what the job's row says, which is an event, and those of which only the numbers
-    have changed, which is none: the nearest to their start first."""
+    have changed, which is none: the nearest to their start first. shown: what the rows say (kept_rows.SHOWN), if that is
+    known; what a row has said since is compared in the next pass."""
     if not waits:
         return [], []
-    keys = [f"reason_numbers__{key}" for key in POSITION_KEYS]
-    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *keys)
-    if (
-        len(waits) <= CHUNK
-    ):  # of an explanation for all that wait, the ids would be more to send than they spare
-        rows = rows.filter(pk__in=[wait.job for wait in waits])
-    shown = {job: tuple(values) for job, *values in rows}
+    if shown is None:
+        rows = Job.objects.filter(state=State.QUEUED).values_list("pk", *SHOWN)
+        if (
+            len(waits) <= CHUNK
+        ):  # of an explanation for all that wait, the ids would be more to send than they spare
+            rows = rows.filter(pk__in=[wait.job for wait in waits])
+        shown = {job: tuple(values) for job, *values in rows}
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
@@ -407,7 +409,12 @@ def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
     ]
     with transaction.atomic():
         with connection.cursor() as cursor:
-            values: list[Any] = [[wait.job for wait in waits], int(with_event), json.dumps(rows, default=str), with_event]
+            values: list[Any] = [
+                [wait.job for wait in waits],
+                int(with_event),
+                json.dumps(rows, default=str),
+                with_event,
+            ]
             cursor.execute(WRITE_REASONS, values)
             written = cursor.fetchall()
             if with_event:
