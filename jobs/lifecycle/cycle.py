@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 OVERDUE_S = 2.0  # a pass that has been due for so long is made by any worker
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
-PAUSE_FACTOR = 2.0  # after such a pass, pause for this many times the processor time that it took here
+PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times the processor time that it took here
 PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
 FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
 STARTING_S = 0.5
@@ -159,7 +159,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     fresh, moved = compare(decided.waits, _waiting.shown)
     unexplained = _explain_first(fresh[:FRESH])
     fp("cycle.after_explained")
-    source = recording.source_of(seen, decided)
+    source = recording.source_of(seen, decided, _waiting.texts)
     starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, time.thread_time() - began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")

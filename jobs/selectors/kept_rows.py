@@ -1,11 +1,12 @@
 """The waiting jobs as a process keeps them that makes passes: each pass reads again only the rows that changed.
 
-A queue of thousands hardly changes from pass to pass, and to read it took longer than to plan for it.
+A queue of thousands hardly changes from pass to pass, and to read it took longer than to plan for it. So did writing
+it down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.db.models import TextField
 from django.db.models.expressions import RawSQL
 
 from gpu_scheduler.model import Gang
+from gpu_scheduler.record import gang_text
 from jobs.selectors.snapshot import gang_columns, gang_of_row, waiting_rows
 
 VERSION = RawSQL("jobs_job.xmin::text || jobs_job.ctid::text", (), output_field=TextField())
@@ -40,6 +42,7 @@ class KeptRows:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self._texts: dict[str, tuple[Gang, str]] = {}
 
     @property
     def shown(self) -> Mapping[str, tuple[Any, ...]]:
@@ -62,6 +65,16 @@ class KeptRows:
         found = dict(self._read([job for job in versions if job not in same], versions, broken))
         self._kept = {job: kept for job in versions if (kept := same.get(job) or found.get(job)) is not None}
         return tuple(kept.gang for kept in self._kept.values())
+
+    def texts(self, gangs: Iterable[Gang]) -> list[str]:
+        """The text of each of these in the record of a snapshot. Written once for one that is kept."""
+        before, self._texts = self._texts, {}
+        for gang in gangs:
+            known = before.get(gang.job)
+            self._texts[gang.job] = (
+                known if known is not None and known[0] is gang else (gang, gang_text(gang))
+            )
+        return [text for _, text in self._texts.values()]
 
     def _read(
         self, jobs: list[str], versions: Mapping[str, tuple[str, ...]], broken: dict[str, Exception]

@@ -10,6 +10,7 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
+from gpu_scheduler import record
 from jobs.models import Job
 from jobs.selectors import kept_rows
 from jobs.selectors.kept_rows import SHOWN, KeptRows
@@ -44,7 +45,9 @@ CHANGES: dict[str, Change] = {
 
 def kept_rows_agree(kept: KeptRows) -> None:
     fresh = snapshot(nodes=[], now=database_now())
-    assert snapshot(nodes=[], now=database_now(), read=kept.read).waiting == fresh.waiting
+    seen = snapshot(nodes=[], now=fresh.now, read=kept.read)
+    assert seen == fresh
+    assert record.written(seen, kept.texts(seen.waiting)) == record.written(fresh)
     rows = Job.objects.filter(pk__in=[gang.job for gang in fresh.waiting]).values_list("pk", *SHOWN)
     assert kept.shown == {job: tuple(values) for job, *values in rows}
 
@@ -82,18 +85,23 @@ def test_only_what_changed_is_read_again(queue: list[Job], monkeypatch: pytest.M
         read.append(job)
         return original(job, *values)
 
+    texts: list[str] = []
     monkeypatch.setattr(kept_rows, "gang_of_row", gang_of_row)
+    monkeypatch.setattr(kept_rows, "gang_text", lambda gang: texts.append(gang.job) or gang.job)
     kept = KeptRows()
-    kept.read({})
-    assert sorted(read) == sorted(job.pk for job in queue)
+
+    def read_again() -> list[str]:
+        read.clear()
+        texts.clear()
+        kept.texts(kept.read({}))
+        assert sorted(texts) == sorted(read)
+        return sorted(read)
+
+    assert read_again() == sorted(job.pk for job in queue)
     written(priority_rank=3)(queue[1])
     fourth = factories.job()
-    read.clear()
-    kept.read({})
-    assert sorted(read) == sorted([queue[1].pk, fourth.pk])
-    read.clear()
-    kept.read({})
-    assert read == []
+    assert read_again() == sorted([queue[1].pk, fourth.pk])
+    assert read_again() == []
 
 
 def test_a_row_that_cannot_be_read_costs_only_its_own_job_its_turn_until_it_is_mended(
