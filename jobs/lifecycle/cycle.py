@@ -7,6 +7,7 @@ whose rows are locked, until the next pass, and one on which the platform fails,
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 import uuid
@@ -183,6 +184,8 @@ def one_pass(token: uuid.UUID) -> list[str]:
     if left or len(fresh) > FRESH:
         _plan_again_at(database_now())
     elif len(seen.waiting) >= LARGE_QUEUE:
+        # What a plan leaves are cycles of thousands of objects, which would be collected amid a later pass.
+        gc.collect(0)
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
     if unexplained is not None:
         raise unexplained  # what was started is due

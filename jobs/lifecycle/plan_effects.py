@@ -299,8 +299,10 @@ def compare(
     waits: Sequence[Explanation], shown: Mapping[str, tuple[Any, ...]] | None = None
 ) -> tuple[list[Explanation], list[Explanation]]:
     """Of these, those whose code is not what the job's row says, which is an event, and those of which only the numbers
-    have changed, which is none: the nearest to their start first. shown: what the rows say (kept_rows.SHOWN), where that
-    is known; what a row has said since is compared in the next pass."""
+    have changed, which is none: the nearest to their start first.
+
+    shown: what the rows say (kept_rows.SHOWN), where that is known. What they have said since is for the next pass.
+    """
     if not waits:
         return [], []
     if shown is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
@@ -47,6 +48,25 @@ def test_after_a_pass_over_many_what_is_asked_for_waits_and_is_not_lost(
     world.elapse(61)
     cycle.run(request=False)
     assert len(passes) == 2
+
+
+def test_after_a_pass_over_many_no_garbage_is_left_for_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was young: Python collects by itself only after many more allocations."""
+    for _ in range(9):
+        world.submit(slots=4)
+    one_pass()
+    gc.collect()
+    gc.disable()
+    try:
+        one_pass()
+        left = gc.get_count()[0]
+        monkeypatch.setattr(cycle, "LARGE_QUEUE", 3)
+        one_pass()
+        assert gc.get_count()[0] < left / 4
+    finally:
+        gc.enable()
 
 
 def test_where_few_wait_every_request_is_a_pass(world: World, passes: list[int]) -> None:
