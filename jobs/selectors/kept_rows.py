@@ -38,7 +38,7 @@ class _Kept:
 
 
 class KeptRows:
-    """What the last read found. For one thread at a time."""
+    """What the last read found. A thread that comes back late from a read finds nothing of another's in its answer."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
@@ -63,18 +63,18 @@ class KeptRows:
             if (kept := before.get(job)) is not None and kept.version == version
         }
         found = dict(self._read([job for job in versions if job not in same], versions, broken))
-        self._kept = {job: kept for job in versions if (kept := same.get(job) or found.get(job)) is not None}
-        return tuple(kept.gang for kept in self._kept.values())
+        read = {job: kept for job in versions if (kept := same.get(job) or found.get(job)) is not None}
+        self._kept = read
+        return tuple(kept.gang for kept in read.values())
 
     def texts(self, gangs: Iterable[Gang]) -> list[str]:
         """The text of each of these in the record of a snapshot. Written once for one that is kept."""
-        before, self._texts = self._texts, {}
+        before, texts = self._texts, dict[str, tuple[Gang, str]]()
         for gang in gangs:
             known = before.get(gang.job)
-            self._texts[gang.job] = (
-                known if known is not None and known[0] is gang else (gang, gang_text(gang))
-            )
-        return [text for _, text in self._texts.values()]
+            texts[gang.job] = known if known is not None and known[0] is gang else (gang, gang_text(gang))
+        self._texts = texts
+        return [text for _, text in texts.values()]
 
     def _read(
         self, jobs: list[str], versions: Mapping[str, tuple[str, ...]], broken: dict[str, Exception]

@@ -24,6 +24,7 @@ from jobs.selectors.queue import estimate_view
 from jobs.selectors.redaction import redact, redact_job, redacted_events, redacted_job
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.snapshot import needs_plan, tenant_states
+from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.validation import of_valid
 from jobs.selectors.what_if import preview
 from jobs.spec import parse
@@ -386,3 +387,12 @@ def test_a_guest_reads_no_date_of_a_budget(world: World, month: list[datetime]) 
     shown = redact_job(JobSerializer.render(job_of(held)))
     assert shown["estimate"]["message"] == unknown
     assert month[1].strftime("%Y-%m-%d") not in json.dumps(shown, default=str)
+
+
+def test_what_is_suggested_for_a_held_job_passes_its_budget(world: World, month: list[datetime]) -> None:
+    held = exhausted(world)
+    one_pass()
+    assert [each.kind for each in suggestions_for(job_of(held))] == ["opportunistic"]
+    limit(world, None)
+    one_pass()
+    assert state(held) == State.DEPLOYING

@@ -104,7 +104,7 @@ def test_only_what_changed_is_read_again(queue: list[Job], monkeypatch: pytest.M
     assert read_again() == []
 
 
-def test_a_row_that_cannot_be_read_costs_only_its_own_job_its_turn_until_it_is_mended(
+def test_a_row_that_cannot_be_read_costs_only_its_own_job_its_turn_until_it_can(
     queue: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_rows, "TOGETHER", 1)
