@@ -9,7 +9,7 @@ from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.ledger import LEAST_RUN_S
-from gpu_scheduler.model import CPU_TYPE, Gang, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Budget, Gang, WaitReason
 
 
 class ActiveTenant(Check):
@@ -61,13 +61,13 @@ class GpuBudget(Check):
         return {
             "budget_gpu_hours": budget.gpu_hours,
             "budget_used_gpu_hours": round(budget.used_gpu_s / 3600, 3),
-            "month_ends": budget.month_ends.isoformat(),
+            "month_ends": budget.month_ends.isoformat() if _next_month_helps(gang, budget) else None,
         }
 
     def sentence(self, finding: Finding) -> str:
         budget = finding.supply.jobs.budget
         assert budget is not None
-        if budget.gpu_hours * 3600 < finding.gang.asked * LEAST_RUN_S:
+        if not _next_month_helps(finding.gang, budget):
             return (
                 f"The tenant's GPU-hour budget of {hours(budget.gpu_hours)} GPU-hours a month is too small for a minute"
                 " of this job. It starts only after a platform admin raises the budget."
@@ -89,6 +89,11 @@ class GpuBudget(Check):
 
     def meter_text(self, *, used: int, limit: int, asked: int) -> str:
         return f"{used:,} of {limit:,} GPU-hours of this month used"
+
+
+def _next_month_helps(gang: Gang, budget: Budget) -> bool:
+    """Whether a whole budget lasts for the gang."""
+    return budget.gpu_hours * 3600 >= gang.asked * LEAST_RUN_S
 
 
 class JobsLimit(Check):

@@ -7,6 +7,7 @@ whose rows are locked, until the next pass, and one on which the platform fails,
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 import uuid
@@ -49,6 +50,7 @@ from jobs.lifecycle.recording import Source
 from jobs.lifecycle.transitions import LOCK_WAIT_MS, wait_shortly
 from jobs.models import ClusterNode, Job, NodeChange, PeriodicTask, SchedulerState
 from jobs.retries import database_away, retry_on_serialization_failure, rows_locked
+from jobs.selectors.kept_rows import KeptRows
 from jobs.selectors.nodes import (
     NODE_COLUMNS,
     history_of,
@@ -65,7 +67,7 @@ logger = logging.getLogger(__name__)
 EVERY_S = 5.0  # the interval of passes, whatever hints were lost
 OVERDUE_S = 2.0  # a pass that has been due for so long is made by any worker
 LARGE_QUEUE = 300  # with this many waiting jobs, a pass takes noticeable time
-PAUSE_FACTOR = 2.0  # after such a pass, pause for this many times the processor time that it took here
+PAUSE_FACTOR = 1.0  # after such a pass, pause for this many times the processor time that it took here
 PAUSE_MAX_S = 0.5  # a job that is submitted meanwhile waits for so long, too
 FRESH = 1000  # jobs that get a new reason to wait in one pass; the next one, which follows at once, finds the others
 STARTING_S = 0.5
@@ -74,6 +76,9 @@ plan, if that is longer: jobs submitted meanwhile wait for the next pass, and so
 for a processor does not count: on a busy machine, a pass would be the longer the less it gets done."""
 SHARED = 16  # at most this many starts share a commit: the rows of a tenant are not locked for long
 RETRY_LOCKED = timedelta(seconds=1)
+
+_waiting = KeptRows()
+"""Of the passes of this process: one thread at a time makes them."""
 
 
 def run(*, request: bool = True) -> list[str]:
@@ -144,7 +149,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
         _note_done()
         return []
     broken: dict[str, Exception] = {}
-    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken)
+    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken, read=_waiting.read)
     for job, unreadable in broken.items():
         quarantine(job, unreadable)
     decided = plan(seen)
@@ -152,10 +157,10 @@ def one_pass(token: uuid.UUID) -> list[str]:
     check_orders(orders)
     fp("cycle.after_plan")
     cycle_lease.extend(token)
-    fresh, moved = compare(decided.waits)
+    fresh, moved = compare(decided.waits, _waiting.shown)
     unexplained = _explain_first(fresh[:FRESH])
     fp("cycle.after_explained")
-    source = recording.source_of(seen, decided)
+    source = recording.source_of(seen, decided, _waiting.texts)
     starts, left = _admit_all(seen, decided.starts, cluster.name, token, source, time.thread_time() - began)
     started = [start.job for start in starts]
     fp("cycle.after_starts")
@@ -179,6 +184,8 @@ def one_pass(token: uuid.UUID) -> list[str]:
     if left or len(fresh) > FRESH:
         _plan_again_at(database_now())
     elif len(seen.waiting) >= LARGE_QUEUE:
+        # What a plan leaves are cycles of thousands of objects, which would be collected amid a later pass.
+        gc.collect(0)
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
     if unexplained is not None:
         raise unexplained  # what was started is due

@@ -35,6 +35,7 @@ from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Checkpoint, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.kept_rows import POSITION_KEYS, SHOWN
 from jobs.selectors.requests import elastic_range, profile, size_range
 from jobs.selectors.snapshot import waiting_rows
 from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
@@ -292,22 +293,25 @@ def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None)
 CHUNK = 500
 NUMBERS_ONLY = 500
 """Of so many jobs at most, one pass writes what has changed but the reason: the nearest to their start."""
-POSITION_KEYS = ("position", "nodes_ahead", "scope")
-"""The numbers of an explanation from which people see their position in a queue, and which queue that is."""
 
 
-def compare(waits: Sequence[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
+def compare(
+    waits: Sequence[Explanation], shown: Mapping[str, tuple[Any, ...]] | None = None
+) -> tuple[list[Explanation], list[Explanation]]:
     """Of these, those whose code is not what the job's row says, which is an event, and those of which only the numbers
-    have changed, which is none: the nearest to their start first."""
+    have changed, which is none: the nearest to their start first.
+
+    shown: what the rows say (kept_rows.SHOWN), where that is known. What they have said since is for the next pass.
+    """
     if not waits:
         return [], []
-    keys = [f"reason_numbers__{key}" for key in POSITION_KEYS]
-    rows = Job.objects.filter(state=State.QUEUED).values_list("pk", "reason_code", "reason_message", *keys)
-    if (
-        len(waits) <= CHUNK
-    ):  # of an explanation for all that wait, the ids would be more to send than they spare
-        rows = rows.filter(pk__in=[wait.job for wait in waits])
-    shown = {job: tuple(values) for job, *values in rows}
+    if shown is None:
+        rows = Job.objects.filter(state=State.QUEUED).values_list("pk", *SHOWN)
+        if (
+            len(waits) <= CHUNK
+        ):  # of an explanation for all that wait, the ids would be more to send than they spare
+            rows = rows.filter(pk__in=[wait.job for wait in waits])
+        shown = {job: tuple(values) for job, *values in rows}
     changed = [wait for wait in waits if wait.job in shown and shown[wait.job] != _shown(wait)]
     fresh = [wait for wait in changed if shown[wait.job][0] != wait.code.value]
     numbers_only = [wait for wait in changed if shown[wait.job][0] == wait.code.value]
@@ -385,40 +389,39 @@ UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_n
     THEN clock_timestamp() + make_interval(secs => {WAIT_QUEUED_S}) ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
 JOIN unlocked ON unlocked.id = v.job
-WHERE j.id = v.job AND (%s OR j.reason_code = v.code) RETURNING j.id, j.tenant_id, j.event_seq, j.attempt
+WHERE j.id = v.job AND (%s OR j.reason_code = v.code) RETURNING j.id, j.tenant_id, j.event_seq
 """
 """Without an event only the numbers of a reason change, never the reason: its owner may have asked for something since.
 """
+WRITE_WAITING = """
+INSERT INTO jobs_jobevent
+  (job_id, tenant_id, n, code, from_state, to_state, attempt, reason, message, numbers, source)
+SELECT id, tenant_id, event_seq, %s, '', '', attempt, reason_code, reason_message, reason_numbers, 'scheduler'
+FROM jobs_job WHERE id = ANY(%s)
+"""
+"""What these rows say, which this transaction has just written. Hundreds of jobs a second can come and wait: a model
+object for each event took two thirds of the processor time of saying so."""
 
 
 @retry_on_serialization_failure
 def _write_reasons(waits: Sequence[Explanation], *, with_event: bool) -> None:
-    by_job = {wait.job: wait for wait in waits}
     rows = [
         {"job": wait.job, "code": wait.code.value, "message": wait.message, "numbers": wait.details}
         for wait in waits
     ]
     with transaction.atomic():
         with connection.cursor() as cursor:
-            values: list[Any] = [list(by_job), int(with_event), json.dumps(rows, default=str), with_event]
+            values: list[Any] = [
+                [wait.job for wait in waits],
+                int(with_event),
+                json.dumps(rows, default=str),
+                with_event,
+            ]
             cursor.execute(WRITE_REASONS, values)
             written = cursor.fetchall()
-        if with_event:
-            JobEvent.objects.bulk_create(
-                JobEvent(
-                    job_id=job,
-                    tenant_id=tenant,
-                    n=n,
-                    code=EventCode.WAITING,
-                    attempt=attempt,
-                    reason=by_job[job].code.value,
-                    message=by_job[job].message,
-                    numbers=json.loads(json.dumps(by_job[job].details, default=str)),
-                    source="scheduler",
-                )
-                for job, tenant, n, attempt in written
-            )
-        for job, tenant, n, _ in written:
+            if with_event:
+                cursor.execute(WRITE_WAITING, [EventCode.WAITING.value, [job for job, *_ in written]])
+        for job, tenant, n in written:
             events.publish_later(job, tenant, n)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -17,7 +18,7 @@ from django.db.models import Max, Q
 from django.db.models.functions import Now
 
 from gpu_scheduler import record
-from gpu_scheduler.model import Plan, Snapshot
+from gpu_scheduler.model import Gang, Plan, Snapshot
 from gpu_scheduler.policies.base import policy_of
 from jobs.models import DecidedPlan
 from jobs.retries import database_away
@@ -48,8 +49,11 @@ class Source:
         return {"snapshot": self.digest, "program": self.program}
 
 
-def source_of(seen: Snapshot, decided: Plan) -> Source | None:
-    """None if the plan starts, stops and resizes nothing, and reserves for the same jobs as the last one."""
+def source_of(
+    seen: Snapshot, decided: Plan, texts: Callable[[Iterable[Gang]], Iterable[str]] | None = None
+) -> Source | None:
+    """None if the plan starts, stops and resizes nothing, and reserves for the same jobs as the last one. texts: of
+    waiting gangs, for one that keeps what it has written before (kept_rows)."""
     if not (decided.starts or decided.stops or decided.resizes):
         if not decided.reserved:
             return None
@@ -57,7 +61,7 @@ def source_of(seen: Snapshot, decided: Plan) -> Source | None:
         if last == list(decided.reserved):
             return None
     try:
-        text = record.written(seen)
+        text = record.written(seen, None if texts is None else texts(seen.waiting))
     except (TypeError, ValueError):  # a defect of ours, which must not stop what was decided
         logger.exception("a snapshot could not be written down")
         return None

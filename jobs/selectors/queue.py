@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -36,6 +37,7 @@ WHY_NONE = {
     " too few jobs like it have completed. A time limit is not a run time.",
     WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
 }
+NO_NUMBERS: Mapping[str, Any] = {}
 _NOT_QUEUED = {code.value for code in NOT_QUEUED}
 NOT_YET = "The first estimate follows within seconds."
 BACKS_OFF = "Estimated after its retry time."
@@ -53,6 +55,21 @@ def why_unforeseen(code: str) -> WhyNone | None:
     return WhyNone.CANNOT_START if code in _NOT_QUEUED else None
 
 
+def _why_none(why: WhyNone, numbers: Mapping[str, Any], now: datetime) -> str:
+    """Why there is no estimate. numbers: of the reason why the job waits, as far as the reader may see them."""
+    if why is not WhyNone.BUDGET or "month_ends" not in numbers:
+        return WHY_NONE[why]
+    if numbers["month_ends"] is None:
+        return "Only a platform admin who raises the tenant's GPU-hour budget lets it start."
+    turns = datetime.fromisoformat(numbers["month_ends"])
+    if turns <= now:
+        return WHY_NONE[why]
+    return (
+        f"Not before {turns:%Y-%m-%d %H:%M} UTC, when the GPU-hour budget of the next month begins, unless a platform"
+        " admin raises this month's; how long after that is not known."
+    )
+
+
 def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     """A job's estimate as JSON. Of a job that has started: its first estimate and when it started."""
     kept: Estimate | None = getattr(job, "estimate", None)
@@ -63,7 +80,7 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     if job.start_after is not None and job.start_after > now:
         return _view(None, None, [], BACKS_OFF, None, None)
     if (why := why_unforeseen(job.reason_code)) is not None:
-        return _view(None, None, [], WHY_NONE[why], None, None)
+        return _view(None, None, [], _why_none(why, job.reason_numbers, now), None, None)
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)
     waits = kept.soonest is not None and kept.soonest > kept.made_at
@@ -72,11 +89,14 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
 
 
-def forecast_view(foreseen: StartForecast, now: datetime) -> dict[str, Any]:
-    """The same shape for a job that does not exist yet."""
+def forecast_view(
+    foreseen: StartForecast, now: datetime, numbers: Mapping[str, Any] = NO_NUMBERS
+) -> dict[str, Any]:
+    """The same shape for a job that does not exist yet. numbers: of the reason why it would wait."""
     basis = [each.value for each in foreseen.basis]
     waits = foreseen.p50 is not None and foreseen.p50 > now
-    message = WHY_NONE[foreseen.why_none] if foreseen.why_none else basis_sentence(basis, waits=waits)
+    why = foreseen.why_none
+    message = basis_sentence(basis, waits=waits) if why is None else _why_none(why, numbers, now)
     return _view(foreseen.p50, foreseen.p90, basis, message, now, None)
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpu_scheduler.checks import PRIVATE, check_named, check_of
+from gpu_scheduler.forecast import WhyNone
 from jobs.models import Job, JobEvent
+from jobs.selectors.queue import WHY_NONE, why_unforeseen
 from jobs.states import EVENT_MESSAGES, EventCode, StopReason
 from tenants import access
 
@@ -92,7 +94,10 @@ def redact_job(view: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of a job (JobSerializer) for a guest."""
     reason = view["reason"]
     message, numbers = redact(reason["code"], reason["message"], reason["numbers"])
-    return dict(view) | {"reason": _redact_reason(reason, message, numbers)}
+    redacted = dict(view) | {"reason": _redact_reason(reason, message, numbers)}
+    if view.get("estimate") and why_unforeseen(reason["code"]) is WhyNone.BUDGET:
+        redacted["estimate"] = dict(view["estimate"]) | {"message": WHY_NONE[WhyNone.BUDGET]}
+    return redacted
 
 
 def redact_event(view: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.snapshot import gangs_of, projects, quota_uses, scheduling_policy, tenant_states
 from jobs.selectors.what_if import Limits, with_limits
 from jobs.states import FINAL, State
-from tenants.models import ProjectChange, QuotaChange
+from tenants.models import ProjectChange, QuotaChange, Tenant
 
 MOST = 40_000
 """Attempts that are replayed at once."""
@@ -94,8 +94,8 @@ class Replay:
     """same_starts: the part of the starts that the unchanged replay has within SAME_S of the real ones; None if nothing
     started in reality. off_s: the median difference of those that it has; None without one. still_running: how many of
     the stays still ran at the end. never_started: jobs of the time that are left out. limit_changes and stops of the
-    platform: what happened in the time that a replay does not know. plans_late_s: the longest that a plan was put off
-    because there were too many to make.
+    platform: what happened in the time that a replay does not know, as it does not know budgets: those tenants' that
+    have a hard one now. plans_late_s: the longest that a plan was put off because there were too many to make.
     """
 
     since: datetime
@@ -108,6 +108,7 @@ class Replay:
     never_started: int
     limit_changes: int
     stops: int
+    budgets: int
     plans_late_s: float
 
 
@@ -161,6 +162,7 @@ def replay(
             for changes in (QuotaChange, ProjectChange)
         ),
         len(stops_between(since, until)),
+        Tenant.objects.filter(budget_gpu_hours__isnull=False, budget_is_hard=True).count(),
         max(outcome.plans_late_s for outcome in outcomes),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -42,9 +42,9 @@ from tenants.models import Project as ProjectRow
 from tenants.models import Quota, Tenant
 
 
-def _columns(job: str = "") -> list[Any]:
-    """What the scheduler wants to know of a job, in the order of _gang's arguments; job: a prefix that leads to it from
-    an attempt, which was itself started as an opportunistic one or not.
+def gang_columns(job: str = "") -> list[Any]:
+    """What the scheduler wants to know of a job, in the order of gang_of_row's arguments; job: a prefix that leads to
+    it from an attempt, which was itself started as an opportunistic one or not.
 
     Plain values: ten thousand instances cost more than plan(), and so does JSON that Django decodes.
     """
@@ -71,25 +71,30 @@ def snapshot(
     at_most: int | None = None,
     with_job: str = "",
     broken: dict[str, Exception] | None = None,
+    read: Callable[[dict[str, Exception]], tuple[Gang, ...]] | None = None,
 ) -> Snapshot:
     """Everything that waits and runs, with quotas and use, as of `now` (the database's clock).
 
     at_most: evaluate only this many waiting jobs, those that the policy puts first, and with_job.
     broken: gets the waiting jobs whose rows cannot be read, with the error; they are left out.
+    read: reads all that wait, for one that keeps what it has read before (kept_rows).
     """
+    unread = {} if broken is None else broken
     with _one_moment():
         policy = scheduling_policy()
         state = policy_state(policy)
         running = tuple(_running())
-        rows: Iterable[Sequence[Any]]
-        if at_most is None:
-            rows = waiting_rows().order_by("queued_at", "pk").values_list(*_columns())
+        if at_most is not None:
+            waiting = tuple(_readable(_first(policy.window(state), at_most, with_job), unread))
+        elif read is not None:
+            waiting = read(unread)
         else:
-            rows = _first(policy.window(state), at_most, with_job)
+            rows = waiting_rows().order_by("queued_at", "pk").values_list(*gang_columns())
+            waiting = tuple(_readable(rows, unread))
         return Snapshot(
             now=now,
             nodes=tuple(nodes),
-            waiting=tuple(_readable(rows, {} if broken is None else broken)),
+            waiting=waiting,
             running=running,
             quotas=with_the_past(quota_uses(), now, policy.half_life_s()),
             policy=policy,
@@ -167,7 +172,7 @@ def _readable(rows: Iterable[Sequence[Any]], broken: dict[str, Exception]) -> It
     """The gangs of these rows; one bad row costs its own job its turn, not everybody's."""
     for row in rows:
         try:
-            yield _gang(*row)
+            yield gang_of_row(*row)
         except (ArithmeticError, TypeError, ValueError) as error:
             broken[row[0]] = error
 
@@ -215,16 +220,16 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
 
 def gang_of_job(job_id: str) -> Gang:
     """The gang of any job, waiting or not."""
-    return _gang(*Job.objects.values_list(*_columns()).get(pk=job_id))
+    return gang_of_row(*Job.objects.values_list(*gang_columns()).get(pk=job_id))
 
 
 def gangs_of(jobs: Sequence[str]) -> dict[str, Gang]:
     """The gangs of these jobs, waiting or not, each with its whole time limit."""
-    rows = Job.objects.filter(pk__in=jobs).values_list(*_columns(), "time_limit_s")
-    return {row[0]: replace(_gang(*row[:-1]), runs_at_most_s=row[-1]) for row in rows}
+    rows = Job.objects.filter(pk__in=jobs).values_list(*gang_columns(), "time_limit_s")
+    return {row[0]: replace(gang_of_row(*row[:-1]), runs_at_most_s=row[-1]) for row in rows}
 
 
-def _gang(
+def gang_of_row(
     job: str,
     tenant: str,
     learners: int,
@@ -289,9 +294,9 @@ def _first(window: Window, at_most: int, with_job: str) -> list[Sequence[Any]]:
     order = [F("opportunistic").asc(), *map(_column, window.levels), turn, *map(_column, window.order)]
     if window.first:
         order.insert(0, Case(When(pk__in=window.first, then=0), default=1).asc())
-    first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*_columns())[:at_most])
+    first: list[Sequence[Any]] = list(queued_rows().order_by(*order).values_list(*gang_columns())[:at_most])
     if with_job and all(row[0] != with_job for row in first):
-        first += waiting_rows().filter(pk=with_job).values_list(*_columns())
+        first += waiting_rows().filter(pk=with_job).values_list(*gang_columns())
     return first
 
 
@@ -327,7 +332,7 @@ def _running() -> list[Running]:
         "job__intent",
         "job__intent_gen",
         *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
-        *_columns("job__"),
+        *gang_columns("job__"),
     )
     return [_run(*row) for row in rows]
 
@@ -351,9 +356,9 @@ def _run(
     *of_gang: Any,
 ) -> Running:
     try:
-        gang = _gang(*of_gang)
+        gang = gang_of_row(*of_gang)
     except (ArithmeticError, TypeError, ValueError):
-        gang = _gang(
+        gang = gang_of_row(
             *[*of_gang[:-5], None, "", *of_gang[-3:-1], None]
         )  # its slots are held, whatever its spec says
     order: Stop | Resize | None = None

@@ -175,7 +175,7 @@ def _with_one_more(gang: Gang, now: datetime) -> Preview:
     foreseen = forecast(near, run_times(near), of=[NEW], work=REQUEST_WORK).get(NEW, TOO_FAR)
     if (why := why_unforeseen(wait.code)) is not None:
         foreseen = StartForecast(why_none=why)
-    estimate, quota = forecast_view(foreseen, now), _quota(after, gang.tenant, gang.slot_type)
+    estimate, quota = forecast_view(foreseen, now, wait.numbers), _quota(after, gang.tenant, gang.slot_type)
     return Preview(False, gang.slot_type, (), wait.code.value, wait.message, wait.details, estimate, quota)
 
 

@@ -78,6 +78,7 @@ def test_what_only_a_raise_starts_waits_for_no_month() -> None:
         assert wait.code is WaitReason.BUDGET_EXHAUSTED
         assert "only after a platform admin raises the budget" in wait.message
         assert "month begins" not in wait.message
+        assert wait.numbers["month_ends"] is None
 
 
 def test_hours_are_rounded_so_that_the_sentence_is_true() -> None:

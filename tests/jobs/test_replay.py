@@ -242,6 +242,15 @@ def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> 
     ran(red, 1, 0, 0, 10)
     waited(job_of_the_past(red, 4, BEGIN), WaitReason.INSUFFICIENT_CAPACITY, BEGIN)
     assert "Not taken into account: 1 job that never started, and nodes that were others then." in lines()
+    red.budget_gpu_hours = 10
+    red.save()
+    assert (
+        "Not taken into account: 1 GPU-hour budget, 1 job that never started, and nodes that were others then."
+        in lines()
+    )
+    red.budget_is_hard = False
+    red.save()
+    assert answer()["budgets"] == 0, "it holds no job"
     (never,) = answer("--limit", "red:cpu=0")["tenants"]
     assert (never["not_started"], never["replayed_not_started"], never["compared"]) == (1, 0, 0)
     assert (never["wait_s"], never["changed_wait_s"], never["changed_total_s"]) == (None, None, None)

@@ -3,6 +3,7 @@ itself when it is raised or the month is over."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -20,8 +21,10 @@ from jobs.models import Attempt, Job, UsageDay, UsageDue
 from jobs.selectors import budgets
 from jobs.selectors.monitoring import FACTS, VALUES
 from jobs.selectors.queue import estimate_view
-from jobs.selectors.redaction import redact, redacted_events
+from jobs.selectors.redaction import redact, redact_job, redacted_events, redacted_job
+from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.snapshot import needs_plan, tenant_states
+from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.validation import of_valid
 from jobs.selectors.what_if import preview
 from jobs.spec import parse
@@ -342,16 +345,54 @@ def test_a_dry_run_says_what_is_used_and_what_the_job_can_add(world: World, mont
     foreseen = preview(
         world.tenant, parse(factories.spec(resources={"gpus": 2, "gpu_type": "a100"})), "alice"
     )
-    assert foreseen.estimate["message"] == "When it starts depends on the tenant's GPU-hour budget."
+    assert foreseen.estimate["message"] == not_before(month[1])
 
 
-def test_a_held_job_has_no_estimate_and_is_not_said_to_need_a_change(
+def not_before(turns: datetime) -> str:
+    return (
+        f"Not before {turns:%Y-%m-%d} 00:00 UTC, when the GPU-hour budget of the next month begins, unless a platform"
+        " admin raises this month's; how long after that is not known."
+    )
+
+
+def test_the_estimate_of_a_held_job_says_until_when_it_is_held_at_least(
     world: World, month: list[datetime]
 ) -> None:
     held = exhausted(world)
     one_pass()
-    assert job_of(held).reason_code == "BUDGET_EXHAUSTED"
-    estimate = estimate_view(job_of(held), timezone.now())
-    assert estimate is not None
-    assert (estimate["from"], estimate["to"]) == (None, None)
-    assert estimate["message"] == "When it starts depends on the tenant's GPU-hour budget."
+
+    def estimate(now: datetime | None = None) -> str:
+        assert job_of(held).reason_code == "BUDGET_EXHAUSTED"
+        found = estimate_view(job_of(held), now or timezone.now())
+        assert found is not None
+        assert (found["from"], found["to"]) == (None, None)
+        return str(found["message"])
+
+    assert estimate() == not_before(month[1])
+    unknown = "When it starts depends on the tenant's GPU-hour budget."
+    assert estimate(month[1]) == unknown, "until a pass has seen the new month"
+    limit(world, 0)
+    one_pass()
+    assert estimate() == "Only a platform admin who raises the tenant's GPU-hour budget lets it start."
+
+
+def test_a_guest_reads_no_date_of_a_budget(world: World, month: list[datetime]) -> None:
+    held = exhausted(world)
+    one_pass()
+    guest = factories.user()
+    unknown = "When it starts depends on the tenant's GPU-hour budget."
+    found = estimate_view(redacted_job(guest, job_of(held)), timezone.now())
+    assert found is not None
+    assert found["message"] == unknown
+    shown = redact_job(JobSerializer.render(job_of(held)))
+    assert shown["estimate"]["message"] == unknown
+    assert month[1].strftime("%Y-%m-%d") not in json.dumps(shown, default=str)
+
+
+def test_what_is_suggested_for_a_held_job_passes_its_budget(world: World, month: list[datetime]) -> None:
+    held = exhausted(world)
+    one_pass()
+    assert [each.kind for each in suggestions_for(job_of(held))] == ["opportunistic"]
+    limit(world, None)
+    one_pass()
+    assert state(held) == State.DEPLOYING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
@@ -18,7 +19,7 @@ from jobs.lifecycle.plan_effects import compare, explain_moved
 from jobs.models import Job, PeriodicTask, SchedulerState
 from jobs.selectors.installation import last_pass
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
-from jobs.states import Intent, State
+from jobs.states import EventCode, Intent, State
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of, one_pass, state
 
@@ -47,6 +48,25 @@ def test_after_a_pass_over_many_what_is_asked_for_waits_and_is_not_lost(
     world.elapse(61)
     cycle.run(request=False)
     assert len(passes) == 2
+
+
+def test_after_a_pass_over_many_no_garbage_is_left_for_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was young: Python collects by itself only after many more allocations."""
+    for _ in range(9):
+        world.submit(slots=4)
+    one_pass()
+    gc.collect()
+    gc.disable()
+    try:
+        one_pass()
+        left = gc.get_count()[0]
+        monkeypatch.setattr(cycle, "LARGE_QUEUE", 3)
+        one_pass()
+        assert gc.get_count()[0] < left / 4
+    finally:
+        gc.enable()
 
 
 def test_where_few_wait_every_request_is_a_pass(world: World, passes: list[int]) -> None:
@@ -262,6 +282,24 @@ def test_a_pass_gives_so_many_new_reasons_and_the_next_ones_give_the_others(
     assert cycle.run() == []
     assert len(passes) == 3
     assert {job_of(waiter).reason_code for waiter in waiters} == {"QUOTA_GPUS"}
+
+
+def test_the_events_of_new_reasons_say_what_the_rows_say(world: World) -> None:
+    world.running(learners=2, slots=4)
+    waiters = [world.submit(slots=slots) for slots in (4, 4, 9)]
+    one_pass()
+    for waiter in map(job_of, waiters):
+        event = waiter.events.latest("n")
+        assert (event.n, event.code, event.source) == (waiter.event_seq, EventCode.WAITING, "scheduler")
+        assert (event.reason, event.message, event.numbers, event.attempt, event.tenant_id) == (
+            waiter.reason_code,
+            waiter.reason_message,
+            waiter.reason_numbers,
+            waiter.attempt,
+            waiter.tenant_id,
+        )
+        assert (event.from_state, event.to_state, event.actor_id) == ("", "", None)
+    assert {job_of(waiter).reason_code for waiter in waiters} == {"QUOTA_GPUS", "NO_MATCHING_POOL"}
 
 
 def test_passes_that_follow_each_other_do_not_forecast_each_time(world: World) -> None:
