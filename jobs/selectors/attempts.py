@@ -56,8 +56,8 @@ def begins_again(attempt: Attempt) -> bool:
 
 
 def counts_again(attempt: Attempt) -> bool:
-    """Whether they do so after a checkpoint of unknown step: the program may have gone on with what it had saved and
-    merely count anew, or have begun again."""
+    """Whether they do so after a checkpoint of unknown step: the program may have continued from what it had saved and
+    only count again, or have begun again."""
     saved = attempt.resume_from
     return saved is not None and saved.step is None and begins_again(attempt)
 

@@ -674,7 +674,7 @@ def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api,
 
 
 @pytest.mark.parametrize(("step", "repeated"), [(None, None), (0, 344)])
-def test_whether_steps_were_repeated_that_are_counted_anew_is_known_from_the_step_of_the_checkpoint_alone(
+def test_whether_steps_were_repeated_that_are_counted_again_is_known_from_the_step_of_the_checkpoint_alone(
     alice: Api, people: People, step: int | None, repeated: int | None
 ) -> None:
     job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=2)

@@ -167,7 +167,7 @@ def test_missing_tenants_and_types_are_named_along_with_malformed_changes(admin:
         {"tenant": "nlp-research", "gpu_type": "x", "limit": "1", "limits": 3},
         {"tenant": "n" * 41, "gpu_type": 7, "limit": 1},
         "nobody",
-        {"tenant": " nobody-else ", "gpu_type": "cpu"},
+        {"tenant": " absent ", "gpu_type": "cpu"},
     ]
     answer = admin.post("/quota-changes", {"changes": changes})
     assert answer.status_code == 400

@@ -301,7 +301,7 @@ def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: C
     assert "step numbers begin again" not in page
 
 
-def test_an_attempt_that_counts_anew_after_a_checkpoint_of_unknown_step_is_not_said_to_have_repeated_steps(
+def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_said_to_have_repeated_steps(
     alice: User, open_page: Callable[..., str]
 ) -> None:
     """makemore loads its weights and counts from 0."""

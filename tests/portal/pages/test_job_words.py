@@ -203,7 +203,7 @@ def test_an_ended_job_has_nothing_more_to_come(alice: User, client: Client) -> N
 
 
 @pytest.mark.parametrize("tab", ["", "/metrics"])
-def test_a_job_whose_rules_found_no_point_is_not_told_to_add_some(
+def test_a_job_whose_rules_found_no_point_is_not_advised_to_add_some(
     tab: str, alice: User, client: Client
 ) -> None:
     client.force_login(alice)
