@@ -8,7 +8,7 @@ Run: .venv/bin/python -m bench.public_programs CHECKOUTS [--data FOLDER] [--keep
 
 CHECKOUTS has the repositories by owner and name (``karpathy/nanoGPT``). Without it, or without a repository, the
 programs are skipped, with a line that says so. FOLDER keeps the runtimes between runs (5 GB with PyTorch).
-All programs together, without a NAME, write the table of docs/public-programs.md.
+What was seen of a program replaces its row of the table in docs/public-programs.md.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ def main() -> None:
     print(*map(row, seen), sep="\n")
     wrong = [f"{one.program.name}: {text}" for one in seen for text in one.wrong]
     print(*wrong, sep="\n")
-    if len(seen) == len(programs()):
-        _write_table(seen)
+    PAGE.write_text(with_rows(PAGE.read_text(), seen))
     sys.exit(bool(wrong))
 
 
@@ -132,13 +131,14 @@ def row(outcome: Outcome) -> str:
     )
 
 
-def _write_table(seen: list[Outcome]) -> None:
-    """Put what was seen into its page."""
-    head = "| program | state | points as printed | halt and resume | files |\n|---|---|---:|---|---|\n"
-    table = "<!-- programs -->\n" + head + "".join(row(one) + "\n" for one in seen) + "<!-- end -->"
-    PAGE.write_text(
-        re.sub(r"<!-- programs -->.*?<!-- end -->", lambda _: table, PAGE.read_text(), flags=re.S)
-    )
+def with_rows(page: str, seen: list[Outcome]) -> str:
+    """The page with what was seen in its table, in the order of the YAML file; rows of other programs stay."""
+    rows = {text[2:].split(" ", 1)[0]: text for text in re.findall(r"^\| \S+ \(.*$", page, flags=re.M)}
+    rows |= {one.program.name: row(one) for one in seen}
+    table = "\n".join(rows[one.name] for one in programs() if one.name in rows)
+    head, begin, rest = page.partition("<!-- programs -->\n")
+    titles, end = "\n".join(rest.split("\n", 2)[:2]), "\n<!-- end -->"
+    return f"{head}{begin}{titles}\n{table}{end}{rest.partition(end)[2]}"
 
 
 def _inputs(root: Path, names: set[str]) -> None:

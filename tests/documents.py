@@ -6,6 +6,7 @@ A comment in the line before a block says that it is not run like the others, in
     <!-- variables -->         run at the beginning of every page's shell
     <!-- cluster -->           run by tests/cluster/test_docs.py
     <!-- installation -->      run by tests/cluster/test_installation.py
+    <!-- program -->           run by tests/learner_agent/test_launcher_halt.py, as the program of a job
     <!-- not run: reason -->   run by no test
 """
 
@@ -25,7 +26,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 IN_PAGE = "in the page's shell"
-HOW = {"platform", "variables", "cluster", "installation", IN_PAGE}
+HOW = {"platform", "variables", "cluster", "installation", "program", IN_PAGE}
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,28 @@ def attempts_of(job_id: str) -> QuerySet[Attempt]:
     )
 
 
+def begins_again(attempt: Attempt) -> bool:
+    """Whether the steps of an attempt of attempts_of begin where those of the job did, though others came before."""
+    began, before, first = _steps(attempt)
+    return began is not None and before is not None and first is not None and began <= first
+
+
+def counts_again(attempt: Attempt) -> bool:
+    """Whether they do so after a checkpoint of unknown step: the program may have continued from what it had saved and
+    only count again, or have begun again."""
+    saved = attempt.resume_from
+    return saved is not None and saved.step is None and begins_again(attempt)
+
+
+def _steps(attempt: Attempt) -> tuple[int | None, int | None, int | None]:
+    began, before, first = (getattr(attempt, name) for name in ("first_step", "step_before", "first_of_job"))
+    return began, before, first
+
+
 def repeated_steps(attempt: Attempt) -> int | None:
     """Steps that an attempt of attempts_of trained again, because they came after its checkpoint; None if unknown."""
-    began, before, first = (getattr(attempt, name) for name in ("first_step", "step_before", "first_of_job"))
-    if began is None or before is None:
+    began, before, first = _steps(attempt)
+    if began is None or before is None or counts_again(attempt):
         return None
     if attempt.resume_from_id is None and began == first:  # from scratch; of ten steps, one may be reported
         began = min(began, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,29 +27,57 @@ _TOGETHER = (
     {"resources", "topology", "project", "opportunistic"},
 )
 """Fields that are judged together, so that none is judged by what is assumed of another."""
+_ALONE = {"requirements", "topology"}
+"""Fields without which nothing else is judged more strictly."""
+_PARTS: Mapping[str, Set[str]] = {
+    "learners": {"batch"},
+    "batch": set(),
+    "cpus": set(),
+    "memory": set(),
+    "gpu_type": set(),
+}
+"""Parts of `resources` of which the default is the least that there is, with what has no meaning without them."""
+_OVER_ALL_LEARNERS = {"exceeds_gang_limit", "exceeds_user_limit", "exceeds_project_limit"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """A spec in which what was wrong is left out or assumed. left_out: those fields."""
+    """A spec in which what was wrong is left out or assumed. left_out: those fields; parts: those of `resources`."""
 
     spec: Spec
     left_out: frozenset[str]
+    parts: frozenset[str] = frozenset()
 
     def judged(self, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-        """Those of the problems that do not come from an assumption."""
-        return tuple(problem for problem in problems if _field(problem) not in self.left_out)
+        """Those of the problems that neither come from an assumption nor count by one."""
+        return tuple(problem for problem in problems if not self._is_assumed(problem))
+
+    def _is_assumed(self, problem: Problem) -> bool:
+        field, part = _field(problem), _part(problem)
+        if field in self.left_out or part in self.parts:
+            return True
+        counts = part == "learners" or field == "topology" or problem.code in _OVER_ALL_LEARNERS
+        return counts and bool(self.parts)
 
 
 def sound_part(error: SpecError) -> Sound | None:
     """What remains of a refused spec without the fields that have errors; None: not enough, or no error fits beside."""
-    if not isinstance(error.value, Mapping) or len(error.problems) >= MAX_PROBLEMS:
+    sent = error.value
+    if not isinstance(sent, Mapping) or len(error.problems) >= MAX_PROBLEMS:
         return None
     wrong = {field for problem in error.problems for field in _fields(problem)}
     if "" in wrong:
         return None
-    left_out = frozenset(wrong.union(*(group for group in _TOGETHER if group & wrong)))
-    kept = {key: part for key, part in error.value.items() if key in _KNOWN and key not in left_out}
+    resources: Any = sent.get("resources")
+    parts = _parts_to_leave_out(error.problems, resources) if wrong >= {"resources"} else frozenset()
+    if parts:
+        wrong.discard("resources")
+    left_out = frozenset(wrong.union(*(group for group in _TOGETHER if group & (wrong - _ALONE))))
+    kept = {key: part for key, part in sent.items() if key in _KNOWN and key not in left_out}
+    if parts and "resources" in kept:
+        kept["resources"] = {key: part for key, part in resources.items() if key not in parts}
+        if "gpus" in parts:
+            kept["resources"]["gpus"] = 1
     filled = {
         key: part
         for key, part in _FILLED.items()
@@ -58,9 +86,29 @@ def sound_part(error: SpecError) -> Sound | None:
     if filled.get("framework"):
         filled.setdefault("code", _FILLED["code"])
     try:
-        return Sound(parse(filled | kept), left_out)
+        return Sound(parse(filled | kept), left_out, parts)
     except SpecError:
         return None
+
+
+def _parts_to_leave_out(problems: tuple[Problem, ...], resources: Any) -> frozenset[str]:
+    """The wrong parts of `resources`, if the others can be judged without them; empty: they cannot."""
+    if not isinstance(resources, Mapping):
+        return frozenset()
+    parts: set[str] = set()
+    for problem in problems:
+        if _field(problem) != "resources":
+            if "resources" in _fields(problem):
+                return frozenset()  # a part that was written beside them
+            continue
+        part = _part(problem)
+        is_misspelled = problem.code == "unknown_field" and problem.path == f"resources.{part}"
+        meant = _first(problem.near or "") if is_misspelled else part
+        has_least = meant in _PARTS or (meant == "gpus" and isinstance(resources.get("gpu_type"), str))
+        if not has_least:
+            return frozenset()
+        parts |= {part, meant, *_PARTS.get(meant, ())}
+    return frozenset(parts)
 
 
 def _fields(problem: Problem) -> set[str]:
@@ -77,6 +125,11 @@ def _fields(problem: Problem) -> set[str]:
 def _field(problem: Problem) -> str:
     """The name of the field at the top that a problem is in; "" for one of the document."""
     return _first(problem.path) if problem.path[:1] != "[" else problem.path
+
+
+def _part(problem: Problem) -> str:
+    """The part of `resources` that a problem is in; "" for one elsewhere, or of all of them."""
+    return _first(problem.path.removeprefix("resources.")) if problem.path.startswith("resources.") else ""
 
 
 def _first(path: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         if unknown:
             raise serializers.ValidationError(unknown)
         return value
+
+    def wrong_rows(self, sent: Any, wrong: Set[str]) -> list[FieldError]:
+        """What the database says of a body that is refused anyway; a valid one is judged by its service. wrong: paths
+        that have an error already, whose values may be anything."""
+        return []
 
     def wrong_names(self, data: Any) -> dict[str, list[serializers.ErrorDetail]]:
         """Errors by name, of names that the body should not have, or lacks."""
@@ -176,6 +181,8 @@ def checked(checker: serializers.Serializer[Any], repeated: Iterable[str] = ()) 
     if not is_valid:
         sent = checker.initial_data if getattr(checker, "repeats_values", True) else None
         found += all_wrong(checker.errors, field=checker, sent=sent)
+        if isinstance(checker, StrictSerializer):
+            found += checker.wrong_rows(checker.initial_data, {each["path"] for each in found})
     if found:
         raise WrongFields(checker.errors, found)
     return checker.validated_data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from jobs.selectors import quota_effects, usage
 from jobs.selectors.budgets import budget_of
+from jobs.selectors.installation import pools
 from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import QuotaSerializer
 from jobs.selectors.usage import quota_etag
@@ -17,6 +18,7 @@ from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
 from portal.api.fields import (
+    FieldError,
     PagedQuery,
     ShortListQuery,
     StrictBooleanField,
@@ -38,10 +40,12 @@ from tenants.services.quotas import (
     WHOLE_TERMS,
     Applied,
     Change,
+    unknown_rows,
 )
 
 CHANGE_SETS_A_MINUTE = 30
 """Of one user, tried ones included: each may plan the whole queue of the installation twice."""
+MAX_CHANGES = 500
 USUAL_USAGE = timedelta(days=30)
 MAX_USAGE_SPAN = timedelta(days=400)
 
@@ -252,7 +256,23 @@ class ReasonRequest(StrictSerializer):
 
 
 class ChangeSetRequest(ReasonRequest):
-    changes = serializers.ListField(child=ChangeRequest(), min_length=1, max_length=500)
+    changes = serializers.ListField(child=ChangeRequest(), min_length=1, max_length=MAX_CHANGES)
+
+    def wrong_rows(self, sent: Any, wrong: Set[str]) -> list[FieldError]:
+        changes = sent.get("changes") if isinstance(sent, Mapping) else None
+        if not isinstance(changes, list) or "changes" in wrong:
+            return []
+
+        def text(n: int, change: Mapping[str, Any], name: str) -> str | None:
+            value = change.get(name)
+            return value.strip() if isinstance(value, str) and f"changes[{n}].{name}" not in wrong else None
+
+        named = {
+            n: (text(n, each, "tenant"), text(n, each, "gpu_type"))
+            for n, each in enumerate(changes)
+            if isinstance(each, Mapping)
+        }
+        return unknown_rows(named, {kind: pool.slots for kind, pool in pools().items()})
 
 
 class AppliedChangeSerializer(ReadSerializer):

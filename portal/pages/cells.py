@@ -7,6 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs.states import ACTIVE, HOLDS_GPUS, State
+from learner_agent.wire_fields import SECONDS_PER_STEP
 from portal.templatetags.ui import approximately, foreseen, newest, thousands
 
 View = dict[str, Any]
@@ -63,8 +64,9 @@ def row(job: View) -> View:
 
 
 def primary_metrics(job: View, count: int) -> list[str]:
-    """Names worth a glance: losses first, then the alphabet."""
-    return sorted(job["metrics"], key=lambda name: ("loss" not in name, name))[:count]
+    """Names worth a glance: losses first, then the alphabet, and last what the program did not report by itself."""
+    names = sorted(job["metrics"], key=lambda name: (name == SECONDS_PER_STEP, "loss" not in name, name))
+    return names[:count]
 
 
 def primary_metric(job: View) -> str:

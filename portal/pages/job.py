@@ -18,7 +18,7 @@ from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
-from jobs.selectors.attempts import attempts_of, repeated_steps
+from jobs.selectors.attempts import attempts_of, begins_again, counts_again, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes, save_request
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.platform_stops import stops_between
@@ -280,7 +280,11 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
-        "attempts": [(one, job_events.outcome(one), _ran(one), repeated_steps(one)) for one in attempts],
+        "attempts": [
+            (one, job_events.outcome(one), _ran(one), repeated_steps(one), counts_again(one))
+            for one in attempts
+        ],
+        "steps_continue": job.progress.step is not None and not any(map(begins_again, attempts)),
         **_log_context(job, request),
     }
 

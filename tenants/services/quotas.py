@@ -121,11 +121,12 @@ def quota_changes_apply(
     checks.refuse(
         checks.text("reason", reason, 500),
         *(wrong for n, each in enumerate(changes) for wrong in _bounds(n, each)),
+        *unknown_rows({n: (each.tenant, each.gpu_type) for n, each in enumerate(changes)}, capacity),
     )
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [QUOTA_LOCK])
-        tenants = _tenants(changes, capacity)
+        tenants = {one.slug: one for one in Tenant.objects.filter(slug__in={each.tenant for each in changes})}
         rows = _lock(tenants.values(), {change.gpu_type for change in changes})
         whole = {change.tenant for change in changes if change.gpu_type == WHOLE}
         locked = Tenant.objects.select_for_update(no_key=True).filter(slug__in=whole).order_by("pk")
@@ -170,31 +171,28 @@ def _bounds(index: int, change: Change) -> Iterator[dict[str, Any]]:
             yield problem(f"changes[{index}].{name}", "out_of_range", f"must be {allowed}", value, allowed)
 
 
-def _tenants(changes: Sequence[Change], capacity: Mapping[str, int]) -> dict[str, Tenant]:
-    """The tenants by slug, or FieldsInvalid naming every change that makes no sense."""
-    found = {tenant.slug: tenant for tenant in Tenant.objects.filter(slug__in={c.tenant for c in changes})}
+def unknown_rows(
+    named: Mapping[int, tuple[str | None, str | None]], capacity: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Which of these tenants and slot types there are not, and which pairs are named twice, as entries of
+    details["errors"]. named: both by the index of their change; None: not to be judged. Two queries.
+    """
+    slugs = Tenant.objects.filter(slug__in={slug for slug, _ in named.values() if slug is not None})
+    found = set(slugs.values_list("slug", flat=True))
     known = set(capacity) | set(Quota.objects.values_list("gpu_type", flat=True).distinct())
     wrong, seen = [], set()
-    for index, change in enumerate(changes):
+    for index, (slug, gpu_type) in named.items():
         at = f"changes[{index}]"
-        if change.tenant not in found:
-            wrong.append(problem(f"{at}.tenant", "tenant_not_found", "no such tenant", change.tenant))
-        if change.gpu_type not in known and change.gpu_type != WHOLE:
-            wrong.append(
-                problem(
-                    f"{at}.gpu_type",
-                    "gpu_type_not_found",
-                    "the cluster has no devices of this type",
-                    change.gpu_type,
-                    sorted(known),
-                )
-            )
-        if (change.tenant, change.gpu_type) in seen:
-            wrong.append(problem(at, "repeated", "this tenant and type appear twice", change.tenant))
-        seen.add((change.tenant, change.gpu_type))
-    if wrong:
-        raise FieldsInvalid(errors=wrong)
-    return found
+        if slug is not None and slug not in found:
+            wrong.append(problem(f"{at}.tenant", "tenant_not_found", "no such tenant", slug))
+        if gpu_type is not None and gpu_type not in known and gpu_type != WHOLE:
+            message = "the cluster has no devices of this type"
+            wrong.append(problem(f"{at}.gpu_type", "gpu_type_not_found", message, gpu_type, sorted(known)))
+        if (slug, gpu_type) in seen:
+            wrong.append(problem(at, "repeated", "this tenant and type appear twice", slug))
+        if slug is not None and gpu_type is not None:
+            seen.add((slug, gpu_type))
+    return wrong
 
 
 def _lock(tenants: Iterable[Tenant], types: set[str]) -> dict[tuple[int, str], Quota]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench import public_programs
-from bench.public_programs import Points, Program
+from bench.public_programs import Outcome, Points, Program
 from jobs.spec.parsing import parse
 
 PROGRAMS = public_programs.programs()
@@ -66,3 +66,16 @@ def test_points_that_are_no_numbers_are_compared_as_what_they_are() -> None:
     assert public_programs.is_same(float("nan"), "NaN")
     assert public_programs.is_same(float("-inf"), "-Infinity")
     assert not public_programs.is_same(float("inf"), "-Infinity")
+
+
+def test_what_was_seen_of_a_program_replaces_its_row_alone() -> None:
+    page = public_programs.PAGE.read_text()
+    again = Outcome(PROGRAMS[1], "COMPLETED", 14, 15, "Halted.", 3, ["a.pt"])
+    shown = public_programs.with_rows(page, [again])
+    was, now = page.splitlines(), shown.splitlines()
+    [changed] = [n for n, (before, after) in enumerate(zip(was, now, strict=True)) if before != after]
+    assert was[changed].startswith(f"| {PROGRAMS[1].name} (")
+    assert now[changed] == public_programs.row(again)
+    assert public_programs.with_rows(page, []) == page
+    rows = [line.split(" ")[1] for line in was if line.startswith("| ") and " (" in line]
+    assert [name for name in rows if name in {one.name for one in PROGRAMS}] == [one.name for one in PROGRAMS]

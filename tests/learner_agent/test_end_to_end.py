@@ -13,6 +13,7 @@ from jobs import blobs
 from jobs.models import Checkpoint, CheckpointFile, Job, JobEvent, Learner, MetricPoint, Progress, ResultFile
 from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.selectors.checkpoints import SaveRequest, save_request
+from jobs.selectors.throughput import step_times
 from jobs.services import job_checkpoint
 from jobs.states import EventCode, Intent, State
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
@@ -38,6 +39,13 @@ for step in range(first, {steps}):
 else:
     (pathlib.Path(os.environ["RESULT_DIR"]) / "model.bin").write_bytes(b"weights")
     training.finish()
+"""
+
+STEPS_ALONE = """
+import json, os
+with open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a") as report:
+    for n in range(1, 11):
+        report.write(json.dumps({"step": n, "time": 1_750_000_000 + 2.5 * n, "total": 10}) + "\\n")
 """
 
 NUMBERED = (
@@ -76,6 +84,19 @@ def test_a_reporting_program_leaves_points_progress_and_results(rig: MakeRig) ->
     assert result.path == "model.bin"
     assert blobs.read(result.blob, 0, 100) == b"weights"
     assert learner.row.finished_mark
+
+
+def test_steps_without_a_number_are_timed(rig: MakeRig) -> None:
+    learner = rig(make_job({"train.py": STEPS_ALONE}))
+    learner.launch("python3 train.py")
+    learner.ship()
+
+    assert learner.wait() == (0, 0)
+
+    assert step_times(learner.job.pk, 1, "") == {0: 2.5}
+    progress = Progress.objects.get(job=learner.job)
+    assert (progress.step, progress.total) == (10, 10)
+    assert {name: newest["last"] for name, newest in progress.metrics.items()} == {"seconds_per_step": 2.5}
 
 
 def test_a_halt_reaches_the_program_saves_a_verified_checkpoint_and_the_next_attempt_goes_on(

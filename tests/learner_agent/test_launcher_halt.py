@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
@@ -9,6 +10,9 @@ import pytest
 import yaml
 
 from learner_agent.halting import IMPORT_S
+from learner_agent.shipper.metrics.reported import ReportedMetrics
+from learner_agent.spool import Spool
+from tests.documents import commands
 from tests.learner_agent.harness import ROOT, until
 from tests.learner_agent.launched import Launched
 
@@ -34,6 +38,36 @@ def test_a_program_that_imports_training_sees_the_flag_and_no_signal(launched: L
     assert launched.wait() == 0
     assert launched.log() == b"up\nsaw it\n"
     assert launched.ending["halted"] is True
+
+
+def test_a_program_in_any_language_is_halted_by_the_files_that_the_page_names(launched: Launched) -> None:
+    [script] = [block.text for block in commands("program")]
+    launched.start(script)
+    until(lambda: launched.spool.metrics.exists(), "it reports")
+
+    launched.halt(grace_s=AGES_S)
+
+    assert launched.wait() == 0
+    assert (launched.ending["halted"], launched.ending["finished"]) == (True, False)
+    assert launched.spool.has("checks_halt")
+    reports = ReportedMetrics(launched.spool.metrics).read()
+    assert reports is not None
+    assert reports.steps is not None
+    assert reports.total == 3000
+    saved = launched.spool.root / "checkpoints" / "step"
+    assert int(saved.read_text()) == reports.steps[1], "the step of its last report is saved"
+
+    launched.spool, before = Spool(launched.home / "again"), launched.spool.root
+    launched.spool.root.mkdir()
+    shutil.copytree(before / "checkpoints", launched.spool.root / "checkpoints")
+    launched.env["JOB_STATE_DIR"] = str(launched.spool.root)
+    saved = launched.spool.root / "checkpoints" / "step"
+    saved.write_text("2999\n")
+    launched.start(script)
+
+    assert launched.wait() == 0
+    assert launched.log() == b"begins after step 2999\n"
+    assert (launched.ending["halted"], launched.ending["finished"]) == (False, True)
 
 
 def test_one_that_does_not_react_gets_term_after_the_grace_and_kill_after_as_much_again(

@@ -138,6 +138,46 @@ def test_steps_without_a_number_are_reports_too(spool: Spool) -> None:
     assert len(skipped) == 1, "the first that says nothing is named"
 
 
+def test_steps_without_a_number_give_points_of_their_time_once_a_second(spool: Spool) -> None:
+    source = ReportedMetrics(spool.metrics)
+
+    def timed(*lines: dict[str, float]) -> list[tuple[str, int, float]]:
+        with spool.metrics.open("a") as report:
+            report.writelines(json.dumps(line) + "\n" for line in lines)
+        return [(name, step, pytest.approx(value)) for name, step, _, value in drain(source)]
+
+    name = "seconds_per_step"
+    quick = [{"step": 10 + n, "time": 1_000 + n / 10} for n in range(25)]
+    assert timed(*quick) == [(name, 20, 0.1), (name, 30, 0.1)]
+    assert timed({"step": 34, "time": 1_003.0}) == [(name, 34, 0.25)], "over frames"
+    assert timed({"step": 34, "time": 1_009}, {"step": 36}) == [], "no step was made, no time was said"
+    assert timed({"step": 2, "time": 1_010}, {"step": 4, "time": 1_014}) == [(name, 4, 2)], (
+        "a counter was set back"
+    )
+    assert timed({"step": 5, "time": 9}, {"step": 6, "time": 12}) == [(name, 6, 3)], "a clock was set back"
+    assert timed({"step": 7, "time": 14, "loss": 1}, {"step": 8, "time": 16}) == [
+        ("loss", 7, 1),
+        (name, 8, 2),
+    ]
+    own = {"step": 9, "time": 18, name: 5}
+    assert timed(own, {"step": 10, "time": 30}) == [(name, 9, 5)], "the program's own are left alone"
+
+
+def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
+    spool.metrics.write_text("".join(f'{{"step": {n}, "time": {100 + n}}}\n' for n in range(1, 5)))
+    source = ReportedMetrics(spool.metrics)
+    first = source.read()
+    assert first is not None
+    assert first == source.read()
+    source.confirm(first)
+    source.rewind(first.next)
+    with spool.metrics.open("a") as report:
+        report.write('{"step": 5, "time": 105}\n')
+    assert drain(source) == [("seconds_per_step", 5, 105_000, 1.0)]
+    source.rewind(0)
+    assert [step for _, step, _, _ in drain(source)] == [2, 3, 4, 5], "nothing is timed from what comes later"
+
+
 def test_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 

@@ -117,6 +117,18 @@ def test_errors_of_the_spec_and_of_the_installation_come_at_once(people: People)
     assert not Job.objects.exists()
 
 
+def test_a_missing_upload_is_named_along_with_wrong_requirements(people: People) -> None:
+    wrong = factories.spec(requirements=["--index-url=x"], resources={"memory": "4GB"})
+    wrong["code"] = {"upload": "gone"}
+    with pytest.raises(SpecInvalid) as error:
+        job_check(user=people.alice, tenant=people.vision, source=wrong)
+    assert codes(error.value) == {
+        "requirements[0]": "bad_requirement",
+        "resources.memory": "bad_unit",
+        "code.upload": "upload_not_found",
+    }
+
+
 def test_what_the_cluster_can_never_hold_is_refused_and_what_quota_forbids_is_a_warning(
     people: People,
 ) -> None:

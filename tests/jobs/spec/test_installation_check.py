@@ -231,6 +231,22 @@ def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> 
         ),
         ({"code": None, "priority": "urgent"}, {"priority": "priority_not_allowed"}),
         ({"python": "3.12", "priority": "urgent"}, {"priority": "priority_not_allowed"}),
+        (
+            {"resources": {"gpus": 1, "gpu_type": "h900", "memory": "4GB"}},
+            {"resources.gpu_type": "gpu_type_not_found"},
+        ),
+        (
+            {"resources": {"gpus": 9, "memroy": "4Gi", "learners": 0, "batch": {"min": 1, "max": 2}}},
+            {"resources.gpus": "exceeds_cluster"},
+        ),
+        ({"resources": {"gpus": 9, "gpu_type": "A 100"}}, {"resources.gpus": "exceeds_cluster"}),
+        ({"resources": {"gpus": "two", "gpu_type": "h900"}}, {"resources.gpu_type": "gpu_type_not_found"}),
+        ({"resources": {"gpus": 1, "cpus": 0, "memory": "9Ti"}}, {}),
+        ({"resources": {"gpus": 1, "cpus": 0, "memory": "7Ti"}}, {"resources.memory": "exceeds_cluster"}),
+        (
+            {"topology": {"required": "rak"}, "resources": {"learners": 9, "gpus": 8}},
+            {"resources.learners": "exceeds_cluster"},
+        ),
     ],
 )
 def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
@@ -247,8 +263,12 @@ def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"resources": {"gpus": "two", "cpus": 500, "gpu_type": "h900"}},
-        {"resources": {"learners": 0, "gpus": 99}},
+        {"resources": {"gpus": "two", "cpus": 500}},
+        {"resources": {"gpus": "two", "learners": 500, "gpu_type": "a100"}},
+        {"resources": {"acelerators": 2, "cpus": 500}},
+        {"resources": {"memory": "4GB", "cpus": 500}, "gpus": 1},
+        {"resources": {"learners": 0, "gpus": 2}, "topology": {"required": "rack"}},
+        {"resources": {"learners": 500, "cpus": 0}},
         {"framework": None},
         {"project": "?", "resources": {"gpus": 4}},
     ],
@@ -257,7 +277,7 @@ def test_nothing_is_found_that_an_assumed_field_may_have_caused(changes: dict[st
     with pytest.raises(SpecError) as refused:
         parse(spec_with(**changes))
     sound = sound_part(refused.value)
-    limited = replace(HERE, gang_limits={"a100": 1, "cpu": 1}, projects={})
+    limited = replace(HERE, gang_limits={"a100": 1, "cpu": 1}, projects={}, domains=dict.fromkeys(Level, 0))
     assert sound is None or sound.judged(check(sound.spec, limited).errors) == ()
 
 

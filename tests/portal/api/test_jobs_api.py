@@ -673,6 +673,18 @@ def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api,
     assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] is None
 
 
+@pytest.mark.parametrize(("step", "repeated"), [(None, None), (0, 344)])
+def test_whether_steps_were_repeated_that_are_counted_again_is_known_from_the_step_of_the_checkpoint_alone(
+    alice: Api, people: People, step: int | None, repeated: int | None
+) -> None:
+    job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=2)
+    job.attempts.filter(n=2).update(
+        resume_from=factories.checkpoint(job, step=step, implicit=True, attempt=1)
+    )
+    Learner.objects.filter(job=job).update(first_step=1, last_step=344, processing_at=timezone.now())
+    assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == repeated
+
+
 @pytest.mark.parametrize(("first", "last", "repeated"), [(10, 60, 60), (1, 60, 60), (0, 60, 61)])
 def test_an_attempt_from_scratch_repeats_the_steps_before_its_first_report_too(
     alice: Api, people: People, first: int, last: int, repeated: int

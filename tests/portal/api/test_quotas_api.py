@@ -14,7 +14,9 @@ from jobs.selectors import quota_effects, what_if
 from jobs.services import quotas as quota_services
 from jobs.states import State
 from portal.api.quotas import CHANGE_SETS_A_MINUTE
+from tenants.errors import FieldsInvalid
 from tenants.models import AuditEntry, Quota, QuotaChange
+from tenants.services.quotas import Change
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -155,6 +157,49 @@ def test_every_wrong_change_of_a_set_is_named(admin: Api) -> None:
     answer = admin.post("/quota-changes", {"changes": changes, "reason": "x"})
     paths = {error["path"] for error in answer.json()["errors"]}
     assert paths == {"changes[0].tenant", "changes[2]", "changes[3].gpu_type"}
+
+
+def test_missing_tenants_and_types_are_named_along_with_malformed_changes(admin: Api) -> None:
+    changes: list[Any] = [
+        change("nobody", 1),
+        change("vision-lab", -1),
+        change("vision-lab", 2),
+        {"tenant": "nlp-research", "gpu_type": "x", "limit": "1", "limits": 3},
+        {"tenant": "n" * 41, "gpu_type": 7, "limit": 1},
+        "nobody",
+        {"tenant": " absent ", "gpu_type": "cpu"},
+    ]
+    answer = admin.post("/quota-changes", {"changes": changes})
+    assert answer.status_code == 400
+    found = sorted((error["path"], error["code"]) for error in answer.json()["errors"])
+    assert [each for each in found if each[1].endswith("_not_found") or each[1] == "repeated"] == [
+        ("changes[0].tenant", "tenant_not_found"),
+        ("changes[2]", "repeated"),
+        ("changes[3].gpu_type", "gpu_type_not_found"),
+        ("changes[6].tenant", "tenant_not_found"),
+    ]
+    assert {path for path, _ in found} == {
+        "reason", "changes[0].tenant", "changes[1].limit", "changes[2]", "changes[3].gpu_type", "changes[3].limit",
+        "changes[3].limits", "changes[4].tenant", "changes[4].gpu_type", "changes[5]", "changes[6].limit",
+        "changes[6].tenant",
+    }  # fmt: skip
+    for body in ({"changes": 1}, {"changes": {}}, {"changes": [change("nobody", 1)] * 501, "reason": "x"}):
+        assert {error["path"] for error in admin.post("/quota-changes", body).json()["errors"]} <= {
+            "changes",
+            "reason",
+        }
+
+
+def test_the_service_names_missing_tenants_along_with_limits_out_of_range(people: People) -> None:
+    changes = [Change("nobody", "cpu", 1), Change("vision-lab", "x", -1)]
+    with pytest.raises(FieldsInvalid) as refused:
+        quota_services.quotas_change(user=people.admin, changes=changes, reason="")
+    assert [error["path"] for error in refused.value.details["errors"]] == [
+        "reason",
+        "changes[1].limit",
+        "changes[0].tenant",
+        "changes[1].gpu_type",
+    ]
 
 
 def test_a_change_made_for_another_limit_refuses_the_set(admin: Api) -> None:

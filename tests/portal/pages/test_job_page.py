@@ -296,7 +296,31 @@ def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: C
     runs = Learner.objects.filter(job=job)
     runs.filter(attempt=1).update(first_step=1, last_step=344, processing_at=timezone.now())
     runs.filter(attempt=2).update(first_step=301, last_step=310, processing_at=timezone.now())
-    assert "repeated 44 steps" in open_page(alice, job)
+    page = open_page(alice, job)
+    assert "repeated 44 steps" in page
+    assert "step numbers begin again" not in page
+
+
+def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_said_to_have_repeated_steps(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    """makemore loads its weights and counts from 0."""
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    saved = factories.checkpoint(job, step=None, implicit=True, attempt=1)
+    runs, resumed = Learner.objects.filter(job=job), job.attempts.filter(n=2)
+    runs.filter(attempt=1).update(first_step=0, last_step=1460, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=0, last_step=200, processing_at=timezone.now())
+    Progress.objects.filter(job=job).update(step=200)
+    resumed.update(resume_from=saved)
+    page = open_page(alice, job)
+    assert "step numbers begin again" in page
+    assert "step numbers continue" not in page
+    assert not re.search(r"repeated [\d,]+ step", page)
+    resumed.update(resume_from=None)
+    page = open_page(alice, job)
+    assert "repeated 1,461 steps" in page, "from scratch"
+    assert "step numbers begin again" not in page
+    assert "step numbers continue" not in page
 
 
 def test_a_metric_that_only_has_an_order_is_at_no_step(alice: User, open_page: Callable[..., str]) -> None:

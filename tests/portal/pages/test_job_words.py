@@ -202,6 +202,23 @@ def test_an_ended_job_has_nothing_more_to_come(alice: User, client: Client) -> N
     assert "No metrics yet" in text_of(client, factories.job(owner=alice, state=State.PROCESSING), "/metrics")
 
 
+@pytest.mark.parametrize("tab", ["", "/metrics"])
+def test_a_job_whose_rules_found_no_point_is_not_advised_to_add_some(
+    tab: str, alice: User, client: Client
+) -> None:
+    client.force_login(alice)
+    has, advice = "The rules under metrics: in the spec found no point", re.compile("add a rule|In Python:")
+    rules = factories.spec(metrics=[{"pattern": r"loss=(?P<loss>\S+)"}])
+    for job, found in (
+        (factories.job(owner=alice, state=State.COMPLETED, spec=rules), True),
+        (factories.job(owner=alice, state=State.COMPLETED), False),
+        (factories.job(owner=alice, state=State.PROCESSING, spec=rules), False),
+    ):
+        text = " ".join(text_of(client, job, tab).split())
+        assert (has in text) == found
+        assert not (found and advice.search(text))
+
+
 def test_a_kept_checkpoint_beyond_the_newest_says_why(alice: User, client: Client) -> None:
     client.force_login(alice)
     job = factories.job(owner=alice, state=State.PROCESSING)

@@ -16,6 +16,7 @@ from jobs.selectors.metrics import glances
 from jobs.selectors.usage import QuotaStatus, held_by, waits_of
 from jobs.states import Intent, State
 from portal.pages import attention
+from portal.pages.cells import primary_metric, primary_metrics
 from portal.pages.charts import sparkline
 from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
@@ -181,6 +182,12 @@ def test_a_glance_is_a_few_points_of_one_learner(alice: User) -> None:
     assert [step for step, _ in line] == [1, 100, 200, 300, 400, 600, 700, 800, 900, 1000]
     assert all(value == step for step, value in line)
     assert glances([]) == {}
+
+
+def test_losses_come_first_and_last_what_the_program_did_not_report() -> None:
+    job = {"metrics": {key: {} for key in ["seconds_per_step", "zeta", "accuracy", "val_loss"]}}
+    assert primary_metrics(job, 4) == ["val_loss", "accuracy", "zeta", "seconds_per_step"]
+    assert primary_metric({"metrics": {"seconds_per_step": {}}}) == "seconds_per_step"
 
 
 def test_a_line_spans_its_box_and_few_points_make_none() -> None:
