@@ -375,6 +375,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         form(JOB_OPERATE, {"verb": "cancel_verb"}),
         form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
     ),
+    f"^{JOB_PAGE}/peek$": (Page(JOB_READ),),
     f"^{JOB_PAGE}/edit$": (
         Page(JOB_DECIDE),
         form(JOB_DECIDE, name="renamed", tags="x", priority="normal"),
