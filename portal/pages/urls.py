@@ -12,6 +12,7 @@ from portal.pages import (
     job,
     job_manage,
     job_peek,
+    job_views,
     jobs,
     login_code,
     me,
@@ -62,6 +63,7 @@ urlpatterns = [
     path("t/<slug:slug>/", overview.overview, name="overview"),
     path("t/<slug:slug>/jobs", jobs.listing, name="jobs"),
     path("t/<slug:slug>/jobs/new", new_job.new_job, name="job-new"),
+    path("t/<slug:slug>/jobs/views", job_views.act, name="jobs-views"),
     path("t/<slug:slug>/jobs/compare", compare.selected, name="jobs-compare"),
     path("t/<slug:slug>/compare", compare.page, name="compare"),
     *(

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import spec
+from tests.browser.layout import misfits
 from tests.platform import Client, Platform
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -117,6 +118,7 @@ def test_on_a_phone_it_covers_the_screen(jobs: dict[str, str], open_as: Open, pi
     page = open_as("alice", LIST, width=390, height=844, theme="dark")
     picture(page, "peek-list-390-dark")
     assert not violations(page)
+    assert not misfits(page)
     page.locator(f"#job-{jobs['runs']} [data-peek]").click()
     drawer = page.get_by_role("dialog", name="peeked-runs")
     expect(drawer.locator("x-chart canvas")).to_be_visible()

@@ -9,6 +9,7 @@ import { texts } from "./texts";
 import { toast } from "./toast";
 
 const GATHER_MS = 1000;
+const SAVED_MS = 5000; // between counts of saved views, of which each may take a search
 const COUNT_MS = 5000; // where no visible row has changed, only the views' counts
 const RETRY_MS = 5000;
 const RECHECK_MS = 15_000; // a cluster that no longer responds sends nothing
@@ -25,6 +26,7 @@ class Jobs {
   private timer = 0;
   private due = 0;
   private fetching = false;
+  private countedAt = 0; // when those of saved views were
   private seq: number; // at first what the page was rendered with
   private first = true;
   private joining = true; // no frame has come yet since the channel was subscribed
@@ -89,7 +91,9 @@ class Jobs {
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
     this.fetching = true;
-    const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}`);
+    const saved = Date.now() - this.countedAt >= SAVED_MS;
+    if (saved) this.countedAt = Date.now();
+    const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}${saved ? "&saved" : ""}`);
     this.fetching = false;
     if (!page) {
       for (const id of ids) this.changed.add(id);
