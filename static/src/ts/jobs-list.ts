@@ -227,6 +227,7 @@ function startPeek(): void {
 }
 
 export function startJobsList(): void {
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   startPeek();
   startChoice();
   startMore();

@@ -20,7 +20,6 @@ const PHONE = "(max-width: 768px)";
 
 const drawer = document.getElementById("peek") as HTMLDialogElement;
 const body = document.getElementById("peek-body") as HTMLElement;
-const styled = loadStyles(drawer.dataset.style ?? "");
 
 class Peek {
   private row: HTMLElement | undefined;
@@ -51,7 +50,7 @@ class Peek {
     const link = row.querySelector<HTMLAnchorElement>("a.name");
     const late = setTimeout(() => this.put(note(link?.textContent ?? "", words.loading)), LOADING_MS);
     body.ariaBusy = "true";
-    const [page] = await Promise.all([fetchPage(`${link?.href}/peek`, { signal }), styled]);
+    const [page] = await Promise.all([fetchPage(`${link?.href}/peek`, { signal }), loadStyles()]);
     clearTimeout(late);
     if (signal.aborted) return;
     body.ariaBusy = null;
@@ -191,17 +190,20 @@ function note(name: string, text: string, way?: HTMLElement): HTMLElement {
   return made;
 }
 
-/** Without its styles the drawer would have no place. */
-function loadStyles(href: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
+let styles: Promise<void> | undefined;
+
+/** The drawer has no place before its styles are there; where they cannot be loaded, the next row tries again. */
+function loadStyles(): Promise<void> {
+  return (styles ??= new Promise((resolve) => {
+    const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: drawer.dataset.style });
     link.addEventListener("load", () => resolve());
     link.addEventListener("error", () => {
       link.remove();
-      reject(new Error(href));
+      styles = undefined;
+      resolve();
     });
     document.head.append(link);
-  });
+  }));
 }
 
 const peek = new Peek();
