@@ -367,7 +367,11 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/queue": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
-    f"{TENANT_SLUG}/jobs/views": (form(TENANT_READ, act="save", name="Sweeps", tag="sweep"),),
+    f"{TENANT_SLUG}/jobs/views": (
+        form(TENANT_READ, act="save", name="Sweeps", tag="sweep"),
+        form(OWN_THING, act="rename", view="view_id", name="Of another"),
+        form(TENANT_MANAGE, act="delete", view="shared_view_id"),
+    ),
     f"{TENANT_SLUG}/jobs/compare": (form(TENANT_READ, changes=False, job="running"),),
     f"{TENANT_SLUG}/compare": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),
