@@ -375,6 +375,27 @@ class ProjectChange(models.Model):
         indexes = [models.Index(fields=["tenant", "-id"], name="project_change_by_time")]
 
 
+class SavedView(models.Model):
+    """Filters of a tenant's list of jobs under a name: its owner's, or everyone's in the tenant if shared.
+
+    filters: name -> text, as the list's address has them, non-empty.
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="views")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=40)
+    filters: models.JSONField[Any, Any] = models.JSONField()
+    shared = models.BooleanField(default=False, db_default=False)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "owner", "name"], name="view_name_once")]
+        ordering = [F("id").asc()]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Token(AbstractAuthToken):
     """An API token: knox keeps its hash; ours are its name, its tenant and the role it may not exceed."""
 

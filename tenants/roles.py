@@ -25,6 +25,7 @@ class Permission(StrEnum):
     MANAGE_MEMBERS = "manage_members"
     MANAGE_SECRETS = "manage_secrets"
     MANAGE_PROJECTS = "manage_projects"
+    SHARE_VIEWS = "share_views"
 
 
 RANK = {Role.VIEWER: 1, Role.RESEARCHER: 2, Role.MANAGER: 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Subquery
@@ -32,6 +32,8 @@ ORDERS = {
     "priority": ("-priority_rank", "-id"),
 }
 """What a list can be ordered by; each ends in the unique id, so pages neither repeat nor skip a job."""
+ENDED_WITHIN = {"24h": timedelta(hours=24), "7d": timedelta(days=7)}
+"""How long ago jobs of a list can have ended at most, by name."""
 COMPARED = 10_000
 """At most so many of the newest jobs are compared to count what a search finds."""
 
@@ -159,10 +161,11 @@ def job_listing(
     gpu_type: str = "",
     project: str = "",
     opportunistic: bool | None = None,
+    ended_after: datetime | None = None,
     q: str = "",
 ) -> Listing:
     """Jobs of all tenants that the caller belongs to, filtered; q searches name, id, owner and tags. opportunistic:
-    None: these and others."""
+    None: these and others. ended_after: only jobs that have ended since."""
     scope = _scope(user, tenant)
     rows = scope.rows
     if states := list(states):
@@ -177,6 +180,8 @@ def job_listing(
         rows = rows.filter(project=project)
     if opportunistic is not None:
         rows = rows.filter(opportunistic=opportunistic)
+    if ended_after is not None:
+        rows = rows.filter(finished_at__gt=ended_after)
     if not (q := q.strip()):
         return Listing(rows)
     matches, found = _sought(scope, q)

@@ -32,6 +32,7 @@ from portal.api import (
     storage,
     tenants,
     users,
+    views,
     waiting,
 )
 from portal.api.errors import NotFoundError
@@ -123,6 +124,11 @@ urlpatterns = [
     path("tenants/<str:t>/secrets", resource(get=secrets.secret_list)),
     path(
         "tenants/<str:t>/secrets/<str:name>", resource(put=secrets.secret_set, delete=secrets.secret_delete)
+    ),
+    path("tenants/<str:t>/views", resource(get=views.view_list, post=views.view_create)),
+    path(
+        "tenants/<str:t>/views/<int:view_id>",
+        resource(patch=views.view_change, delete=views.view_delete),
     ),
     path("tenants/<str:t>/usage", resource(get=quotas.usage_list)),
     path("tenants/<str:t>/fairness", resource(get=fairness.tenant_fairness_list)),

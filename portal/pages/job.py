@@ -139,10 +139,7 @@ def job_of(request: HttpRequest, slug: str, job_id: str) -> Job:
 def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
     """Header, timeline, tabs: what every tab has."""
     view, now = JobSerializer.render(job), timezone.now()
-    moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
-    stretches = job_timeline.timeline(
-        moves, now, _counts_until(job, now), stops_between(job.created_at, job.finished_at or now)
-    )
+    stretches = stretches_of(job, now)
     tabs = [
         {"title": title, "href": f"/t/{job.tenant.slug}/jobs/{job.pk}" + (f"/{name}" if name else ""),
          "current": name == tab, "count": _count(name, job)}
@@ -173,10 +170,17 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "save_request": save_request(job) if "checkpoint" in actions else None,
         "error_path": job_failure.error_path(job.reason_code, job.reason_numbers, job.attempt),
         "activity": _activity(view),
-        "marks": json.dumps(_marks(job)),
+        "marks": json.dumps(marks_of(job)),
         "removed": {kind.value: each for kind, each in removals_of(job.pk).items()},
         "borders": json.dumps(job_timeline.borders(_newest_attempts(job))),
     }
+
+
+def stretches_of(job: Job, now: datetime) -> list[job_timeline.AttemptSpan]:
+    """What the job went through until now, by attempt."""
+    moves = list(JobEvent.objects.filter(job=job).exclude(to_state="").order_by("n"))
+    stops = stops_between(job.created_at, job.finished_at or now)
+    return job_timeline.timeline(moves, now, _counts_until(job, now), stops)
 
 
 def _counts_until(job: Job, now: datetime) -> dict[int, datetime]:
@@ -215,7 +219,7 @@ def _activity(view: dict[str, Any]) -> str:
     return reason["message"] if active and reason["code"] else ""
 
 
-def _marks(job: Job) -> list[tuple[int | None, str]]:
+def marks_of(job: Job) -> list[tuple[int | None, str]]:
     """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
     later = attempts_of(job.pk).filter(n__gt=1).order_by("n")
     begins = [(one.n, getattr(one, "began_after", None)) for one in later]
@@ -254,7 +258,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(attempts_of(job.pk).order_by("-n")[:ATTEMPTS_SHOWN])
-    outdated = _outdated(job)
+    outdated = outdated_of(job)
     return {
         "kpis": job_cards.kpis(
             view | {"devices_text": _devices_text(job, view)},
@@ -273,7 +277,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "receipt": job_cards.receipt(view, waited=_halted_in_the_queue(job)),
         "failure": job_failure.failure(job, next(iter(kept), None)),
         "charts": charts,
-        "metric_values": _newest(job, charts),
+        "metric_values": newest_values(job, charts),
         "slow_rules": _slow_rules(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.lines(job_events.newest(request.user, job), of=job)[:5],
@@ -285,11 +289,11 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
             for one in attempts
         ],
         "steps_continue": job.progress.step is not None and not any(map(begins_again, attempts)),
-        **_log_context(job, request),
+        **log_context(job, request),
     }
 
 
-def _outdated(job: Job) -> str:
+def outdated_of(job: Job) -> str:
     """Why nothing changes for a job that waits for a pass or for the cluster; "" while both work."""
     if job.state == State.QUEUED:
         return passes.outdated()
@@ -317,12 +321,12 @@ def _newest_attempts(job: Job) -> list[Attempt]:
     return list(reversed(newest))
 
 
-def _log_context(job: Job, request: HttpRequest) -> dict[str, Any]:
+def log_context(job: Job, request: HttpRequest, tail: int = TAIL_LINES) -> dict[str, Any]:
     """The log's first paint: the last lines of one learner, and the cursor from which the socket goes on."""
     attempt = _number(request.GET.get("attempt")) or max(1, job.attempt)
     requested = request.GET.get("learner")
     rank = _number(requested) or 0
-    found = logs.read_lines((job.pk, attempt, rank), tail=TAIL_LINES)
+    found = logs.read_lines((job.pk, attempt, rank), tail=tail)
     known = found.head is not None
     return {
         "log": {
@@ -360,13 +364,13 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
     return {
         "groups": sorted(groups.items()),
         "of": of,
-        "metric_values": _newest(job, shown),
+        "metric_values": newest_values(job, shown),
         "points_lost": job.progress.metric_lost,
         "slow_rules": _slow_rules(job),
     }
 
 
-def _newest(job: Job, names: list[str]) -> str:
+def newest_values(job: Job, names: list[str]) -> str:
     """The newest values of these metrics as the scripts take them over, with the number of the newest point in them."""
     known = job.progress.metrics
     values = {name: known[name] for name in names if name in known}
@@ -380,7 +384,7 @@ def _slow_rules(job: Job) -> list[Learner]:
 
 
 def _logs(request: HttpRequest, job: Job) -> dict[str, Any]:
-    return _log_context(job, request) | {
+    return log_context(job, request) | {
         "ranks": range(size_range(job).max),
         "attempt_numbers": range(max(1, job.attempt), 0, -1),
     }

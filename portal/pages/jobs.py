@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.template.defaultfilters import pluralize
@@ -20,14 +18,15 @@ from jobs.errors import JobError
 from jobs.ids import is_job_id
 from jobs.models import Job
 from jobs.selectors import heads
-from jobs.selectors.jobs import Listing, detailed, job_get, job_listing, may_operate
+from jobs.selectors.jobs import Listing, detailed, job_get, may_operate
 from jobs.selectors.serializers import JobSerializer
-from jobs.states import ACTIVE, State
-from portal.pages import job_halt, passes
+from jobs.states import State
+from portal.pages import job_halt, job_views, passes
 from portal.pages.cells import row
 from portal.pages.form_once import Outcome, once
 from portal.pages.form_responses import problems_of
 from portal.pages.guard import in_tenant, person
+from portal.pages.job_filters import ENDED, Filters, listing_of, rows_of
 from portal.pages.job_manage import tags_of
 from portal.pages.shell import frame
 from tenants.models import Tenant, User
@@ -37,62 +36,7 @@ FOUND = 8
 RESULTS = "bulk_results"
 """The session's key of what the last action on many jobs did, shown once."""
 COUNT_CAP = 10_000
-VIEW_COUNT_CAP = 999  # each view's tab says how many it holds, whatever else is shown
 BULK_MAX = 200
-VIEWS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("active", "Active", {"state": "active"}),
-    ("mine", "Mine", {"owner": "me"}),
-    ("failed", "Failed", {"state": "FAILED"}),
-    ("all", "All", {}),
-)
-
-KINDS = {"true": True, "false": False}
-"""What the filter for opportunistic jobs takes: these alone, or all others."""
-
-
-@dataclass(frozen=True)
-class Filters:
-    """What the address asks for; unknown values are left out and named, never passed on."""
-
-    q: str = ""
-    state: str = ""
-    owner: str = ""
-    tag: str = ""
-    gpu_type: str = ""
-    project: str = ""
-    opportunistic: str = ""
-    before: str = ""
-    problems: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, query: Any) -> Filters:
-        problems = []
-        state = query.get("state", "")
-        if state and state != "active" and state not in State.__members__:
-            problems.append(f"Unknown state {state[:40]!r}.")
-            state = ""
-        opportunistic = query.get("opportunistic", "")
-        if opportunistic and opportunistic not in KINDS:
-            problems.append(f"Unknown kind of job {opportunistic[:40]!r}.")
-            opportunistic = ""
-        before = query.get("before", "")
-        if before and not is_job_id(before):
-            problems.append("Invalid page cursor; showing the newest.")
-            before = ""
-        text = {
-            name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type", "project")
-        }
-        return cls(state=state, opportunistic=opportunistic, before=before, problems=tuple(problems), **text)
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """The filters that are set, without the page mark."""
-        names = ("q", "state", "owner", "tag", "gpu_type", "project", "opportunistic")
-        return {name: value for name in names if (value := getattr(self, name))}
-
-    @property
-    def address(self) -> str:
-        return urlencode(self.chosen)
 
 
 @require_GET
@@ -103,10 +47,12 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         return _some(request, tenant)
     if "find" in request.GET:
         return _found(request, tenant)
+    if not request.GET and (address := job_views.opened_first(request, tenant)):
+        return HttpResponseRedirect(f"?{address}")
     filters = Filters.read(request.GET)
     news = heads.first_row(heads.of_jobs(tenant.slug))  # before the rows are read, like the newest job
     newest = Job.objects.filter(tenant=tenant).aggregate(newest=Max("pk"))["newest"]
-    listed = _listing(request, tenant, filters)
+    listed = listing_of(request, tenant, filters)
     page = list(_behind(listed.rows.order_by("-pk"), filters.before).only("pk")[: PAGE + 1])
     context = {
         "filters": filters,
@@ -116,32 +62,30 @@ def listing(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "rows": [row(JobSerializer.render(job)) for job in detailed(page[:PAGE])],
         "next": page[PAGE - 1].pk if len(page) > PAGE else "",
         "states": list(State),
+        "ended_within": ENDED,
         "projects": _projects(tenant, filters),
         "results": request.session.pop(RESULTS, None),
     }
     context |= frame(request, tenant, "jobs") | {
         "total": _total(listed, page, filters),
-        "tenant_has_jobs": bool(page) or _rows(request, tenant, Filters()).exists(),
-        "views": [
-            {"name": name, "title": title, "address": urlencode(query), "current": query == filters.chosen}
-            for name, title, query in VIEWS
-        ],
-        "counts": _counts(request, tenant),
+        "tenant_has_jobs": bool(page) or rows_of(request, tenant, Filters()).exists(),
     }
+    context |= job_views.context(request, tenant, filters)
     return render(request, "jobs/list.html", context)
 
 
 def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
-    """The rows of ?rows=<id>,<id> and the views' counts: what the page fetches when jobs have changed."""
+    """The rows of ?rows=<id>,<id> and the views' counts: what the page fetches when jobs have changed. ?saved: those of
+    saved views, too."""
     ids = [each for each in request.GET["rows"].split(",")[:BULK_MAX] if is_job_id(each)]
-    found = _rows(request, tenant, Filters()).filter(pk__in=ids)
+    found = rows_of(request, tenant, Filters()).filter(pk__in=ids)
     return render(
         request,
         "jobs/_changed.html",
         {
             "tenant": tenant,
             "rows": [row(JobSerializer.render(job)) for job in detailed(found)],
-            "counts": _counts(request, tenant).items(),
+            "counts": job_views.counts(request, tenant, saved="saved" in request.GET).items(),
             "outdated": passes.outdated(),
         },
     )
@@ -149,7 +93,7 @@ def _some(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 def _found(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     """The rows of the newest jobs that match ?find=, for the palette."""
-    found = _rows(request, tenant, Filters(q=request.GET["find"].strip()[:200]))[:FOUND].only("pk")
+    found = rows_of(request, tenant, Filters(q=request.GET["find"].strip()[:200]))[:FOUND].only("pk")
     rows = [row(JobSerializer.render(job)) for job in detailed(list(found))]
     return render(request, "jobs/_rows.html", {"tenant": tenant, "rows": rows})
 
@@ -192,7 +136,9 @@ def act_on_many(request: HttpRequest, tenant: Tenant, verb: str) -> HttpResponse
     if verb == "halt" and "confirmed" not in request.POST and (asked := _questions(request, tenant, ids)):
         context = frame(request, tenant, "jobs") | {"ids": selected, "questions": asked}
         return render(request, "jobs/halt_many.html", context | {"filters": Filters.read(request.POST)})
-    chosen = _rows(request, tenant, Filters()).filter(pk__in=selected).values_list("pk", "name", "intent_gen")
+    chosen = (
+        rows_of(request, tenant, Filters()).filter(pk__in=selected).values_list("pk", "name", "intent_gen")
+    )
     before = {pk: (name, generation) for pk, name, generation in chosen}
     results = [_act_on_one(request, verb, job_id, *before.get(job_id, (job_id, None))) for job_id in ids]
     for job_id in beyond:
@@ -229,7 +175,7 @@ def _act_on_one(
 
 def _questions(request: HttpRequest, tenant: Tenant, ids: list[str]) -> list[tuple[Job, str]]:
     """The chosen jobs that this person can halt and that may lose something, each with what."""
-    chosen = _rows(request, tenant, Filters()).filter(pk__in=[each for each in ids if is_job_id(each)])
+    chosen = rows_of(request, tenant, Filters()).filter(pk__in=[each for each in ids if is_job_id(each)])
     asked = [
         (job, job_halt.question(job, timezone.now())) for job in chosen if may_operate(request.user, job)
     ]
@@ -243,43 +189,10 @@ def _tag(user: User, job_id: str, form: QueryDict) -> None:
     services.job_edit(user=user, job_id=job_id, tags=[*job.tags, *new])
 
 
-def _rows(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:
-    return _listing(request, tenant, filters).rows.order_by("-pk")
-
-
-def _listing(request: HttpRequest, tenant: Tenant, filters: Filters) -> Listing:
-    states = ACTIVE if filters.state == "active" else [State(filters.state)] if filters.state else []
-    owner = request.user.get_username() if filters.owner == "me" else filters.owner
-    return job_listing(
-        user=request.user,
-        tenant=tenant.slug,
-        states=states,
-        owner=owner,
-        tag=filters.tag,
-        gpu_type=filters.gpu_type,
-        project=filters.project,
-        opportunistic=KINDS.get(filters.opportunistic),
-        q=filters.q,
-    )
-
-
 def _projects(tenant: Tenant, filters: Filters) -> list[str]:
     """Those to filter by; one that is chosen and gone is still one of them, so that the list says what it shows."""
     found = set(tenant.projects.values_list("slug", flat=True)) | {filters.project}
     return sorted(found - {""})
-
-
-def _counts(request: HttpRequest, tenant: Tenant) -> dict[str, str]:
-    """How many jobs each view holds; each is one range of an index, read up to the cap."""
-    rows = _rows(request, tenant, Filters()).order_by()
-    found = {}
-    for name, _, query in VIEWS:
-        where = Q(owner=request.user.pk) if query.get("owner") == "me" else Q()
-        if state := query.get("state"):
-            where &= Q(state__in=ACTIVE) if state == "active" else Q(state=state)
-        count = rows.filter(where).values("pk")[: VIEW_COUNT_CAP + 1].count()
-        found[name] = f"{VIEW_COUNT_CAP}+" if count > VIEW_COUNT_CAP else str(count)
-    return found
 
 
 def _behind(rows: QuerySet[Job], before: str) -> QuerySet[Job]:

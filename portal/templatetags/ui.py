@@ -93,6 +93,10 @@ ACTION_LABELS = {
     "user.link": "Linked an identity to a user",
     "user.reset": "Reset a password",
     "user.unlink": "Unlinked an identity from a user",
+    "view.change": "Changed a shared view",
+    "view.delete": "Deleted a shared view",
+    "view.share": "Shared a view",
+    "view.unshare": "Stopped sharing a view",
 }
 """What the audit log's actions are called."""
 

@@ -91,6 +91,7 @@ REASON = {"reason": "matrix"}
 PROOF = {"password": PASSWORD}
 MAPPING = {"rules": [{"tenant": "vision-lab", "role": "viewer", "group": "everyone"}]}
 HALTED, DONE = {"job_id": "halted"}, {"job_id": "done"}
+SHARED = {"view_id": "shared_view_id"}
 
 
 def _archive() -> bytes:
@@ -204,6 +205,10 @@ API: dict[str, Row] = {
     f"GET {T}/secrets": Row(rule(outside=404, viewer=403)),
     f"PUT {T}/secrets/<str:name>": Row(TENANT_MANAGE, body={"value": "matrix-matrix"}),
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
+    f"GET {T}/views": Row(TENANT_READ),
+    f"POST {T}/views": Row(TENANT_READ, body={"name": "Sweeps", "filters": {"tag": "sweep"}}),
+    f"PATCH {T}/views/<int:view_id>": Row(OWN_THING, body={"name": "Nightly sweeps"}),
+    f"DELETE {T}/views/<int:view_id>": Row(rule(outside=404, viewer=403, colleague=403, owner=403), SHARED),
     f"GET {T}/usage": Row(TENANT_READ),
     f"GET {T}/fairness": Row(TENANT_READ),
     f"GET {T}/fairness/history": Row(TENANT_READ),
@@ -363,6 +368,11 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/queue": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
+    f"{TENANT_SLUG}/jobs/views": (
+        form(TENANT_READ, act="save", name="Sweeps", tag="sweep"),
+        form(OWN_THING, act="rename", view="view_id", name="Of another"),
+        form(TENANT_MANAGE, act="delete", view="shared_view_id"),
+    ),
     f"{TENANT_SLUG}/jobs/compare": (form(TENANT_READ, changes=False, job="running"),),
     f"{TENANT_SLUG}/compare": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs/halt": (form(TENANT_OPERATE, job="running", confirmed="yes"),),
@@ -377,6 +387,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         form(JOB_OPERATE, {"verb": "cancel_verb"}),
         form(JOB_OPERATE, {"verb": "resume_verb", "job_id": "halted"}),
     ),
+    f"^{JOB_PAGE}/peek$": (Page(JOB_READ),),
     f"^{JOB_PAGE}/edit$": (
         Page(JOB_DECIDE),
         form(JOB_DECIDE, name="renamed", tags="x", priority="normal"),

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.django_db
 CHANGE_NOTHING = {
     "POST group-mapping:preview", "POST tenants/<str:t>/retention:preview", "POST tenants/<str:t>/jobs:validate",
     "PATCH me/preferences",  # of a user's own pages
+    "POST tenants/<str:t>/views",  # of one's own; those of a shared one: tests/tenants/test_views.py
+    "PATCH tenants/<str:t>/views/<int:view_id>",
     "POST tenants/<str:t>/uploads",  # until a job names it, which its history says
     "POST me/two-factor/app",  # until a code of the app confirms it
 }  # fmt: skip

@@ -16,7 +16,18 @@ from guardian.models import UserObjectPermission
 from jobs.models import Job, Runtime
 from portal.settings.env import Environment
 from portal.settings.single_sign_on import providers
-from tenants.models import AuditEntry, GroupMapping, Membership, Project, Quota, Secret, Tenant, Token, User
+from tenants.models import (
+    AuditEntry,
+    GroupMapping,
+    Membership,
+    Project,
+    Quota,
+    SavedView,
+    Secret,
+    Tenant,
+    Token,
+    User,
+)
 from tests.architecture import rows
 from tests.architecture.routes import Route, page_routes
 from tests.architecture.rows import IN, Page
@@ -145,6 +156,7 @@ def _changeable_rows() -> list[Any]:
         sorted(Secret.objects.values_list("pk", "name")),
         sorted(Project.objects.values_list("slug", "weight")),
         sorted(Quota.objects.values_list("pk", "limit")),
+        sorted(SavedView.objects.values_list("pk", "name", "shared")),
         sorted(Tenant.objects.values_list("pk", "name", "state")),
         sorted(Runtime.objects.values_list("pk", "enabled")),
         sorted(UserObjectPermission.objects.values_list("user", "object_pk", "permission")),

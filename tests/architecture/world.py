@@ -21,6 +21,7 @@ from tenants.services.projects import Change as ProjectChange
 from tenants.services.projects import project_changes_apply
 from tenants.services.secrets import secret_set
 from tenants.services.sessions import public_id as session_id
+from tenants.services.views import view_create
 from tenants.tokens import public_id
 from tests import factories
 
@@ -64,6 +65,7 @@ MISSING: dict[str, Any] = {
     "running": "000000000000",
     "halted": "000000000000",
     "done": "000000000000",
+    "view_id": 999,
     "attempt": 999,
     "rank": 999,
 }
@@ -103,6 +105,9 @@ def build() -> World:
     secret_set(user=alice, name="mine", value="of alice alone")
     project = ProjectChange("speech", "", {"weight": 1})
     made = project_changes_apply(user=dave, tenant=here, changes=[project], reason="made")
+    failed = {"state": "FAILED"}
+    own_view = view_create(user=alice, tenant=here, name="Mine that failed", filters=failed | {"owner": "me"})
+    shared_view = view_create(user=dave, tenant=here, name="All that failed", filters=failed, shared=True)
     own_token, _ = Token.objects.create(user=alice, name="mine")
     there_too = Identity(ISSUER, "alice-there")
     SocialAccount.objects.create(
@@ -134,6 +139,8 @@ def build() -> World:
             "own_secret": "mine",
             "change_set": made.id,
             "passkey_id": factories.passkey(alice).row.pk,
+            "view_id": own_view.pk,
+            "shared_view_id": shared_view.pk,
             "gpu_type": "cpu",
             "token_id": public_id(own_token),
             "account_token": public_id(account_token),

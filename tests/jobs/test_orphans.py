@@ -79,6 +79,7 @@ COLLECTED = {
     "tenants.Quota": KEPT,
     "tenants.QuotaChange": KEPT,
     "tenants.RetentionRule": KEPT,
+    "tenants.SavedView": "at most 12 rows per user and tenant (services.views)",
     "tenants.Secret": KEPT,
     "tenants.Tenant": KEPT,
     "tenants.Token": "30 days after it expired (periodic.tidy)",

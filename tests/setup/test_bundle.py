@@ -24,13 +24,16 @@ LATER = {
     "idiomorph.esm": 5_000,
     "sheet": 2_000,
     "palette": 2_500,
+    "peek": 2_500,
     "passkey-answer": 2_000,
     "bar": 4_000,
     "delta": 1_000,
 }
 """What a page loads afterward, at most this many bytes after gzip: the YAML editor once the page can be used, the
 dialog when a session ends, the comparison of two pages with the first change, the sheet of keys and
-the palette when they are opened, what asks a device for a passkey, and what the tab of logs has around them."""
+the palette when they are opened, the drawer beside a list of jobs when it is opened, what asks a device for a passkey,
+and what the tab of logs has around them."""
+PEEK_STYLE_BYTES = 4_000
 SPRITE_BYTES, FONT_BYTES = 5_000, 55_000
 DIST = ROOT / "static" / "dist"
 TEMPLATES = ROOT / "templates"
@@ -96,6 +99,7 @@ def test_what_is_loaded_later_keeps_budgets_of_its_own(manifest: dict[str, dict[
 
     assert sizes.keys() == LATER.keys()
     assert {name: size for name, size in sizes.items() if size > LATER[name]} == {}
+    assert weight(manifest["peek.css"]["file"]) <= PEEK_STYLE_BYTES
     assert weight(manifest["icons.svg"]["file"]) <= SPRITE_BYTES
     assert sum(path.stat().st_size for path in DIST.rglob("*.woff2")) <= FONT_BYTES
 

@@ -2,10 +2,14 @@
 // row moves under the pointer; the tabs of the views show their counts. The overview's cards are fetched together.
 // A row that is shown as active is fetched again after every connect, whatever frames were missed.
 import { type Frame, live } from "./live";
+import { actionIn } from "./keys";
 import { fetchPage, morph } from "./parts";
+import { PEEK_KEYS } from "./peek-keys";
 import { texts } from "./texts";
+import { toast } from "./toast";
 
 const GATHER_MS = 1000;
+const SAVED_MS = 5000; // between counts of saved views, of which each may take a search
 const COUNT_MS = 5000; // where no visible row has changed, only the views' counts
 const RETRY_MS = 5000;
 const RECHECK_MS = 15_000; // a cluster that no longer responds sends nothing
@@ -22,6 +26,7 @@ class Jobs {
   private timer = 0;
   private due = 0;
   private fetching = false;
+  private countedAt = 0; // when those of saved views were
   private seq: number; // at first what the page was rendered with
   private first = true;
   private joining = true; // no frame has come yet since the channel was subscribed
@@ -86,7 +91,9 @@ class Jobs {
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
     this.fetching = true;
-    const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}`);
+    const saved = Date.now() - this.countedAt >= SAVED_MS;
+    if (saved) this.countedAt = Date.now();
+    const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}${saved ? "&saved" : ""}`);
     this.fetching = false;
     if (!page) {
       for (const id of ids) this.changed.add(id);
@@ -100,8 +107,11 @@ class Jobs {
     for (const id of ids) {
       const old = document.getElementById(`job-${id}`);
       const row = page.getElementById(`job-${id}`);
-      if (old && row) morph(old, row);
-      else if (old) old.setAttribute("aria-disabled", "true");
+      if (old && row) {
+        row.toggleAttribute("data-peeked", "peeked" in old.dataset);
+        morph(old, row);
+      }
+      if (old && !row) old.setAttribute("aria-disabled", "true");
     }
     for (const count of page.querySelectorAll<HTMLElement>("[data-view]")) {
       const shown = document.querySelector(`.tabs [data-view="${count.dataset.view}"]`);
@@ -200,7 +210,25 @@ function startChoice(): void {
   sync();
 }
 
+/** The drawer beside the list: by a row's button, or by Space on its name, which does nothing there otherwise. */
+function startPeek(): void {
+  if (!document.getElementById("peek")) return;
+  const open = (row: HTMLElement | null): void => {
+    if (!row) return;
+    void import("./peek").then(({ togglePeek }) => togglePeek(row)).catch(() => toast(texts.session.unreachable, "error"));
+  };
+  document.addEventListener("click", (event) => open((event.target as Element).closest("[data-peek]")?.closest("tr") ?? null));
+  document.addEventListener("keydown", (event) => {
+    const isName = event.target instanceof Element && event.target.matches("tr[data-job] a.name");
+    if (!isName || actionIn(PEEK_KEYS, event) !== "open" || document.documentElement.dataset.shortcuts === "off") return;
+    event.preventDefault();
+    open(event.target.closest("tr"));
+  });
+}
+
 export function startJobsList(): void {
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  startPeek();
   startChoice();
   startMore();
   const list = document.querySelector<HTMLElement>("[data-follow-rows]");

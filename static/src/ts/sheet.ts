@@ -1,11 +1,15 @@
 // The sheet of keys, loaded when it is opened: the keys of pages, and those of parts of a page from keys.ts.
 import { KEYS } from "./keys";
+import { PEEK_KEYS as peek } from "./peek-keys";
 import type { Binding, Scope } from "./shortcuts";
 import { texts } from "./texts";
 
 const { log, search, chart, quota } = KEYS;
 /** Texts of this sheet alone; those of single keys are in texts.ts. */
 const words = {
+  peek: "Peek at a job of a list",
+  peekOpen: "Open beside the list, close",
+  peekStep: "Next job, previous job",
   log: "In the log",
   logSearch: "In the search field of the log",
   matches: "Next match, previous match",
@@ -29,9 +33,16 @@ const words = {
   quotaStep: "One more, one less",
   quotaUndo: "Check the draft, undo the cell",
 };
-const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Control: "Ctrl", Escape: "Esc" };
+const SIGNS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Control: "Ctrl", Escape: "Esc", " ": "Space" };
 
 export const PARTS: Scope[] = [
+  {
+    title: words.peek,
+    bindings: [
+      { keys: [...peek.open, ...peek.close], text: words.peekOpen },
+      { keys: [...peek.next, ...peek.previous], text: words.peekStep },
+    ],
+  },
   {
     title: words.log,
     bindings: [

@@ -25,6 +25,7 @@ OTHER_ROWS = {
     "tenants/services/identities.py": {"made.save()"},
     "tenants/services/secrets.py": {"row.save()"},
     "tenants/services/users.py": {"found.save()", "made.save()"},
+    "tenants/services/views.py": {"row.save()"},
     "tenants/sessions.py": {"super().save(must_create)"},
     "tenants/two_factor.py": {"app.save()"},
 }

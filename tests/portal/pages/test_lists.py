@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.models import Job
 from jobs.selectors import jobs as jobs_selectors
 from jobs.states import Intent, State
-from portal.pages import jobs
+from portal.pages import job_views, jobs
 from tenants.models import Tenant, User
 from tests import factories
 from tests.markup import markup
@@ -97,7 +97,7 @@ def test_each_view_counts_what_it_holds_whatever_is_shown(
     assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts
     changed = markup(browser.get("/t/vision-lab/jobs?rows="))
     assert dict(re.findall(r'data-view="(\w+)"><td>([^<]*)<', changed)) == counts
-    monkeypatch.setattr(jobs, "VIEW_COUNT_CAP", 2)
+    monkeypatch.setattr(job_views, "COUNT_CAP", 2)
     page = markup(browser.get("/t/vision-lab/jobs"))
     assert dict(re.findall(r'data-view="(\w+)">([^<]*)<', page)) == counts | {"all": "2+"}
 

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparing } from "../../../static/src/ts/chart/comparing";
+import { loaded } from "../../../static/src/ts/loaded";
 import * as delta from "../../../static/src/ts/chart/delta";
 import type { Bucket, Series } from "../../../static/src/ts/chart/series";
 import { changed, searchOf, settingsOf } from "../../../static/src/ts/chart/settings";
 import { tabulate } from "../../../static/src/ts/chart/table";
 import { legend } from "../../../static/src/ts/chart/words";
 
-comparing.delta = delta;
+loaded.delta = delta;
 
 const line = (id: string, base: boolean, values: [number, number][]): Series => ({
   name: "loss",

@@ -20,6 +20,7 @@ type Range = readonly [number, number];
 export class Metrics extends EventTarget {
   readonly newest = new NewestValues();
   private cursor = -1;
+  private stop: (() => void) | undefined;
   private readonly waiting = new Map<string, Waiting[]>(); // by axis and range
   private static readonly all = new Map<string, Metrics>();
 
@@ -27,6 +28,12 @@ export class Metrics extends EventTarget {
     let found = Metrics.all.get(job);
     if (!found) Metrics.all.set(job, (found = new Metrics(job)));
     return found;
+  }
+
+  /** Follow the job no longer: the page shows it no more. */
+  static leave(job: string): void {
+    Metrics.all.get(job)?.stop?.();
+    Metrics.all.delete(job);
   }
 
   private constructor(private readonly job: string) {
@@ -44,7 +51,7 @@ export class Metrics extends EventTarget {
   private follow(seq: number): void {
     if (this.cursor >= 0) return;
     this.cursor = seq;
-    live.watch(`job:${this.job}:metrics`, {
+    this.stop = live.watch(`job:${this.job}:metrics`, {
       cursor: () => this.cursor,
       frame: (frame) => this.receive(frame),
       gap: (_from, to) => {

@@ -1,5 +1,5 @@
 // From series to columns of numbers and the labels of an axis. Pure: no DOM, no chart library.
-import { comparing } from "./comparing";
+import { loaded } from "../loaded";
 import { smooth, type Compared, type Series } from "./series";
 import type { Settings } from "./settings";
 
@@ -60,7 +60,7 @@ export function tabulate(series: Series[], settings: Settings): Table {
     for (const [at, , , last] of inside(one, one.superseded)) superseded[index.get(at) ?? 0] = positive(finite(last));
     return { rank: one.rank, ...(one.job && { job: one.job }), drawn: smooth(raw, settings.smooth), raw, low, high, superseded };
   });
-  const drawn = (settings.delta && comparing.delta?.fromBaseline(lines, x)) || lines;
+  const drawn = (settings.delta && loaded.delta?.fromBaseline(lines, x)) || lines;
   const notFinite = shown.flatMap((one) => inside(one, one.not_finite));
   const below = shown.reduce((sum, one) => sum + inside(one, one.buckets).filter(([, , , last]) => isBelow(finite(last))).length, 0);
   return { x, lines: drawn, notFinite, below };

@@ -1,9 +1,9 @@
 // What a chart says in words: its summary for screen readers, its legend, the tip under the pointer. Pure.
 import { metric, timeOfDay } from "../format";
+import { loaded } from "../loaded";
 import type { Newest } from "../newest";
 import { texts } from "../texts";
 import { clipping } from "./clip";
-import { comparing } from "./comparing";
 import { lowest, type Series } from "./series";
 import type { Settings } from "./settings";
 import { short, styleOf, type Line, type Table } from "./table";
@@ -32,7 +32,7 @@ export function summary(name: string, series: Series[], newest: Newest | undefin
 
 /** The same where jobs are compared: the newest value of each that is drawn. */
 export function comparison(name: string, { lines }: Table, settings: Settings): string {
-  const what = settings.delta && comparing.delta ? `${name}, ${comparing.delta.note(lines).text}` : name;
+  const what = settings.delta && loaded.delta ? `${name}, ${loaded.delta.note(lines).text}` : name;
   const newest = lines.map(({ job, raw }) => `${job?.label} ${metric(raw.filter((value) => value !== null).at(-1))}`);
   return newest.length ? texts.chart.compared(what, newest.join(", ")) : texts.chart.empty(name);
 }
@@ -46,7 +46,7 @@ export function legend(name: string, series: Series[], table: Table, settings: S
   if (series.length > table.lines.length) entries.push({ text: texts.chart.moreLearners(series.length - table.lines.length), swatch: "" });
   if (marks.some(([, words]) => words)) entries.push({ text: texts.chart.attempt });
   if (marks.some(([, words]) => !words)) entries.push({ text: texts.chart.checkpoint });
-  if (settings.delta && comparing.delta) entries.push(comparing.delta.note(table.lines));
+  if (settings.delta && loaded.delta) entries.push(loaded.delta.note(table.lines));
   if (settings.smooth > 0) entries.push({ text: texts.chart.smoothed(settings.smooth), swatch: "series-1" });
   if (series.some((one) => one.superseded.length)) entries.push({ text: texts.chart.superseded, swatch: "series-1 dashed" });
   if (table.notFinite.length) entries.push({ text: texts.chart.notFinite(table.notFinite.length), isNote: true });

@@ -223,7 +223,7 @@ class Chart extends HTMLElement {
 
   private marks(): Mark[] {
     if (settings.x !== "step" || inOrder(this.series)) return [];
-    return JSON.parse(this.closest<HTMLElement>("x-job")?.dataset.marks ?? "[]") as Mark[];
+    return JSON.parse(this.closest<HTMLElement>("[data-marks]")?.dataset.marks ?? "[]") as Mark[];
   }
 
   private onSelect(plot: uPlot): void {

@@ -1,9 +1,9 @@
 // <x-log>: the log viewer. It follows the newest line until the reader scrolls back; then nothing moves.
 import { KEYS, actionIn } from "../keys";
 import { live } from "../live";
+import { loaded } from "../loaded";
 import { texts } from "../texts";
 import { toast } from "../toast";
-import { around } from "./around";
 import { firstError } from "./errors";
 import { actionOf } from "./keys";
 import type { Lines } from "./lines";
@@ -17,7 +17,7 @@ import { nextMode } from "./times";
 import type { Controls } from "./toolbar";
 import { LogView } from "./view";
 
-const { bar } = around;
+const { bar } = loaded;
 const COUNTED = 8; // logs of which warnings and errors are counted
 
 class LogViewer extends HTMLElement {

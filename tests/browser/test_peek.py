@@ -1,0 +1,164 @@
+"""The drawer beside the list of jobs: by keys, by mouse and on a phone, and current for as long as it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import programs
+from tests.browser.axe import violations
+from tests.browser.conftest import spec
+from tests.browser.layout import misfits
+from tests.platform import Client, Platform
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+Open = Callable[..., Page]
+Picture = Callable[..., None]
+LIST = "/t/vision-lab/jobs?q=peeked"
+
+
+@pytest.fixture(scope="module")
+def jobs(platform: Platform) -> Iterator[dict[str, str]]:
+    """Three rows of the list, the newest first: one that waits, one that runs, one that has failed."""
+    client: Client = platform.client("alice")
+    big = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
+    trains = spec("peeked-runs", programs.TRAINER, command="python -u main.py 40000 0.1")
+    made = {"failed": client.submit(spec("peeked-failed", programs.BROKEN))["id"]}
+    client.wait_state(made["failed"], "FAILED", within_s=90)
+    made["runs"] = client.submit(trains)["id"]
+    client.wait_state(made["runs"], "PROCESSING")
+    made["waits"] = client.submit(spec("peeked-waits", programs.WAITER, resources=big))["id"]
+    yield made
+    for job in ("runs", "waits"):
+        client.post(f"/jobs/{made[job]}/cancel")
+
+
+def row(page: Page, job: str) -> str:
+    return f"#job-{job} a.name"
+
+
+def test_by_keys_the_drawer_opens_moves_along_and_gives_the_focus_back(
+    jobs: dict[str, str], open_as: Open, picture: Picture
+) -> None:
+    page = open_as("alice", LIST)
+    drawer = page.get_by_role("dialog", name="peeked-")
+    page.keyboard.press("j")
+    expect(page.locator(row(page, jobs["waits"]))).to_be_focused()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("heading", name="peeked-waits")).to_be_focused()
+    expect(drawer.locator(".peek-line")).to_contain_text("Queued")
+    assert drawer.bounding_box()["width"] == 480  # type: ignore[index]
+
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()
+    expect(drawer.locator(".peek-line")).to_contain_text("Processing")
+    expect(drawer.locator("x-chart canvas")).to_be_visible()
+    expect(drawer.locator(".log-row").last).to_contain_text("loss=")
+    expect(page.locator(f"#job-{jobs['runs']}")).to_have_attribute("data-peeked", "")
+    assert not violations(page)
+    picture(page, "peek-1440-light")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert not violations(page)
+    picture(page, "peek-1440-dark")
+
+    page.keyboard.press("j")
+    expect(page.get_by_role("heading", name="peeked-failed")).to_be_focused()
+    page.keyboard.press("j")  # it is the last one
+    page.keyboard.press("k")
+    expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(drawer).to_be_hidden()
+    expect(page.locator(row(page, jobs["runs"]))).to_be_focused()
+    expect(page.locator("[data-peeked]")).to_have_count(0)
+
+
+def test_what_runs_is_followed_and_what_is_stale_says_so(
+    platform: Platform, jobs: dict[str, str], open_as: Open
+) -> None:
+    page = open_as("alice", LIST)
+    page.locator(f"#job-{jobs['runs']} [data-peek]").click()
+    drawer = page.locator("#peek")
+    value = drawer.locator("[data-value='metric:loss']")
+    expect(value).not_to_have_text("")
+    before = [value.inner_text(), drawer.locator(".log-row").last.inner_text()]
+    expect(value).not_to_have_text(before[0])
+    expect(drawer.locator(".log-row").last).not_to_have_text(before[1])
+
+    halted = platform.client("alice").submit(spec("peeked-ends", programs.WAITER))["id"]
+    page.goto(f"{platform.url}/t/vision-lab/jobs?q=peeked-ends")
+    page.locator(f"#job-{halted} [data-peek]").click()
+    expect(drawer.locator("#peek-badge")).to_have_text("Processing")
+    platform.client("alice").post(f"/jobs/{halted}/cancel")
+    expect(drawer.locator("#peek-badge")).to_have_text("Canceled")
+    expect(drawer.locator(".peek-line")).to_contain_text("Canceled")
+
+    page.route_web_socket("**/ws/v1/live", lambda socket: socket.close())
+    page.reload()
+    page.locator(f"#job-{halted} [data-peek]").click()
+    expect(drawer.locator("#peek-states")).to_have_attribute("data-stale", "")
+    expect(drawer.locator("#peek-states .as-of")).to_be_visible()
+
+
+def test_a_mouse_opens_it_by_the_row_s_button_and_closes_it(jobs: dict[str, str], open_as: Open) -> None:
+    page = open_as("alice", LIST)
+    page.get_by_role("button", name="Peek at peeked-failed").click()
+    drawer = page.get_by_role("dialog", name="peeked-failed")
+    expect(drawer).to_be_visible()
+    drawer.get_by_role("button", name="Previous job").click()
+    expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()
+    page.get_by_role("dialog", name="peeked-runs").get_by_role("button", name="Close").click()
+    expect(page.locator("#peek")).to_be_hidden()
+    expect(page.locator(row(page, jobs["runs"]))).to_be_focused()
+
+
+def test_on_a_phone_it_covers_the_screen(jobs: dict[str, str], open_as: Open, picture: Picture) -> None:
+    page = open_as("alice", LIST, width=390, height=844, theme="dark")
+    picture(page, "peek-list-390-dark")
+    assert not violations(page)
+    assert not misfits(page)
+    page.locator(f"#job-{jobs['runs']} [data-peek]").click()
+    drawer = page.get_by_role("dialog", name="peeked-runs")
+    expect(drawer.locator("x-chart canvas")).to_be_visible()
+    assert drawer.bounding_box() == {"x": 0, "y": 0, "width": 390, "height": 844}
+    assert page.evaluate("document.getElementById('peek').matches(':modal')")
+    assert not violations(page)
+    picture(page, "peek-390-dark")
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    picture(page, "peek-390-light")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("heading", name="peeked-waits")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#peek")).to_be_hidden()
+
+
+def test_a_job_that_is_gone_is_said_to_be(alice: Client, open_as: Open) -> None:
+    job = alice.submit(spec("peeked-gone", programs.BROKEN))["id"]
+    alice.wait_state(job, "FAILED", within_s=90)
+    page = open_as("alice", "/t/vision-lab/jobs?q=peeked-gone")
+    page.locator(row(page, job)).focus()
+    page.route(f"**/{job}/peek", lambda route: route.fulfill(status=404, body=""))
+    page.keyboard.press("Space")
+    expect(page.locator("#peek")).to_contain_text("could not be loaded")
+    page.unroute(f"**/{job}/peek")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#peek .peek-line")).to_contain_text("Failed")
+
+
+def test_the_keys_are_on_the_sheet_and_letters_can_be_turned_off(jobs: dict[str, str], open_as: Open) -> None:
+    page = open_as("alice", LIST)
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_contain_text("Open beside the list, close")
+    page.keyboard.press("Escape")
+    page.evaluate("document.documentElement.dataset.shortcuts = 'off'")
+    page.locator(row(page, jobs["waits"])).focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#peek")).to_be_hidden()
+    page.locator(f"#job-{jobs['waits']} [data-peek]").press("Enter")
+    expect(page.get_by_role("heading", name="peeked-waits")).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()
