@@ -198,13 +198,11 @@ class JobPage extends HTMLElement {
       const used = keyField(form);
       if (used) used.value = crypto.randomUUID(); // the page stays: another press is another action
       if (answer instanceof ApiError) throw answer;
-      const job = answer;
-      const halt = job.state === "QUEUED" || job.state === "HALTED" ? texts.job.dequeued : texts.job.halting;
-      toast({ halt, checkpoint: texts.job.saving, resume: texts.job.resuming, cancel: texts.job.canceling }[verb] ?? texts.job.done, "success");
+      const halt = ["QUEUED", "HALTED"].includes(answer.state) ? texts.job.dequeued : texts.job.halting;
+      toast(verb === "halt" ? halt : texts.job.requested(verb), "success");
       form.closest("dialog")?.close();
     } catch (error) {
-      const text = error instanceof ApiError ? error.message : texts.job.unreachable;
-      toast(text, "error");
+      toast(error instanceof ApiError ? error.message : texts.job.unreachable, "error");
     } finally {
       button.removeAttribute("aria-busy");
       await this.refresh();

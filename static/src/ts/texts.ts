@@ -84,10 +84,7 @@ export const texts = {
     changed: (name: string, phase: string) => `${name}: ${phase}`,
     dequeued: "Removed from the queue.",
     halting: "Halt requested. The program saves and stops.",
-    saving: "Checkpoint requested.",
-    resuming: "Resume requested.",
-    canceling: "Cancel requested.",
-    done: "Done.",
+    requested: (verb: string) => `${verb[0]?.toUpperCase()}${verb.slice(1)} requested.`,
     unreachable: "No response from the server. Whether it received the request is not known; you can safely try again.",
   },
   chart: {
