@@ -84,7 +84,7 @@ def password_set(one_time_id: int, password: str) -> User | None:
     found = to_set(one_time_id)
     if found is None:
         return None
-    # The user first, as whoever resets or disables them does: two who take the rows in turns wait for each other.
+    # The user first, as a reset and a disabling have it: two that take the rows in turns wait for each other.
     user = User.objects.select_for_update(no_key=True).get(pk=found.user_id)
     if not OneTimePassword.objects.filter(pk=found.pk).delete()[0]:
         return None
