@@ -205,6 +205,8 @@ def collector(text: str) -> str:
     parts = _split(address)
     if parts.username is not None or parts.fragment:
         raise ValueError("may hold no user, password or #: give those as LUTHIER_AUDIT_AUTHORIZATION")
+    if not re.fullmatch("[!-~]+", address) or not re.fullmatch(r"[^.]+(\.[^.]+)*\.?", parts.hostname or ""):
+        raise ValueError("is no address: write other characters than ASCII as %XX, of a host as xn--")
     return address
 
 

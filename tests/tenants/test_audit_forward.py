@@ -14,6 +14,7 @@ from django.core.management import call_command
 from django.db import connection, connections, transaction
 
 from jobs.serialization import json_bytes
+from portal.settings import values
 from tenants import audit, audit_chain, audit_forward
 from tenants.models import AuditEntry, User
 from tests import factories
@@ -204,6 +205,31 @@ def test_how_much_waits_and_for_how_long(db: None, alice: User) -> None:
     assert 0 <= age_s < 600
     assert audit_forward.waiting(2) == (0, 0.0)
     assert AuditEntry.objects.count() == 3
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "logs.example",
+        "ftp://logs.example",
+        "https://",
+        "https://logs.example:port/x",
+        "https://user@logs.example/",
+        "https://logs..example/",
+        "https://logs.example/a b",
+        "https://lögs.example/",
+        "https://logs.example/#top",
+    ],
+)
+def test_an_address_that_nothing_could_be_sent_to_is_refused_at_the_start(address: str) -> None:
+    """A run would end with an error of Python's instead of a problem that doctor shows."""
+    with pytest.raises(ValueError):
+        values.collector(address)
+
+
+@pytest.mark.parametrize("address", ["https://[::1]:8080/a?b=c", "http://127.0.0.1/", "https://logs.example"])
+def test_an_address_may_be_any_other(address: str) -> None:
+    assert values.collector(address) == address.rstrip("/")
 
 
 @pytest.fixture
