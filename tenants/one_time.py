@@ -82,9 +82,12 @@ def to_set(one_time_id: int) -> OneTimePassword | None:
 def password_set(one_time_id: int, password: str) -> User | None:
     """Give the user this password; None if that is no longer possible. Of simultaneous calls one succeeds."""
     found = to_set(one_time_id)
-    if found is None or not OneTimePassword.objects.filter(pk=found.pk).delete()[0]:
+    if found is None:
         return None
-    user = found.user
+    # The user first, as a reset and a disabling have it: two that take the rows in turns wait for each other.
+    user = User.objects.select_for_update(no_key=True).get(pk=found.user_id)
+    if not OneTimePassword.objects.filter(pk=found.pk).delete()[0]:
+        return None
     user.set_password(password)
     user.save(update_fields=["password"])
     user.sessions.all().delete()

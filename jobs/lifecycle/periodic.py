@@ -4,6 +4,7 @@ blobs     checks whether the blob store responds
 compact   merges the many small chunks of quiet logs
 decisions removes old snapshots that plans were made from
 fairness  stores what tenants were entitled to and received in the last hours
+forward   sends the audit log to another system
 forecast  updates when each waiting job is expected to start
 mail      mails security notices
 measure   measures the step times of elastic jobs
@@ -51,7 +52,7 @@ from jobs.models import (
 )
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.snapshot import database_now
-from tenants import audit_chain, notices, outbox
+from tenants import audit_chain, audit_forward, notices, outbox
 from tenants.models import Token
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,9 @@ EXPIRED_KEPT = timedelta(days=30)
 """For how long pages still show that a token has expired."""
 
 NOTICE = "notice"
-MAIL = "mail"
-"""Waits for a server that may be slow: it has a turn of its own, so that no other task waits for it."""
+MAIL, FORWARD = "mail", "forward"
+SLOW = frozenset({MAIL, FORWARD})
+"""Wait for a server that may be slow: each has a turn of its own, so that no other task waits for it."""
 NOTE_STOP = """
 INSERT INTO jobs_platformstop (began_at, ended_at)
 SELECT done_at, clock_timestamp() FROM jobs_periodictask
@@ -81,9 +83,10 @@ def due(*others: str) -> set[str]:
 
 
 def run_due(*only: str) -> list[str]:
-    """Run every task but MAIL, or these, that is due and that no other worker is running; returns their names."""
+    """Run every task but the SLOW ones, or these, that is due and that no other worker is running; returns
+    their names."""
     done = []
-    for name in only or [name for name in TASKS if name != MAIL]:
+    for name in only or [name for name in TASKS if name not in SLOW]:
         every_s, task = TASKS[name]
         before = _claim(name, every_s)
         if before is None:
@@ -254,9 +257,26 @@ def seal_audit_log(before: Result) -> Result:
 
 def send_mails(before: Result) -> Result:
     """Send the mails that are due; after a failure not before its pause is over."""
-    done = outbox.send_due(before)
-    next_in_s = outbox.EVERY_S if done["next_in_s"] is None else done["next_in_s"]
-    PeriodicTask.objects.filter(name=MAIL).update(next_at=Now() + timedelta(seconds=next_in_s))
+    return _asking_for(MAIL, outbox.send_due(before), outbox.EVERY_S)
+
+
+def forward_audit_log(before: Result) -> Result:
+    """Send what is new in the audit log; after a failure not before its pause is over."""
+    return _asking_for(FORWARD, audit_forward.send_new(before, _line), audit_forward.EVERY_S)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    from jobs.serialization import (
+        json_bytes,
+    )  # loads what only pages and REST need: not where nothing is sent
+
+    return json_bytes(entry)
+
+
+def _asking_for(name: str, done: Result, every_s: float) -> Result:
+    """The result of a task that says itself when to run again; None: as usual."""
+    next_in_s = every_s if done["next_in_s"] is None else done["next_in_s"]
+    PeriodicTask.objects.filter(name=name).update(next_at=Now() + timedelta(seconds=next_in_s))
     return done
 
 
@@ -266,7 +286,8 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     recording.TASK: (recording.EVERY_S, recording.forget),
     "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
-    MAIL: (outbox.RUN_S, send_mails),  # for so long it is this worker's
+    FORWARD: (audit_forward.RUN_S, forward_audit_log),  # for so long it is this worker's
+    MAIL: (outbox.RUN_S, send_mails),  # as above
     measuring.TASK: (measuring.EVERY_S, measuring.measure),
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),

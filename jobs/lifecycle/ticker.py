@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 THREADS = 4
 BATCH = 16
-OWN_TURN = frozenset({periodic.NOTICE, periodic.MAIL})
+OWN_TURN = periodic.SLOW | {periodic.NOTICE}
 """Tasks that neither wait for others nor keep them waiting: one that takes long must not look like a stopped platform,
-and a slow mail server takes long."""
+and a slow server takes long."""
 STOP_S = 10.0
 """What has begun has so long to end when a worker stops."""
 MAX_CHANGED = 10_000

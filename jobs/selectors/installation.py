@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -38,8 +39,19 @@ SELECT (SELECT coalesce(json_agg(json_build_array(slug, image)), '[]') FROM jobs
 
 def mail_problem() -> str:
     """Why the last try to mail security notices failed; empty: it did not."""
-    row = PeriodicTask.objects.filter(name="mail").first()
-    return str(row.result.get("problem", "")) if row else ""
+    return str(_result("mail").get("problem", ""))
+
+
+def audit_sent(to: str) -> tuple[int, str]:
+    """The place in the audit log's chain up to which this address has everything, and why the last try failed."""
+    found = _result("forward")
+    return (int(found["n"]), str(found["problem"])) if found.get("to") == to else (0, "")
+
+
+def _result(task: str) -> dict[str, Any]:
+    """Of the last run of a periodic task; empty: it has not run."""
+    row = PeriodicTask.objects.filter(name=task).first()
+    return dict(row.result) if row else {}
 
 
 def nodes() -> QuerySet[ClusterNode]:

@@ -6,6 +6,7 @@ import stat
 import sys
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import redis
@@ -16,16 +17,17 @@ from gpu_scheduler.clusters.kubernetes.settings import without_store
 from jobs import blobs
 from jobs.clusters import DriverSettings
 from jobs.humanize import duration
-from jobs.selectors.installation import mail_problem
+from jobs.selectors.installation import audit_sent, mail_problem
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, warnings
 from portal.settings.values import required_settings
-from tenants import keyring, outbox, sealed_rows
+from tenants import audit_forward, keyring, outbox, sealed_rows
 from tenants.errors import SecretsUnavailable
 from tenants.services.users import admins_locked_out
 
 ASK_S = 2
-MAIL_LATE_S = 600
+LATE_S = 600
+"""What has waited for so long to leave is worth a warning."""
 
 
 def examine() -> list[HealthCheck]:
@@ -46,6 +48,7 @@ def examine() -> list[HealthCheck]:
         single_sign_on(),
         sign_in(),
         mail(),
+        audit_log(),
     ]
 
 
@@ -212,12 +215,30 @@ def mail() -> HealthCheck:
     except DatabaseError as error:
         return HealthCheck("mail", "", first_line(error), "See the database check.")
     found = f"{settings.EMAIL_HOST}, {count} waiting"
-    if age_s < MAIL_LATE_S:
+    if age_s < LATE_S:
         return HealthCheck("mail", found)
     text = f"security notices have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
     return HealthCheck(
         "mail", found, warnings=(f"{text} Correct EMAIL_URL, EMAIL_FROM or the user's address.",)
     )
+
+
+def audit_log() -> HealthCheck:
+    """Whether the audit log leaves for another system. Nothing of it is lost here, so this only warns."""
+    to = settings.LUTHIER_AUDIT_URL
+    if to is None:
+        return HealthCheck("audit log", "kept here only")
+    try:
+        place, why = audit_sent(to)
+        count, age_s = audit_forward.waiting(place)
+    except DatabaseError as error:
+        return HealthCheck("audit log", "", first_line(error), "See the database check.")
+    found = f"{urlsplit(to).hostname}, {count} to send"
+    if age_s < LATE_S:
+        return HealthCheck("audit log", found)
+    text = f"entries of the audit log have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
+    remedy = "Correct LUTHIER_AUDIT_URL, LUTHIER_AUDIT_AUTHORIZATION or the system that it names."
+    return HealthCheck("audit log", found, warnings=(f"{text} {remedy}",))
 
 
 def running_url() -> str:

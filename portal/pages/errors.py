@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+from django.contrib.sessions.exceptions import SessionInterrupted
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -36,6 +37,11 @@ OLD_FORM = (
     "You signed in or out elsewhere, or cookies are disabled. Nothing was changed: "
     "go back, reload the page and resubmit the form.",
 )
+ENDED = (
+    "Your session has ended",
+    "It was ended elsewhere while your request was answered. What you sent may have been done: "
+    "sign in again, and look before you send it once more.",
+)
 NUL = (
     "Invalid character in the request",
     "The URL or the form contains a NUL character (code 0), which cannot be stored. Nothing was changed: "
@@ -65,7 +71,8 @@ def error_page(request: HttpRequest, status: int, **facts: Any) -> HttpResponse:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return error_page(request, 400)
+    """Django's own refusals, and the session of a request that was ended before the answer."""
+    return error_page(request, 400, texts=ENDED if isinstance(exception, SessionInterrupted) else None)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:

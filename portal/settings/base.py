@@ -307,6 +307,8 @@ X_FRAME_OPTIONS = "DENY"
 
 # --- e-mail and logging -------------------------------------------------------------------------
 globals().update(email_settings(ENV.email_url))
+LUTHIER_AUDIT_URL = ENV.luthier_audit_url
+LUTHIER_AUDIT_AUTHORIZATION = ENV.luthier_audit_authorization
 DEFAULT_FROM_EMAIL = ENV.email_from or f"luthier@{PUBLIC.hostname or 'localhost'}"
 LOGGING = {
     "version": 1,

@@ -46,6 +46,10 @@ class Environment:
     email_url: Annotated[str | None, values.url("smtp", "smtps")] = None
     # the sender of mails; none = luthier@ and the public URL's host
     email_from: Annotated[str | None, values.mail_address] = None
+    # https://…, to which workers send the audit log as JSON lines by POST; none = it stays here
+    luthier_audit_url: Annotated[str | None, values.collector] = None
+    # what these requests have as Authorization: Bearer …, or what the other system asks for
+    luthier_audit_authorization: Annotated[str | None, values.header] = None
     sentry_dsn: Annotated[str | None, values.url("https", "http")] = None
 
     # with it, `Authorization: Bearer` reads /metrics; none = /metrics is off

@@ -39,6 +39,7 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
             "LUTHIER_PUBLIC_URL", environment.luthier_public_url, "http", "use https://", environment
         ),
         *_by_scheme("LUTHIER_INGEST_URL", environment.luthier_ingest_url, "ws", "use wss://", environment),
+        *_by_scheme("LUTHIER_AUDIT_URL", environment.luthier_audit_url, "http", "use https://", environment),
         *_by_scheme("SENTRY_DSN", environment.sentry_dsn, "http", "use https://", environment),
     ]
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):

@@ -199,6 +199,24 @@ def contact(text: str) -> str:
     return text
 
 
+def collector(text: str) -> str:
+    """Where log lines are sent. Not a place for a password: addresses are shown and logged."""
+    address = url("https", "http")(text)
+    parts = _split(address)
+    if parts.username is not None or parts.fragment:
+        raise ValueError("may hold no user, password or #: give those as LUTHIER_AUDIT_AUTHORIZATION")
+    if not re.fullmatch("[!-~]+", address) or not re.fullmatch(r"[^.]+(\.[^.]+)*\.?", parts.hostname or ""):
+        raise ValueError("is no address: write other characters than ASCII as %XX, of a host as xn--")
+    return address
+
+
+def header(text: str) -> str:
+    """The value of a header, which is in no message about it."""
+    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
+        raise ValueError("has other characters than a header may have, or a space at its end")
+    return text
+
+
 def mail_address(text: str) -> str:
     """Of the sender; no display name, so that it needs no quoting."""
     if len(text) > 254 or not re.fullmatch(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.\-]+", text):

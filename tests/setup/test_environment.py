@@ -31,6 +31,8 @@ WRONG = {
     "LUTHIER_SECRETS_KEYS": "c2hvcnQ=",
     "LUTHIER_SECRETS_KEYS_FILE": "/nowhere/at/all",
     "EMAIL_URL": "imap://mail",
+    "LUTHIER_AUDIT_URL": "https://user:password@logs.example",
+    "LUTHIER_AUDIT_AUTHORIZATION": "Bearer x ",
     "LUTHIER_PUBLIC_URL": "localhost:8000",
     "LUTHIER_INGEST_URL": "ws://",
     "LUTHIER_OIDC_ISSUER": "http://login.example.org",

@@ -22,6 +22,7 @@ PLAIN = {
     "luthier_public_url": "http://luthier.example",
     "luthier_ingest_url": "ws://luthier.example",
     "email_url": "smtp://mail.example:25",
+    "luthier_audit_url": "http://logs.example/luthier",
     "sentry_dsn": "http://key@sentry.example/1",
 }
 
@@ -35,7 +36,7 @@ def test_each_address_without_tls_is_named_with_its_remedy_and_no_password() -> 
     said = found("http://s3.example:9000", **PLAIN)
     names = [text.partition(":")[0] for text in said]
     assert names == [
-        "DATABASE_URL", "REDIS_URL", "LUTHIER_PUBLIC_URL", "LUTHIER_INGEST_URL", "SENTRY_DSN",
+        "DATABASE_URL", "REDIS_URL", "LUTHIER_PUBLIC_URL", "LUTHIER_INGEST_URL", "LUTHIER_AUDIT_URL", "SENTRY_DSN",
         "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "EMAIL_URL",
     ]  # fmt: skip
     assert all(re.search(r": (use|add) .+LUTHIER_PRIVATE_HOSTS", text) for text in said), said

@@ -19,6 +19,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.models.functions import Now
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy
@@ -26,7 +27,8 @@ from jobs import clusters
 from jobs.models import SCHEDULER, PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
 from portal.settings.embedded import layout
-from tenants.models import SecurityNotice
+from tenants import audit, audit_chain
+from tenants.models import AuditEntry, SecurityNotice
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)  # each part is asked on a connection of its own
@@ -158,6 +160,26 @@ def test_mails_that_do_not_leave_are_a_warning_of_doctor(settings: Any) -> None:
     assert "2 h" in warning
     assert "refused" in warning
     assert "EMAIL_URL" in warning
+
+
+def test_an_audit_log_that_does_not_leave_is_a_warning_of_doctor(settings: Any) -> None:
+    assert diagnosis.audit_log().found == "kept here only"
+    settings.LUTHIER_AUDIT_URL = "https://logs.example/luthier"
+    entry = audit.record(actor=None, action="job.edit")
+    audit_chain.seal_new()
+    assert diagnosis.audit_log().found == "logs.example, 1 to send"
+    assert not diagnosis.audit_log().warnings
+    long_ago = timezone.now() - timedelta(hours=2)
+    AuditEntry(pk=entry.pk + 1, action="job.edit", at=long_ago).save(force_insert=True)
+    audit_chain.seal_new()
+    result = {"to": settings.LUTHIER_AUDIT_URL, "n": 1, "problem": "it answered with 401"}
+    PeriodicTask.objects.create(name="forward", result=result)
+    assert diagnosis.audit_log().found == "logs.example, 1 to send"
+    (warning,) = diagnosis.audit_log().warnings
+    assert "2 h" in warning
+    assert "it answered with 401" in warning
+    assert "LUTHIER_AUDIT_AUTHORIZATION" in warning
+    assert diagnosis.audit_log() in diagnosis.examine()
 
 
 def test_a_disk_below_its_minimum_is_a_warning_because_running_jobs_continue(

@@ -21,6 +21,7 @@ from tenants.errors import AdminOnly, FieldsInvalid, LastAdmin, NameTaken, NotFo
 from tenants.models import AuditEntry, OneTimePassword, Token, User
 from tenants.services import sessions, users
 from tests import factories
+from tests.meanwhile import Meanwhile
 
 pytestmark = pytest.mark.django_db
 NEW = "a brand new passphrase"
@@ -81,6 +82,32 @@ def test_of_simultaneous_attempts_exactly_one_wins(admin: User) -> None:
     assert _at_once(8, lambda: one_time.redeem("erin", made.secret)) == 1
     presented = one_time.used_by(made.user).pk
     assert _at_once(8, lambda: one_time.password_set(presented, NEW)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "act", [users.user_reset, users.user_disable, None], ids=["reset", "disable", "shell"]
+)
+def test_an_admin_who_is_faster_than_a_first_password_waits_for_none(
+    admin: User, monkeypatch: pytest.MonkeyPatch, act: Callable[..., Any] | None
+) -> None:
+    """They hold the user's row when the password comes, and have yet to remove the one-time password."""
+    made = users.user_create(user=admin, username="erin")
+    presented = one_time.used_by(one_time.redeem("erin", made.secret) or admin).pk
+    other, issue = Meanwhile(lambda: one_time.password_set(presented, NEW)), one_time.issue
+
+    def begin(*_: object) -> None:
+        other.begin()
+        assert not other.is_over
+
+    monkeypatch.setattr(users, "keep_an_admin", begin)
+    monkeypatch.setattr(one_time, "issue", lambda user: (begin(), issue(user))[1])
+    if act is None:
+        users.admin_of_the_shell(username="erin", reset=True)
+    else:
+        act(user=admin, username="erin")
+    assert other.result() is None, "the one-time password is gone"
+    assert not User.objects.get(username="erin").has_usable_password()
 
 
 @pytest.mark.django_db(transaction=True)

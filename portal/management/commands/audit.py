@@ -1,4 +1,4 @@
-"""`manage.py audit`: the audit log as JSON lines, oldest first."""
+"""`manage.py audit`: the audit log as JSON lines."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -6,15 +6,23 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from jobs.serialization import json_bytes
-from tenants.audit import export
+from tenants.audit import export, sealed
 
 
 class Command(BaseCommand):
     help = "Print the audit log as JSON lines, oldest first, with each entry's place in the chain."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--after", type=int, default=0, metavar="ID", help="only entries after this one")
+        behind = parser.add_mutually_exclusive_group()
+        behind.add_argument("--after", type=int, default=0, metavar="ID", help="only entries after this one")
+        behind.add_argument(
+            "--after-seal",
+            type=int,
+            metavar="N",
+            help="only entries behind this place in the chain, in its order: misses none that is committed late",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for entry in export(after=options["after"]):
+        place = options["after_seal"]
+        for entry in export(after=options["after"]) if place is None else sealed(after=place):
             self.stdout.write(json_bytes(entry).decode())

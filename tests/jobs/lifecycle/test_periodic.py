@@ -31,12 +31,13 @@ from jobs.models import (
     Upload,
     Worker,
 )
-from jobs.selectors.installation import unknown_gangs
+from jobs.selectors.installation import audit_sent, unknown_gangs
 from jobs.selectors.snapshot import database_now
 from jobs.states import State
-from tenants import outbox, smtp
+from tenants import audit, audit_forward, outbox, smtp
 from tests import factories
 from tests.jobs.lifecycle.world import World, gang
+from tests.log_collector import LogCollector
 
 pytestmark = pytest.mark.django_db
 
@@ -52,21 +53,44 @@ def test_a_periodic_task_is_done_by_one_and_not_again_before_its_time(world: Wor
         "rollups", "seal", "storage", "tidy", "usage", "watch",
     }  # fmt: skip
     assert periodic.run_due() == []
-    assert periodic.run_due("mail") == ["mail"], "by itself: no other task waits for a mail server"
+    for slow in ("mail", "forward"):
+        assert periodic.run_due(slow) == [slow], "by itself: no other task waits for a server"
     assert periodic.due(PeriodicTask.CYCLE) == {PeriodicTask.CYCLE}
 
 
-def test_mails_are_one_workers_for_as_long_as_its_run_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "module", "work", "longest_s"),
+    [
+        ("mail", outbox, "send_due", outbox.BATCH_S + smtp.LONGEST_S),
+        ("forward", audit_forward, "send_new", audit_forward.SENDS_S + audit_forward.LONGEST_S),
+    ],
+)
+def test_what_waits_for_a_server_is_one_workers_for_as_long_as_its_run_may_take(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: Any, work: str, longest_s: float
+) -> None:
     def next_in() -> timedelta:
-        return PeriodicTask.objects.get(name="mail").next_at - database_now()
+        return PeriodicTask.objects.get(name=name).next_at - database_now()
 
-    def send_due(before: dict[str, Any]) -> dict[str, Any]:
-        assert next_in() > timedelta(seconds=outbox.BATCH_S + smtp.LONGEST_S - 2)
+    def done(*_: object) -> dict[str, Any]:
+        assert next_in() > timedelta(seconds=longest_s - 2)
         return {"next_in_s": None}
 
-    monkeypatch.setattr(outbox, "send_due", send_due)
-    assert periodic.run_due("mail") == ["mail"]
-    assert next_in() <= timedelta(seconds=outbox.EVERY_S)
+    monkeypatch.setattr(module, work, done)
+    assert periodic.run_due(name) == [name]
+    assert next_in() <= timedelta(seconds=module.EVERY_S)
+
+
+def test_what_was_sent_of_the_audit_log_is_known_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit.record(actor=None, action="job.edit")
+    periodic.run_due("seal")
+    with LogCollector() as collector:
+        monkeypatch.setattr(settings, "LUTHIER_AUDIT_URL", collector.url)
+        for _ in range(2):
+            PeriodicTask.objects.update(next_at=Now() - timedelta(seconds=1))
+            assert periodic.run_due("forward") == ["forward"]
+        assert [entry["action"] for entry in collector.entries] == ["job.edit"]
+        assert audit_sent(collector.url) == (1, "")
+        assert audit_sent("https://another.example") == (0, "")
 
 
 def test_a_stop_of_the_platform_is_noted_once_when_a_worker_is_back() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.http import HttpRequest
 from django.test import Client
 
+from portal.pages import confirm
 from tenants.models import Tenant, User
+from tenants.services.sessions import sessions_end
 from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
@@ -63,6 +66,24 @@ def test_an_old_form_is_refused_with_the_portal_s_error_page(alice: User) -> Non
     answer = client.post("/me/sign-out-others")
     assert answer.status_code == 403
     assert "Your session changed" in markup(answer)
+
+
+def test_who_is_signed_out_elsewhere_in_the_middle_of_a_request_reads_so(
+    signed_in: SignIn, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent may have been done: "Bad request" would have it sent again."""
+    client, own_page = signed_in(alice), confirm._own_page
+
+    def meanwhile(request: HttpRequest, url: str) -> str:
+        sessions_end(user=alice, owner=alice)
+        return own_page(request, url)
+
+    monkeypatch.setattr(confirm, "_own_page", meanwhile)
+    answer = client.get("/me/confirm?next=/me")
+    assert answer.status_code == 400
+    assert "Your session has ended" in markup(answer)
+    assert "What you sent may have been done" in markup(answer)
+    assert client.get("/me")["Location"] == "/login?next=/me"
 
 
 def test_a_fault_gives_an_id_and_no_trace(

@@ -1,0 +1,237 @@
+"""The audit log leaves for another system: every entry, in the order of the chain, whatever that system does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
+from django.db import connection, connections, transaction
+
+from jobs.serialization import json_bytes
+from portal.settings import values
+from tenants import audit, audit_chain, audit_forward
+from tenants.models import AuditEntry, User
+from tests import factories
+from tests.certificates import untrusted_server
+from tests.log_collector import LogCollector
+from tests.meanwhile import Meanwhile
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def collector(settings: LazySettings) -> Iterator[LogCollector]:
+    with LogCollector() as one:
+        settings.LUTHIER_AUDIT_URL = one.url
+        yield one
+
+
+def write(count: int, details: dict[str, Any] | None = None) -> list[int]:
+    """Sealed entries, by their ids."""
+    made = [
+        audit.record(actor=None, action="job.edit", target=str(n), details=details).pk for n in range(count)
+    ]
+    audit_chain.seal_new()
+    return made
+
+
+def send(before: dict[str, Any]) -> dict[str, Any]:
+    return audit_forward.send_new(before, json_bytes)
+
+
+def ids(collector: LogCollector) -> list[int]:
+    return [entry["id"] for entry in collector.entries]
+
+
+def test_each_entry_is_sent_once_as_the_export_has_it(
+    collector: LogCollector, settings: LazySettings
+) -> None:
+    settings.LUTHIER_AUDIT_AUTHORIZATION = "Bearer of-the-collector"
+    made = write(3, {"of": {"name": "Ünïcode\nline"}})
+    done = send({})
+    assert (done["n"], done["problem"], done["next_in_s"]) == (3, "", None)
+    assert send(done)["n"] == 3
+    out = StringIO()
+    call_command("audit", stdout=out)
+    ((lines, headers),) = collector.requests
+    assert [json_bytes(line).decode() for line in lines] == out.getvalue().splitlines()
+    assert headers["Authorization"] == "Bearer of-the-collector"
+    assert headers["Content-Type"] == "application/x-ndjson"
+    assert collector.asked == ["/logs?stream=luthier"], "nothing is asked where nothing is new"
+    more = write(2)
+    send(done)
+    assert ids(collector) == made + more
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_committed_late_is_sent_although_a_later_id_was(collector: LogCollector) -> None:
+    """By ids it would be passed over: `--after` the last id does not have it, `--after-seal` does."""
+    later: list[int] = []
+
+    def another() -> None:
+        later.extend(write(1))
+
+    with transaction.atomic():
+        late = audit.record(actor=None, action="user.disable").pk
+        other = Meanwhile(another)
+        other.begin()
+        other.result()
+        done = send({})
+        assert ids(collector) == later
+        assert later[0] > late
+    audit_chain.seal_new()
+    send(done)
+    assert ids(collector) == [*later, late]
+
+    def printed(*arguments: str) -> str:
+        out = StringIO()
+        call_command("audit", *arguments, stdout=out)
+        return out.getvalue()
+
+    assert printed("--after", str(later[0])) == ""
+    assert f'"id":{late},' in printed("--after-seal", str(done["n"]))
+    connections.close_all()
+
+
+@pytest.mark.parametrize("status", [302, 401, 413, 503])
+def test_what_is_refused_is_kept_and_sent_again(
+    collector: LogCollector, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    made = write(2)
+    collector.status = status
+    first = send({})
+    assert (first["n"], first["failures"], first["next_in_s"]) == (0, 1, audit_forward.PAUSE_S)
+    assert first["problem"] == f"it answered with {status}"
+    assert "the audit log was not sent" in caplog.text
+    second = send(first)
+    assert second["next_in_s"] == 2 * audit_forward.PAUSE_S
+    assert len(collector.asked) == 2, "no redirect is followed"
+    collector.status = 204
+    done = send(second)
+    assert (done["n"], done["failures"], done["problem"]) == (2, 0, "")
+    assert ids(collector) == made
+
+
+def test_an_answer_that_is_lost_sends_an_entry_twice_and_none_is_left_out(collector: LogCollector) -> None:
+    made = write(2)
+    collector.behavior = "cut"
+    done = send({})
+    assert done["n"] == 0
+    collector.behavior = "answer"
+    send(done)
+    assert ids(collector) == made * 2
+
+
+def test_a_system_that_drips_is_left_after_its_time(
+    collector: LogCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_forward, "LONGEST_S", 0.3)
+    write(1)
+    collector.behavior = "drip"
+    began = time.monotonic()
+    assert send({})["failures"] == 1
+    assert time.monotonic() - began < 30, "and not for as long as it drips"
+
+
+def test_nothing_is_sent_to_one_that_cannot_prove_its_name(settings: LazySettings, tmp_path: Path) -> None:
+    write(1)
+    with untrusted_server(tmp_path) as (port, received):
+        settings.LUTHIER_AUDIT_URL = f"https://localhost:{port}/logs"
+        settings.LUTHIER_AUDIT_AUTHORIZATION = "Bearer of-the-collector"
+        assert "CERTIFICATE_VERIFY_FAILED" in send({})["problem"]
+    assert received == []
+
+
+def test_much_goes_in_requests_of_bounded_size(
+    collector: LogCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_forward, "BATCH", 4)
+    monkeypatch.setattr(audit_forward, "BATCH_BYTES", 2000)
+    made = write(6) + write(2, {"text": "x" * 1500}) + write(1, {"text": "x" * 5000}) + write(1)
+    assert send({})["n"] == 10
+    assert [len(lines) for lines, _ in collector.requests] == [4, 2, 1, 1, 1, 1]
+    assert ids(collector) == made
+
+
+def test_a_run_ends_in_time_and_the_next_continues(
+    collector: LogCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_forward, "BATCH", 1)
+    monkeypatch.setattr(audit_forward, "SENDS_S", 0)
+    made = write(2)
+    done = send({})
+    assert (done["n"], done["next_in_s"]) == (1, 0.0)
+    send(done)
+    assert ids(collector) == made
+
+
+def test_another_address_gets_all_of_it_and_off_keeps_the_place(
+    collector: LogCollector, settings: LazySettings
+) -> None:
+    made = write(2)
+    done = send({})
+    settings.LUTHIER_AUDIT_URL = None
+    done = send(done)
+    settings.LUTHIER_AUDIT_URL = collector.url
+    done = send(done)
+    assert ids(collector) == made
+    with LogCollector() as second:
+        settings.LUTHIER_AUDIT_URL = second.url
+        send(done)
+        assert ids(second) == made
+
+
+def test_what_retention_has_removed_is_passed_over(collector: LogCollector) -> None:
+    first, second, third = write(3)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL luthier.audit_retention = 'on'")
+        cursor.execute("UPDATE tenants_auditseal SET removed = true WHERE entry_id = %s", [second])
+        cursor.execute("DELETE FROM tenants_auditentry WHERE id = %s", [second])
+    assert send({})["n"] == 3
+    assert ids(collector) == [first, third]
+
+
+def test_how_much_waits_and_for_how_long(db: None, alice: User) -> None:
+    write(2)
+    audit.record(actor=alice, action="job.edit")  # not sealed yet
+    count, age_s = audit_forward.waiting(1)
+    assert count == 1
+    assert 0 <= age_s < 600
+    assert audit_forward.waiting(2) == (0, 0.0)
+    assert AuditEntry.objects.count() == 3
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "logs.example",
+        "ftp://logs.example",
+        "https://",
+        "https://logs.example:port/x",
+        "https://user@logs.example/",
+        "https://logs..example/",
+        "https://logs.example/a b",
+        "https://lögs.example/",
+        "https://logs.example/#top",
+    ],
+)
+def test_an_address_that_nothing_could_be_sent_to_is_refused_at_the_start(address: str) -> None:
+    """A run would end with an error of Python's instead of a problem that doctor shows."""
+    with pytest.raises(ValueError):
+        values.collector(address)
+
+
+@pytest.mark.parametrize("address", ["https://[::1]:8080/a?b=c", "http://127.0.0.1/", "https://logs.example"])
+def test_an_address_may_be_any_other(address: str) -> None:
+    assert values.collector(address) == address.rstrip("/")
+
+
+@pytest.fixture
+def alice() -> User:
+    return factories.user("alice")
