@@ -10,6 +10,7 @@
     checks_halt        the program called halt_requested() at least once
     checks_save        the program called checkpoint_due() at least once
     save               {"n"}: the newest request for a checkpoint while it runs (shipper)
+    saved              {"n"}: the newest request that came before a save that succeeded (program)
     halt, halt_seen    the request to halt (shipper), and that the launcher acted on it
     halt_noticed       halt_requested() returned True to the program
     saves-<part>       "step count" per save of this part by learner_agent.training (program)

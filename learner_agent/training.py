@@ -46,7 +46,9 @@ _metrics_handle: Optional[int] = None
 _torn = False  # the last line was cut off: the next one must begin on a new line
 _lost = 0  # reports not kept since the last one that was
 _marked: Set[str] = set()  # marks for launcher and shipper that are in the spool
-_saved_at = time.monotonic()  # when this process saved last; until then, when it began
+_saved_at = (
+    time.monotonic()
+)  # when this process began or ended its last save; until then, when it began itself
 _saved_for = 0  # the newest request for a checkpoint that came before this save
 _saves: Dict[Tuple[int, int], int] = {}  # (step, part) -> how often this program saved it
 
@@ -57,8 +59,11 @@ def _inside() -> Optional[spool.Spool]:
 
 
 def _attach() -> None:
-    """At import: leave a mark for the launcher that this program checks for a halt by itself."""
-    global _spool
+    """At import: leave a mark for the launcher that this program checks for a halt by itself.
+
+    What an earlier process of the attempt answered is answered.
+    """
+    global _spool, _saved_for
     state_dir = os.environ.get("JOB_STATE_DIR", "")
     if not state_dir or not os.environ.get("TRAINING_ID") or not os.path.isdir(state_dir):
         return
@@ -67,6 +72,8 @@ def _attach() -> None:
         (_spool.root / "imported").touch()
     except OSError:
         _spool = None
+        return
+    _saved_for = _number_in(_spool, "saved")
 
 
 def report(step: int, total: Optional[int] = None, **metrics: float) -> None:
@@ -105,13 +112,14 @@ def checkpoint_due(every_s: Optional[float] = None) -> bool:
     """True once it is time to save: `checkpoint.every` of the job has passed since this process saved last, or began,
     or someone has requested a checkpoint meanwhile. Cheap enough for every step.
 
-    It says nothing of a halt, which halt_requested() does. Learners that save together ask in one of them and share
-    the answer. every_s: seconds in place of the job's. Outside the platform only every_s counts.
+    A save is a block of checkpoint() in this process, from its begin on. It says nothing of a halt, which
+    halt_requested() does. Learners that save together ask in one of them and share the answer. every_s: seconds in
+    place of the job's (LUTHIER_CHECKPOINT_EVERY_S); outside the platform, where neither is set, it is never due.
     """
     home = _inside()
     if home is not None:
         _mark(home, "checks_save")
-        if _request(home) > _saved_for:
+        if _number_in(home, "save") > _saved_for:
             return True
     if every_s is None:
         every_s = float(os.environ.get("LUTHIER_CHECKPOINT_EVERY_S") or "inf")
@@ -132,7 +140,9 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     if part >= of:
         raise ValueError("checkpoint: part %d of %d does not exist; parts count from 0" % (part, of))
     home = _inside()
-    request = _request(home) if home is not None else 0
+    request = _number_in(home, "save") if home is not None else 0
+    before = _saved_at, _saved_for
+    _saved_at, _saved_for = time.monotonic(), request
     base = checkpoint_dir()
     base.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".saving-step-%d-" % step, dir=str(base)))
@@ -148,10 +158,14 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
         _saves[(step, part)] = ordinal + 1
         _note_save(step, part, ordinal + 1)
     except BaseException:
+        _saved_at, _saved_for = before
         shutil.rmtree(str(fresh), ignore_errors=True)
         raise
-    _saved_at, _saved_for = time.monotonic(), request
+    _saved_at = time.monotonic()
     if home is not None:
+        if request > _number_in(home, "saved"):
+            with contextlib.suppress(OSError):  # a full disk: the request goes on waiting
+                home.write("saved", {"n": request})
         home.notify(state=True)
 
 
@@ -209,10 +223,9 @@ def _mark(home: spool.Spool, name: str) -> None:
             pass  # no room for an empty file; tried again at the next step
 
 
-def _request(home: spool.Spool) -> int:
-    """The number of the newest request for a checkpoint; 0: there was none."""
-    number = (home.read("save") or {}).get("n")
-    return number if isinstance(number, int) else 0
+def _number_in(home: spool.Spool, name: str) -> int:
+    """Of the newest request for a checkpoint ("save"), or the newest that a save answered ("saved"); 0: none."""
+    return int(untrusted_files.number_or((home.read(name) or {}).get("n"), 0))
 
 
 def _whole(name: str, value: Any) -> int:

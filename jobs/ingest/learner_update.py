@@ -289,6 +289,8 @@ class LearnerUpdate:
             for mark in ("checks_halt", "checks_save"):
                 if data.get(mark) is True:
                     self.changes[mark] = True
+            if number := _int_or(data.get("saved_for"), 0, 2**31 - 1):
+                self.changes["saved_for"] = number
         elif frame.what == "exit":
             self._advance_phase(Phase.EXITED, frame.ago_ms)
             self.exit_ago_s = min(frame.ago_ms / 1000, MAX_AGO_S)

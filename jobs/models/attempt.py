@@ -94,6 +94,8 @@ class Learner(models.Model):
     processing_at = models.DateTimeField(null=True)
     checks_halt = models.BooleanField(default=False, db_default=False)  # it called halt_requested()
     checks_save = models.BooleanField(default=False, db_default=False)  # it called checkpoint_due()
+    # Of the attempt's requests for a checkpoint, the newest that came before a save of this learner.
+    saved_for = models.PositiveIntegerField(default=0, db_default=0)
     exited_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)  # 128 + signal when a signal ended it
     halted = models.BooleanField(default=False)  # a halt had reached the program when it exited

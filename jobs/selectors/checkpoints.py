@@ -52,7 +52,7 @@ def checkpoint_list(job_id: str) -> list[Checkpoint]:
 class SaveRequest:
     """Whether a running program can be asked to save.
 
-    supported: it has asked for requests. waits_since: when it was asked, if it has begun no save since.
+    supported: it has asked for requests. waits_since: when it was asked last, if it has not saved since.
     """
 
     supported: bool
@@ -60,13 +60,13 @@ class SaveRequest:
 
 
 def save_request(job: Job) -> SaveRequest:
-    """Of the job's newest attempt. A save counts from when the server learns of it."""
-    supported = Learner.objects.filter(job=job, attempt=job.attempt, checks_save=True).exists()
-    asked = Attempt.objects.filter(job=job, n=job.attempt).values_list("save_requested_at", flat=True).first()
-    if asked is None:
-        return SaveRequest(supported, None)
-    saved = job.checkpoints.filter(attempt=job.attempt, created_at__gt=asked).exists()
-    return SaveRequest(supported, None if saved else asked)
+    """Of the job's newest attempt. It is answered once a learner says that it has saved, before all is stored."""
+    attempt = Attempt.objects.filter(job=job, n=job.attempt).first()
+    learners = Learner.objects.filter(job=job, attempt=job.attempt)
+    if attempt is None or not learners.filter(checks_save=True).exists():
+        return SaveRequest(supported=False, waits_since=None)
+    answered = learners.filter(saved_for__gte=attempt.saves_requested).exists()
+    return SaveRequest(supported=True, waits_since=None if answered else attempt.save_requested_at)
 
 
 def checkpoint_for(job: Job) -> Checkpoint | None:

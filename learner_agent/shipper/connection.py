@@ -66,7 +66,7 @@ class WrongVersion(Exception):
 class Connection:
     """One learner's connection. Every public method may be called at any time, connected or not.
 
-    changed: set it when there may be something to send.
+    changed: set it when there may be something to send. greetings: how often a server has welcomed it.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Connection:
         self.log = LogSender(spool)
         self.metrics = MetricSender(self._report_unreadable)
         self.changed = asyncio.Event()
+        self.greetings = 0
         self._settings = settings
         self._on_intent = on_intent
         self._beat_s = float(HEARTBEAT_S)
@@ -239,6 +240,7 @@ class Connection:
         self.metrics.restart(welcome.metrics)
         self._sent_events.clear()
         self._sent_offers.clear()
+        self.greetings += 1
         self._on_intent(welcome.intent)
         await self._notify_waiters()
         self.changed.set()

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """How often the spool and CHECKPOINT_DIR are checked without a notification."""
-CHECKS = frozenset({"checks_halt", "checks_save"})
+CHECKS = ("checks_halt", "checks_save")
 """Marks of a program that asks whether it shall end, or save."""
 DEATH_S = 1.0
 """A launcher whose lock has been free this long without an ``exit`` has died."""
@@ -61,7 +61,8 @@ class Shipper:
         self.job = JobDescription(self.spool)
         self.inputs = InputFetch(settings, self.spool, self.client, self.connection, self.job)
         self._phase = ""
-        self._marked: set[str] = set()
+        self._answers: dict[str, Any] = {}
+        self._reported_in = 0
         self._reported_gen = self._intent_gen = -1
         self._save = 0
 
@@ -121,10 +122,8 @@ class Shipper:
         if self._phase != "PROCESSING" and phase in ("SETUP", "PROCESSING"):
             self._report_phase("PROCESSING")
         is_program = self._phase == "PROCESSING" and phase != "SETUP"
-        found = {mark for mark in CHECKS - self._marked if is_program and self.spool.has(mark)}
-        if found:
-            self._marked |= found
-            self.connection.report("phase", phase=self._phase, **dict.fromkeys(sorted(found), True))
+        if is_program:
+            self._notice_answers()
         if self.spool.has("halt_seen"):
             self._notice_halt()
         # A program can write `exit`, too. It is the launcher's once its lock is free.
@@ -132,6 +131,16 @@ class Shipper:
             ending = self.spool.read("exit")
             if ending is not None:
                 self._take_end(ending)
+
+    def _notice_answers(self) -> None:
+        """Report that the program asks whether it shall end or save, and for which request it has saved. To each server
+        again: one of the version before takes note of less."""
+        answers: dict[str, Any] = {mark: True for mark in CHECKS if self.spool.has(mark)}
+        if number := int(number_or((self.spool.read("saved") or {}).get("n"), 0, most=self._save)):
+            answers["saved_for"] = number
+        if answers and (answers != self._answers or self._reported_in != self.connection.greetings):
+            self._answers, self._reported_in = answers, self.connection.greetings
+            self.connection.report("phase", phase=self._phase, **answers)
 
     def _take_end(self, ending: dict[str, Any]) -> None:
         self.ending = ending

@@ -33,7 +33,7 @@ ROLES = (
     (Role.VIEWER, "Can view jobs, logs, metrics and quotas; can't run jobs."),
     (
         Role.RESEARCHER,
-        "Can also submit and clone jobs, halt, resume and cancel their own, and use the whole quota.",
+        "Can also submit and clone jobs, halt, resume, save and cancel their own, and use the whole quota.",
     ),
     (Role.MANAGER, "Can also manage everyone’s jobs, members and service accounts. Can't change quotas."),
 )

@@ -102,6 +102,27 @@ def test_a_request_for_a_checkpoint_is_passed_on_once_and_the_program_runs_on(tm
     assert not shipper.spool.has("halt")
 
 
+def test_what_the_program_asks_and_answers_is_reported_to_each_server_that_welcomes(tmp_path: Path) -> None:
+    shipper = shipper_of(tmp_path)
+    (shipper.spool.root / "phase").write_text("PROCESSING")
+    (shipper.spool.root / "checks_save").touch()
+    shipper._take_intent(JobIntent("RUN", 1, 60, save=1))
+
+    def reported() -> list[dict[str, Any]]:
+        shipper._notice()
+        shipper._notice()
+        return [event.data for event in shipper.connection._events.values()][1:]
+
+    asks = {"phase": "PROCESSING", "checks_save": True}
+    assert reported() == [asks]
+    shipper.spool.write("saved", {"n": 2})
+    assert reported() == [asks], "of a request that there is not"
+    shipper.spool.write("saved", {"n": 1})
+    assert reported() == [asks, asks | {"saved_for": 1}]
+    shipper.connection.greetings += 1
+    assert reported() == [asks, asks | {"saved_for": 1}, asks | {"saved_for": 1}]
+
+
 class Fetches:
     """Stands in for the fetch of a job's code: raises each error in turn, then succeeds."""
 

@@ -112,10 +112,18 @@ def test_a_request_makes_a_checkpoint_due_until_a_save_that_began_after_it(
     assert inside.checkpoint_due()
     assert inside.checkpoint_due(), "it was not saved so far"
     with inside.checkpoint(1):
+        assert not inside.checkpoint_due(), "it is being saved"
         home.write("save", {"n": 2})
+    assert home.read("saved") == {"n": 1}
     assert inside.checkpoint_due(), "requested after the save had begun"
+    with pytest.raises(ZeroDivisionError), inside.checkpoint(2):
+        raise ZeroDivisionError
+    assert inside.checkpoint_due(), "that save failed"
     save(inside, 2)
     assert not inside.checkpoint_due()
+    assert home.read("saved") == {"n": 2}
+
+    assert not importlib.reload(inside).checkpoint_due(), "in another process of the attempt"
 
 
 def test_a_request_that_is_no_request_is_none(inside: ModuleType, tmp_path: Path) -> None:

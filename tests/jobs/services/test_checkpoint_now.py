@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
-from django.utils import timezone
 
 from jobs.errors import IllegalTransition, JobForbidden, SaveNotSupported
 from jobs.ingest.intents import session_states
-from jobs.models import Attempt, Checkpoint, Job, Learner
+from jobs.models import Attempt, Job, Learner
 from jobs.selectors.checkpoints import SaveRequest, save_request
 from jobs.services import job_checkpoint
 from jobs.states import EventCode, Intent, State
@@ -56,8 +53,9 @@ def test_a_request_that_waits_for_its_save_is_not_repeated(people: People, runni
     job_checkpoint(user=people.dave, job_id=running.pk)
     assert len(requests(running)) == 1
 
-    later = timezone.now() + timedelta(seconds=1)
-    factories.checkpoint(running, state=Checkpoint.State.UPLOADING, created_at=later)
+    factories.checkpoint(running)
+    assert save_request(running).waits_since is not None, "it may have begun before the request"
+    Learner.objects.filter(job=running, rank=0).update(saved_for=1)
     assert save_request(running) == SaveRequest(supported=True, waits_since=None)
     job_checkpoint(user=people.dave, job_id=running.pk)
     assert requests(running) == ["Checkpoint requested by alice", "Checkpoint requested by dave"]
