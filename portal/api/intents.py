@@ -39,10 +39,10 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
     response_example=JOB_EXAMPLE,
 )
 def checkpoint(call: Call, job_id: str) -> dict[str, Any]:
-    """Request that a running program saves a checkpoint and goes on; for its owner and managers.
+    """Request that a running program saves a checkpoint and goes on; for those who may halt it.
 
-    Refused with save_not_supported if the program has not called training.checkpoint_due() so far. The checkpoint is in
-    the job's list once it is being stored; when that is depends on the program.
+    Refused with save_not_supported if the program has not called training.checkpoint_due() in this attempt. When it
+    saves depends on the program; the checkpoint is in the job's list from the begin of its upload.
     """
     return JobSerializer.render_for(call.user, job_checkpoint(user=call.user, job_id=job_id))
 

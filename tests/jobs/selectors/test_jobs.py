@@ -79,7 +79,7 @@ def test_a_shared_job_is_seen_and_with_operate_also_halted(people: People) -> No
     assert not may_manage(bob, job)
     with pytest.raises(
         JobForbidden,
-        match="shared with you to halt, resume and cancel it; anything else needs a role in",
+        match="shared with you to halt, resume, save and cancel it; anything else needs a role in",
     ):
         job_to_manage(user=bob, job_id=job.pk)
 
