@@ -89,6 +89,6 @@ JOB_EXAMPLE: dict[str, Any] = {
     "queued_at": "2026-11-21T09:00:00.000Z",
     "started_at": "2026-11-21T09:00:02.000Z",
     "finished_at": None,
-    "allowed_actions": ["halt", "cancel", "clone"],
+    "allowed_actions": ["halt", "checkpoint", "cancel", "clone", "edit"],
     "etag": '"5"',
 }

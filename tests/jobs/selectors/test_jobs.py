@@ -162,7 +162,7 @@ def test_a_job_is_shown_with_every_field_of_the_contract_as_plain_json(people: P
     assert view["checkpoint"]["at"].endswith("Z")
     assert view["progress"] == {"step": 30, "total": 120, "percent": 25.0}
     assert view["gpu_seconds"] >= 0
-    assert view["allowed_actions"] == ["halt", "cancel", "clone", "edit"]
+    assert view["allowed_actions"] == ["halt", "checkpoint", "cancel", "clone", "edit"]
 
 
 def test_a_page_of_jobs_costs_the_same_however_long_it_is(
