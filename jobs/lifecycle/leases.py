@@ -77,6 +77,7 @@ UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fa
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
   settled = %(requeue_after_s)s::float IS NULL
 WHERE id = %(job_id)s AND lease_token = %(token)s
+  AND (%(intent_gen)s::bigint IS NULL OR intent_gen = %(intent_gen)s)
 """
 RELEASE_ALL = """
 UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = 0,
@@ -86,7 +87,7 @@ UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, lease_until = NULL, 
   settled = v.requeue_after_s IS NULL
 FROM unnest(%(job_ids)s, %(tokens)s::uuid[], %(requeue_after_s)s::float[], %(intent_gens)s::bigint[])
   AS v(id, token, requeue_after_s, intent_gen)
-WHERE j.id = v.id AND j.lease_token = v.token AND (v.requeue_after_s IS NOT NULL OR j.intent_gen = v.intent_gen)
+WHERE j.id = v.id AND j.lease_token = v.token AND j.intent_gen = v.intent_gen
   AND j.id IN (SELECT id FROM jobs_job WHERE id = ANY(%(job_ids)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING j.id
 """
@@ -94,7 +95,6 @@ HAND_BACK = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, next_reconcile_at = clock_timestamp()
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
-RELEASE_SETTLED = RELEASE + "AND intent_gen = %(intent_gen)s"
 RELEASE_LATER = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = fail_streak + 1,
   next_reconcile_at = clock_timestamp() + make_interval(secs => %(requeue_after_s)s)
@@ -161,9 +161,10 @@ def renew(lease: Lease) -> bool:
     return kept
 
 
-def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int) -> bool:
+def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int | None) -> bool:
     """Release the lease. The job is due again after requeue_after_s seconds, or earlier if it was notified meanwhile;
-    None settles it, unless its intent is newer than intent_gen. False if the lease was lost or the intent is newer."""
+    None settles it. False if the lease was lost, or the intent is newer than intent_gen (None: whatever it is): the
+    hint of a halt that came during a long call to the cluster found the job leased, and no other follows."""
     values: dict[str, Any] = {
         "job_id": lease.job_id,
         "token": lease.token,
@@ -172,7 +173,7 @@ def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int) -> 
         "fail_streak": 0,
     }
     with connection.cursor() as cursor:
-        cursor.execute(RELEASE_SETTLED if requeue_after_s is None else RELEASE, values)
+        cursor.execute(RELEASE, values)
         return cursor.rowcount == 1
 
 

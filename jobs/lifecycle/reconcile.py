@@ -119,7 +119,9 @@ def _walk(lease: Lease) -> bool:
             return wants_cycle or decision.wants_cycle
         if not leases.renew(lease):  # lost; otherwise the intent is newer: observe again
             raise transitions.StaleJob(lease.job_id)
-    leases.release(lease, requeue_after_s=0, intent_gen=0)  # enough steps for one turn: other jobs get theirs
+    leases.release(
+        lease, requeue_after_s=0, intent_gen=None
+    )  # enough steps for one turn: other jobs get theirs
     return wants_cycle
 
 
@@ -319,7 +321,7 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
         numbers = {"node": busy.node} if isinstance(busy, GangBlocked) else {}
         transitions.note_reason(rows, lease, Reason(CLUSTER_BUSY, message, numbers))
     fp("busy.after_noted")
-    leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=rows.job.intent_gen)
+    leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=None)
 
 
 def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> bool:
@@ -332,7 +334,7 @@ def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> bo
         transitions.move(rows, Move(State.STOPPING, reason, StopReason.DEPLOY_TIMEOUT), lease)
         return True
     transitions.note_reason(rows, lease, Reason(error.code, f"Waiting for its secrets: {error}"))
-    leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=rows.job.intent_gen)
+    leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=None)
     return False
 
 

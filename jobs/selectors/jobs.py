@@ -99,7 +99,10 @@ def job_get(*, user: access.Person, job_id: str) -> Job:
 
 
 def job_to_operate(*, user: access.Person, job_id: str) -> Job:
-    """One job that the caller can halt, resume, save and cancel, without its details. Raises JobNotFound or JobForbidden."""
+    """One job that the caller can halt, resume, save and cancel, without its details.
+
+    Raises JobNotFound or JobForbidden.
+    """
     job = _bare(user, job_id)
     if not may_operate(user, job):
         raise JobForbidden(_who_may(user, job))
@@ -291,7 +294,7 @@ def detailed_lists(lists: Iterable[Iterable[Job]]) -> list[list[Job]]:
 
 
 def may_operate(user: access.Person, job: Job) -> bool:
-    """True if the caller can halt, resume, save and cancel: may_manage, or the job was shared with them to operate it."""
+    """True if the caller can halt, resume, save and cancel: may_manage, or it was shared with them to operate it."""
     return may_manage(user, job) or (
         access.may_use_shares(user, to_operate=True) and _is_shared_to_operate(user, job)
     )
@@ -316,7 +319,8 @@ def _who_may(user: access.Person, job: Job) -> str:
     if job.owner_id == user.pk:
         return f"This requires the role researcher or higher in {job.tenant}, even for your own jobs."
     if _is_shared_to_operate(user, job):
-        return f"It was shared with you to halt, resume, save and cancel it; anything else needs a role in {job.tenant}."
+        may = "It was shared with you to halt, resume, save and cancel it"
+        return f"{may}; anything else needs a role in {job.tenant}."
     return f"Only the job's owner ({job.owner}) or a manager of {job.tenant} can do this."
 
 

@@ -143,7 +143,7 @@ def test_a_worker_that_lost_its_lease_adds_no_condition_to_a_job(world: World) -
     rows = observation.load(job.pk)
     assert lost is not None
     assert rows is not None
-    leases.release(lost, requeue_after_s=0, intent_gen=0)
+    leases.release(lost, requeue_after_s=0, intent_gen=None)
     assert leases.claim(job.pk, "w2")
     with pytest.raises(transitions.StaleJob):
         transitions.note_condition(rows, lost, Reason("cluster_unavailable", "It cannot be reached."))

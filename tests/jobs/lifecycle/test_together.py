@@ -22,6 +22,7 @@ from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide
 from jobs.lifecycle.facts import JobObservation, Reason
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import database_now
+from jobs.services import job_halt
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
@@ -376,7 +377,27 @@ def test_a_gang_that_was_just_launched_is_not_looked_at_before_something_of_it_c
         world.cluster.exit(gang(job), 0, 3)
     leases.make_due([job.pk for job in jobs])
     world.settle()
-    assert {state(job) for job in jobs} != {State.DEPLOYING}
+    assert State.DEPLOYING not in {state(job) for job in jobs}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("count", [1, COUNT])
+def test_a_halt_that_comes_during_a_launch_is_carried_out_in_the_same_turn(world: World, count: int) -> None:
+    """Its hint finds the job leased, and no other follows."""
+    jobs = [world.submit() for _ in range(count)]
+    one_pass()
+    found = claimed(jobs)
+
+    def halt(moment: str, verb: str, _: str) -> None:
+        if (moment, verb) == ("after", "launch"):
+            world.cluster.hook = lambda *_: None
+            job_halt(user=jobs[0].owner, job_id=jobs[0].pk)
+
+    world.cluster.hook = halt
+    hold_as_notified(found)
+
+    assert state(jobs[0]) == State.STOPPING
+    assert [state(job) for job in jobs[1:]] == [State.DEPLOYING] * (count - 1)
 
 
 @pytest.mark.django_db
