@@ -117,6 +117,7 @@ def _pass_or_problem(token: uuid.UUID) -> list[str]:
         logger.warning("another worker took over the scheduling cycle")
         return []  # jobs that were started before that are due, so they are taken up
     except Exception as error:
+        _waiting.forget()  # the database that is there next may have lost what was read here
         if not database_away(error):
             cycle_lease.note_problem(f"{type(error).__name__}: {error}")
         raise
@@ -142,6 +143,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     _keep_nodes(cluster.name, nodes)
     fp("cycle.after_nodes_kept")
     if not needs_plan():
+        _waiting.forget()
         _note_done()
         return []
     if (disk := low_disk()) is not None:
@@ -181,11 +183,12 @@ def one_pass(token: uuid.UUID) -> list[str]:
     _plan_again_at(idle.next_event_at(after))
     _plan_again_at(budgets.next_event_at(after))
     _note_done()
+    is_large = len(seen.waiting) >= LARGE_QUEUE
+    if is_large:
+        gc.collect(0)  # what a plan left would else be collected amid a later pass, with that of others
     if left or len(fresh) > FRESH:
         _plan_again_at(database_now())
-    elif len(seen.waiting) >= LARGE_QUEUE:
-        # What a plan leaves are cycles of thousands of objects, which would be collected amid a later pass.
-        gc.collect(0)
+    elif is_large:
         _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
     if unexplained is not None:
         raise unexplained  # what was started is due

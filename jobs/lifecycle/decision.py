@@ -179,7 +179,7 @@ def _deployed(job: JobObservation) -> Decision:
         if late := incomplete(job):
             return _stop(StopReason.DEPLOY_TIMEOUT, late.reason, avoid=late.nodes)
         # Its cluster has accepted it then, and shows no more than that: what changes afterwards is reported.
-        return Decision(act=Act.LAUNCH, requeue_after_s=_wait_s(job), note=_working_note(job))
+        return Decision(act=Act.LAUNCH, requeue_after_s=WAIT_WORKING_S, note=_working_note(job))
     if job.all_succeeded:
         return Decision(move=_forward(job))
     if halt_reached(job):

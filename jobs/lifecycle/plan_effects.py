@@ -35,7 +35,7 @@ from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Checkpoint, Estimate, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.selectors.kept_rows import POSITION_KEYS, SHOWN
+from jobs.selectors.kept_rows import READ_NUMBERS, SHOWN
 from jobs.selectors.requests import elastic_range, profile, size_range
 from jobs.selectors.snapshot import waiting_rows
 from jobs.states import BY_ORDER, TAKES_ORDERS, EventCode, State, StopReason
@@ -376,7 +376,7 @@ def explain(waits: Sequence[Explanation]) -> None:
 
 def _shown(wait: Explanation) -> tuple[Any, ...]:
     """What people see of it."""
-    return (wait.code.value, wait.message, *(wait.numbers.get(key) for key in POSITION_KEYS))
+    return (wait.code.value, wait.message, *(wait.numbers.get(key) for key in READ_NUMBERS))
 
 
 WRITE_REASONS = f"""

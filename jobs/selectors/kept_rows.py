@@ -22,9 +22,10 @@ VERSION = RawSQL("jobs_job.xmin::text || jobs_job.ctid::text", (), output_field=
 twice, at two places, and a place can be used again, by a later transaction."""
 BESIDE = ("tenant__slug", "owner__username")
 """What a gang has from other rows than its job's."""
-POSITION_KEYS = ("position", "nodes_ahead", "scope")
-"""The numbers of an explanation from which people see their position in a queue, and which queue that is."""
-SHOWN = ("reason_code", "reason_message", *(f"reason_numbers__{key}" for key in POSITION_KEYS))
+READ_NUMBERS = ("position", "nodes_ahead", "scope", "month_ends")
+"""The numbers of an explanation from which people see their position in a queue, and which queue that is, and of a
+budget what can be expected. What else changes in them is in the message."""
+SHOWN = ("reason_code", "reason_message", *(f"reason_numbers__{key}" for key in READ_NUMBERS))
 """What people see of why a job waits."""
 TOGETHER = 1000
 """Rows that are asked for by id in one statement."""
@@ -43,6 +44,10 @@ class KeptRows:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._texts: dict[str, tuple[Gang, str]] = {}
+
+    def forget(self) -> None:
+        """Read everything again the next time: the database may be another one, or nothing waits."""
+        self._kept, self._texts = {}, {}
 
     @property
     def shown(self) -> Mapping[str, tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, GangReport, LearnerPhase, LearnerReport
-from jobs.lifecycle.decision import WAIT_WORKING_S, Act, decide
+from jobs.lifecycle.decision import Act, decide
 from jobs.lifecycle.facts import (
     CLUSTER_BUSY,
     NODE_SILENT,
@@ -88,12 +88,6 @@ def test_a_gang_that_cannot_be_launched_in_time_stops_only_if_the_cluster_answer
     assert (move.stop_reason, move.avoid) == (StopReason.DEPLOY_TIMEOUT, ("node-a",))
     away = Reason(CLUSTER_BUSY, "Waiting for the cluster: it does not answer.")
     assert decide(deploying(launched=False, reason=away)).act is Act.LAUNCH
-
-
-def test_a_gang_that_was_launched_is_looked_at_in_time_for_its_deadline() -> None:
-    for left_s, looked_at_after_s in ((None, WAIT_WORKING_S), (600.0, WAIT_WORKING_S), (2.0, 2.0)):
-        launched = decide(deploying(launched=False, left_s=left_s))
-        assert (launched.act, launched.requeue_after_s) == (Act.LAUNCH, looked_at_after_s)
 
 
 def test_a_learner_whose_shipper_works_is_not_complete_while_its_image_cannot_be_pulled() -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -117,3 +118,36 @@ def test_a_row_that_cannot_be_read_costs_only_its_own_job_its_turn_until_it_can(
         assert set(broken) == {queue[1].pk}
     written(resources=resources)(queue[1])
     assert [gang.job for gang in kept.read({})] == [job.pk for job in queue]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_at_a_place_that_is_used_again_is_read_again() -> None:
+    job = factories.job()
+    kept = KeptRows()
+    Job.objects.filter(pk=job.pk).update(slots=2)  # indexes refer to the place of the first version for good
+    kept.read({})
+    first = place(job)
+    for slots in range(3, 200):
+        Job.objects.filter(pk=job.pk).update(slots=slots)  # a transaction of its own
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM jobs_job")
+        if place(job) == first:
+            (gang,) = kept.read({})
+            assert gang.slots == slots
+            return
+    pytest.fail("no place was used again")
+
+
+def place(job: Job) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT ctid::text FROM jobs_job WHERE id = %s", [job.pk])
+        return str(cursor.fetchone()[0])
+
+
+def test_what_is_forgotten_is_read_again(queue: list[Job]) -> None:
+    kept = KeptRows()
+    (first, *_) = kept.read({})
+    assert kept.read({})[0] is first
+    kept.forget()
+    assert kept.read({})[0] is not first
+    assert kept.read({})[0] == first
