@@ -95,9 +95,15 @@ def redact_job(view: Mapping[str, Any]) -> dict[str, Any]:
     reason = view["reason"]
     message, numbers = redact(reason["code"], reason["message"], reason["numbers"])
     redacted = dict(view) | {"reason": _redact_reason(reason, message, numbers)}
-    if view.get("estimate") and why_unforeseen(reason["code"]) is WhyNone.BUDGET:
-        redacted["estimate"] = dict(view["estimate"]) | {"message": WHY_NONE[WhyNone.BUDGET]}
+    if view.get("estimate"):
+        redacted["estimate"] = redact_estimate(reason["code"], view["estimate"])
     return redacted
+
+
+def redact_estimate(code: str, estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of an estimate for a guest: when the tenant's budget ends is its own. code: why the job waits."""
+    private = why_unforeseen(code) is WhyNone.BUDGET
+    return dict(estimate) | ({"message": WHY_NONE[WhyNone.BUDGET]} if private else {})
 
 
 def redact_event(view: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from jobs.humanize import saved_step
 from jobs.models import Job
 from jobs.selectors.checkpoints import checkpoint_for
-from jobs.selectors.redaction import redact
+from jobs.selectors.redaction import redact, redact_estimate
 from jobs.selectors.requests import asked
 from jobs.selectors.throughput import Run, throughput
 from jobs.selectors.what_if import Preview, cached_resume_preview
@@ -66,7 +66,8 @@ def outlook(job: Job, now: datetime, *, guest: bool) -> ResumeCard | None:
     found = cached_resume_preview(job)
     if guest:
         message, numbers = redact(found.code, found.message, found.numbers)
-        found = replace(found, message=message, numbers=numbers)
+        estimate = redact_estimate(found.code, found.estimate)
+        found = replace(found, message=message, numbers=numbers, estimate=estimate)
     left = rest(job, now)
     headline, text, icon = _words(found, now)
     waits = "" if found.starts else f"{headline}. {text}".strip()
