@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from tenants.errors import FieldsInvalid, NameTaken, NotAllowed, NotFound
 from tenants.models import AuditEntry, SavedView, Tenant, Token, User
@@ -215,3 +217,22 @@ def test_the_default_is_each_user_s_in_each_tenant(lab: Tenant, alice: User, dav
     assert found == ["mine", "failed", ""]
     views.default_set(user=alice, tenant=lab, key="")
     assert views.default_of(alice, lab) == ""
+
+
+def test_the_migration_gives_shared_views_of_one_name_names_of_their_own(lab: Tenant, dave: User) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX shared_view_name_once")
+    erin = factories.member(lab, "erin", Role.MANAGER)
+    name = "x" * views.LONGEST_NAME
+    first, second = (
+        SavedView.objects.create(tenant=lab, owner=owner, name=name, filters=FAILED, shared=True)
+        for owner in (dave, erin)
+    )
+    own = SavedView.objects.create(tenant=lab, owner=erin, name=name, filters=FAILED)
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("tenants.migrations.0026_view_names").RENAME)
+    assert [SavedView.objects.get(pk=row.pk).name for row in (first, second, own)] == [
+        name,
+        f"{name[:20]} {second.pk}",
+        name,
+    ]
