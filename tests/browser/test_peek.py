@@ -149,12 +149,20 @@ def test_a_job_that_is_gone_is_said_to_be(alice: Client, open_as: Open) -> None:
     expect(page.locator("#peek .peek-line")).to_contain_text("Failed")
 
 
-def test_a_deleted_job_is_said_to_be_gone_and_the_next_row_is_its_neighbor(
-    alice: Client, open_as: Open
-) -> None:
+@pytest.fixture
+def rows(alice: Client) -> Iterator[list[str]]:
+    """Three jobs of which each takes the whole cluster, the oldest first."""
     big = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
-    jobs = [alice.submit(spec(f"peeked-row-{n}", programs.WAITER, resources=big))["id"] for n in range(3)]
-    older, middle, newer = jobs
+    made = [alice.submit(spec(f"peeked-row-{n}", programs.WAITER, resources=big))["id"] for n in range(3)]
+    yield made
+    for job in (made[0], made[2]):
+        alice.post(f"/jobs/{job}/cancel")
+
+
+def test_a_deleted_job_is_said_to_be_gone_and_the_next_row_is_its_neighbor(
+    rows: list[str], alice: Client, open_as: Open
+) -> None:
+    middle = rows[1]
     page = open_as("alice", "/t/vision-lab/jobs?q=peeked-row&zoom=1-2")
     page.locator(f"#job-{middle} [data-peek]").click()
     drawer = page.locator("#peek")
@@ -174,8 +182,6 @@ def test_a_deleted_job_is_said_to_be_gone_and_the_next_row_is_its_neighbor(
     expect(page.get_by_role("heading", name="peeked-row-0")).to_be_focused()
     page.keyboard.press("ArrowUp")  # over the row whose job is gone
     expect(page.get_by_role("heading", name="peeked-row-2")).to_be_focused()
-    for job in (older, newer):
-        alice.post(f"/jobs/{job}/cancel")
 
 
 def test_another_primary_metric_takes_the_place_of_the_first(jobs: dict[str, str], open_as: Open) -> None:

@@ -46,6 +46,8 @@ class Peek {
 
   /** Show this row's job. The focus goes to its name, so that a screen reader says which one it is. */
   private async show(row: HTMLElement): Promise<void> {
+    clearTimeout(this.timer);
+    this.timer = 0;
     this.asking?.abort();
     const { signal } = (this.asking = new AbortController());
     this.row?.removeAttribute("data-peeked");
