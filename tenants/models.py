@@ -389,7 +389,12 @@ class SavedView(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["tenant", "owner", "name"], name="view_name_once")]
+        # Names of a user's own are kept apart by the service: one that another user stops sharing keeps its name.
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "name"], condition=Q(shared=True), name="shared_view_name_once"
+            )
+        ]
         ordering = [F("id").asc()]
 
     def __str__(self) -> str:

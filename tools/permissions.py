@@ -55,44 +55,45 @@ def main() -> int:
 
 
 def rest() -> str:
-    named = ((key, row.rule) for key, row in rows.API.items() if row.rule != rows.NEVER)
-    return _table("operation", ((_address(key), rule) for key, rule in named))
+    named = ((key, row) for key, row in rows.API.items() if row.rule != rows.NEVER)
+    return _table("operation", ((_address(key), row.rule, row.note) for key, row in named))
 
 
 def pages() -> str:
     """For each address, the page and the forms that are sent there; of forms that differ, with their fields."""
-    found: dict[str, list[tuple[rows.Rule, list[str]]]] = {}
+    found: dict[str, list[tuple[rows.Rule, list[str], str]]] = {}
     for path, pages_there in rows.PAGES.items():
         for page in pages_there:
             if page.for_learners or page.own_token or page.open_to_all:
                 continue
             name, fields = f"{'POST' if page.post else 'GET'} /{_address(path)}", ", ".join(page.data)
             rules = found.setdefault(name, [])
-            alike = next((forms for rule, forms in rules if rule == page.let_in), None)
+            alike = next((forms for rule, forms, _ in rules if rule == page.let_in), None)
             if alike is None:
-                rules.append((page.let_in, [fields]))
+                rules.append((page.let_in, [fields], page.note))
             elif fields not in alike:
                 alike.append(fields)
     return _table(
         "page or form",
         (
-            (f"{name} ({'; '.join(forms)})" if len(rules) > 1 else name, rule)
+            (f"{name} ({'; '.join(forms)})" if len(rules) > 1 else name, rule, note)
             for name, rules in found.items()
-            for rule, forms in rules
+            for rule, forms, note in rules
         ),
     )
 
 
 def channels() -> str:
     found = ((name.replace("{t}", "{tenant}"), rule) for name, rule in rows.CHANNELS.values())
-    return _table("channel", ((name.replace("{running}", "{job_id}"), rule) for name, rule in found))
+    return _table("channel", ((name.replace("{running}", "{job_id}"), rule, "") for name, rule in found))
 
 
-def _table(what: str, found: Iterable[tuple[str, rows.Rule]]) -> str:
+def _table(what: str, found: Iterable[tuple[str, rows.Rule, str]]) -> str:
+    """Each found: what is named, its rule, and a note or ""."""
     lines = [f"| {what} | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, rule in found:
+    for name, rule, note in found:
         cells = ("yes" if rule[who] in (rows.IN, ASKS_FOR_MORE) else "-" for who in COLUMNS)
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        lines.append(f"| `{name}`{f' ({note})' if note else ''} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

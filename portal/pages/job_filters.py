@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -19,13 +20,18 @@ from tenants.services.views import FILTERS
 
 KINDS = {"true": True, "false": False}
 """What the filter for opportunistic jobs takes: these alone, or all others."""
+SAVED = r"v\d{1,15}"
+"""The key of a saved view: tenants.services.views.key_of."""
 ENDED = {"24h": "24 hours", "7d": "7 days"}
 """What the filter for the time of the end takes, and how it is said: names of jobs.selectors.jobs.ENDED_WITHIN."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What the address asks for; unknown values are left out and named, never passed on."""
+    """What the address asks for; unknown values are left out and named, never passed on.
+
+    view: the key of the saved view that was opened, which says it where several have the same filters; "" if none.
+    """
 
     q: str = ""
     state: str = ""
@@ -36,6 +42,7 @@ class Filters:
     opportunistic: str = ""
     ended: str = ""
     before: str = ""
+    view: str = ""
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -60,7 +67,9 @@ class Filters:
         text = {
             name: query.get(name, "").strip()[:120] for name in ("q", "owner", "tag", "gpu_type", "project")
         }
+        view = query.get("view", "")
         return cls(
+            view=view if re.fullmatch(SAVED, view) else "",
             state=state,
             opportunistic=opportunistic,
             ended=ended,
@@ -75,10 +84,15 @@ class Filters:
         return {name: value for name in FILTERS if (value := getattr(self, name))}
 
     @property
+    def kept(self) -> dict[str, str]:
+        """What an address of the same list has: the filters, and the view that was opened."""
+        return ({"view": self.view} if self.view else {}) | self.chosen
+
+    @property
     def address(self) -> str:
         """The query of the list with them; of none it says so, for an address without a query opens the view that a
         user has chosen."""
-        return urlencode(self.chosen) or "view=all"
+        return urlencode(self.kept) or "view=all"
 
 
 def rows_of(request: HttpRequest, tenant: Tenant, filters: Filters) -> QuerySet[Job]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import Q
@@ -99,14 +99,16 @@ def _views(request: HttpRequest, tenant: Tenant, shown: Filters) -> list[View]:
     shares = access.may(request.user, Permission.SHARE_VIEWS, tenant.pk)
     known = [(name, title, filters, None) for name, title, filters in COMMON]
     saved = [
-        (views.key_of(row), row.name, Filters.read(row.filters), row)
+        (views.key_of(row), row.name, replace(Filters.read(row.filters), view=views.key_of(row)), row)
         for row in views.views_of(request.user, tenant)
     ]
+    every = [*known, *saved]
+    equal = [name for name, _, filters, _ in every if filters.chosen == shown.chosen]
+    current = shown.view if shown.view in equal else next(iter(equal), None)
     found: list[View] = []
-    for name, title, filters, row in [*known, *saved]:
-        current = filters.chosen == shown.chosen and not any(one.current for one in found)
+    for name, title, filters, row in every:
         may_change = row is not None and (shares if row.shared else row.owner_id == request.user.pk)
-        found.append(View(name, title, filters, current, name == default, row, may_change))
+        found.append(View(name, title, filters, name == current, name == default, row, may_change))
     return found
 
 
@@ -126,14 +128,14 @@ def act(request: HttpRequest, tenant: Tenant) -> HttpResponse:
 
 
 def _save(request: HttpRequest, tenant: Tenant) -> None:
-    """Under the name of an own view that is not shared, its filters become these."""
+    """Under the name of a view that only this user sees, its filters become these; and it is shared, if asked."""
     user, name = person(request), request.POST.get("name", "").strip()
     filters, shared = Filters.read(request.POST).chosen, "shared" in request.POST
     same = views.views_of(user, tenant).filter(owner=user, name=name, shared=False).first()
-    if same is None or shared:
+    if same is None:
         views.view_create(user=user, tenant=tenant, name=name, filters=filters, shared=shared)
     else:
-        views.view_change(user=user, tenant=tenant, view_id=same.pk, filters=filters)
+        views.view_change(user=user, tenant=tenant, view_id=same.pk, filters=filters, shared=shared)
 
 
 def _change(request: HttpRequest, tenant: Tenant, **changes: Any) -> None:

@@ -45,10 +45,10 @@ def view_create(
     name = name.strip()
     _lock(tenant)
     checks.refuse(*_problems(name, filters), _too_many(tenant, owner=user), _too_many_shared(tenant, shared))
-    _refuse_taken(tenant, user, name)
+    _refuse_taken(_namesakes(tenant, user, shared=shared), name)
     row = SavedView.objects.create(tenant=tenant, owner=user, name=name, filters=dict(filters), shared=shared)
     if shared:
-        _record(user, row, "view.share")
+        _record(user, row.name, tenant, "view.share", {"filters": row.filters})
     return row
 
 
@@ -62,27 +62,30 @@ def view_change(
     filters: Mapping[str, str] | None = None,
     shared: bool | None = None,
 ) -> SavedView:
-    """Change what is given. Raises as view_create."""
+    """Change what is given. Of a view that another user shared, one who stops that changes nothing else: it is that
+    user's own by then. Raises as view_create."""
     _lock(tenant)
     row = _get(user, tenant, view_id)
-    shares = row.shared if shared is None else shared
-    _require(user, tenant, shared=row.shared or shares)
-    new = row.name if name is None else name.strip()
-    checks.refuse(
-        *_problems(new, row.filters if filters is None else filters),
-        _too_many_shared(tenant, shares and not row.shared),
-    )
-    _refuse_taken(tenant, row.owner, new, but=row.pk)
-    before = {"name": row.name, "filters": row.filters}
-    was_shared, row.shared = row.shared, shares
-    row.name, row.filters = new, row.filters if filters is None else dict(filters)
-    row.save()
+    before, was_shared = {"name": row.name, "filters": row.filters}, row.shared
+    row.shared = was_shared if shared is None else shared
+    _require(user, tenant, shared=was_shared or row.shared)
+    row.name = row.name if name is None else name.strip()
+    row.filters = row.filters if filters is None else dict(filters)
     after = {"name": row.name, "filters": row.filters}
     changed = {key: {"from": before[key], "to": after[key]} for key in after if before[key] != after[key]}
-    if row.shared != was_shared:
-        _record(user, row, "view.share" if row.shared else "view.unshare")
+    still_seen = row.shared or row.owner_id == user.pk
+    if changed and not still_seen:
+        raise NotAllowed("A view that is no longer shared is changed by its owner alone.")
+    checks.refuse(*_problems(row.name, row.filters), _too_many_shared(tenant, row.shared and not was_shared))
+    if still_seen:  # else a refusal would say which views of their own its owner has
+        _refuse_taken(_namesakes(tenant, row.owner, shared=row.shared).exclude(pk=row.pk), row.name)
+    row.save()
+    if was_shared and not row.shared:
+        _record(user, before["name"], tenant, "view.unshare", _unshared(before["filters"], changed))
+    elif row.shared and not was_shared:
+        _record(user, row.name, tenant, "view.share", {"filters": row.filters})
     elif row.shared and changed:
-        _record(user, row, "view.change", changed)
+        _record(user, row.name, tenant, "view.change", changed)
     return row
 
 
@@ -93,7 +96,7 @@ def view_delete(*, user: User, tenant: Tenant, view_id: int) -> None:
     row = _get(user, tenant, view_id)
     _require(user, tenant, shared=row.shared)
     if row.shared:
-        _record(user, row, "view.delete")
+        _record(user, row.name, tenant, "view.delete", {"filters": row.filters})
     row.delete()
 
 
@@ -175,17 +178,21 @@ def _too_many_shared(tenant: Tenant, shared: bool) -> dict[str, Any] | None:
     return problem("shared", "too_many", text, None, MOST_SHARED)
 
 
-def _refuse_taken(tenant: Tenant, owner: User, name: str, but: int | None = None) -> None:
-    same = SavedView.objects.filter(tenant=tenant, owner=owner, name=name)
-    if (same if but is None else same.exclude(pk=but)).exists():
+def _namesakes(tenant: Tenant, owner: User, *, shared: bool) -> QuerySet[SavedView]:
+    """Among which a name is taken once: the shared ones of a tenant, and those that a user keeps there alone."""
+    rows = SavedView.objects.filter(tenant=tenant, shared=shared)
+    return rows if shared else rows.filter(owner=owner)
+
+
+def _refuse_taken(rows: QuerySet[SavedView], name: str) -> None:
+    if rows.filter(name=name).exists():
         raise NameTaken(f'There is a view "{name}" already: choose another name.', path="name", got=name)
 
 
-def _record(user: User, row: SavedView, action: str, details: dict[str, Any] | None = None) -> None:
-    audit.record(
-        actor=user,
-        action=action,
-        tenant_id=row.tenant_id,
-        target=row.name,
-        details=details or {"filters": row.filters},
-    )
+def _unshared(filters: Mapping[str, str], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """What was shared until then, and which of it its owner changed with that; to what is theirs alone."""
+    return {"filters": filters} | ({"changed": sorted(changed)} if changed else {})
+
+
+def _record(user: User, name: str, tenant: Tenant, action: str, details: dict[str, Any]) -> None:
+    audit.record(actor=user, action=action, tenant_id=tenant.pk, target=name, details=details)

@@ -9,7 +9,7 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from portal.live.protocol import Topic
@@ -66,13 +66,17 @@ NEVER = rule(outside=404, people=404, admin=404)
 
 @dataclass(frozen=True)
 class Row:
-    """One operation: its rule, what its path's variables stand for (names in World.things), and a body that works."""
+    """One operation: its rule, what its path's variables stand for (names in World.things), and a body that works.
+
+    note: of which of several kinds of things the rule is, and where that of the others is.
+    """
 
     rule: Rule
     things: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def payload(self) -> bytes:
         if self.body is None:
@@ -207,8 +211,12 @@ API: dict[str, Row] = {
     f"DELETE {T}/secrets/<str:name>": Row(TENANT_MANAGE, {"name": "tenant_secret"}),
     f"GET {T}/views": Row(TENANT_READ),
     f"POST {T}/views": Row(TENANT_READ, body={"name": "Sweeps", "filters": {"tag": "sweep"}}),
-    f"PATCH {T}/views/<int:view_id>": Row(OWN_THING, body={"name": "Nightly sweeps"}),
-    f"DELETE {T}/views/<int:view_id>": Row(rule(outside=404, viewer=403, colleague=403, owner=403), SHARED),
+    f"PATCH {T}/views/<int:view_id>": Row(
+        OWN_THING, body={"name": "Nightly sweeps"}, note="one's own; a shared one as with DELETE"
+    ),
+    f"DELETE {T}/views/<int:view_id>": Row(
+        TENANT_MANAGE, SHARED, note="a shared one; one's own as with PATCH"
+    ),
     f"GET {T}/usage": Row(TENANT_READ),
     f"GET {T}/fairness": Row(TENANT_READ),
     f"GET {T}/fairness/history": Row(TENANT_READ),
@@ -269,7 +277,7 @@ class Page:
 
     post: a form, sent with data (names in World.things, or plain values). changes: those who are let in change
     something by it, all others change nothing. open_to_all: needs no account. for_learners: takes their secret only.
-    own_token: takes a token of the installation only.
+    own_token: takes a token of the installation only. note: as of Row.
     """
 
     let_in: Rule
@@ -280,6 +288,7 @@ class Page:
     open_to_all: bool = False
     for_learners: bool = False
     own_token: bool = False
+    note: str = ""
 
 
 def form(let_in: Rule, things: Mapping[str, str] | None = None, *, changes: bool = True, **data: str) -> Page:
@@ -370,8 +379,8 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
     f"{TENANT_SLUG}/jobs/views": (
         form(TENANT_READ, act="save", name="Sweeps", tag="sweep"),
-        form(OWN_THING, act="rename", view="view_id", name="Of another"),
-        form(TENANT_MANAGE, act="delete", view="shared_view_id"),
+        replace(form(OWN_THING, act="rename", view="view_id", name="Of another"), note="a view of one's own"),
+        replace(form(TENANT_MANAGE, act="delete", view="shared_view_id"), note="a shared view"),
     ),
     f"{TENANT_SLUG}/jobs/compare": (form(TENANT_READ, changes=False, job="running"),),
     f"{TENANT_SLUG}/compare": (Page(TENANT_READ),),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -146,6 +147,57 @@ def test_a_job_that_is_gone_is_said_to_be(alice: Client, open_as: Open) -> None:
     page.unroute(f"**/{job}/peek")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#peek .peek-line")).to_contain_text("Failed")
+
+
+@pytest.fixture
+def rows(alice: Client) -> Iterator[list[str]]:
+    """Three jobs of which each takes the whole cluster, the oldest first."""
+    big = {"learners": 2, "gpus": 0, "cpus": 4, "memory": "256Mi"}
+    made = [alice.submit(spec(f"peeked-row-{n}", programs.WAITER, resources=big))["id"] for n in range(3)]
+    yield made
+    for job in (made[0], made[2]):
+        alice.post(f"/jobs/{job}/cancel")
+
+
+def test_a_deleted_job_is_said_to_be_gone_and_the_next_row_is_its_neighbor(
+    rows: list[str], alice: Client, open_as: Open
+) -> None:
+    middle = rows[1]
+    page = open_as("alice", "/t/vision-lab/jobs?q=peeked-row&zoom=1-2")
+    page.locator(f"#job-{middle} [data-peek]").click()
+    drawer = page.locator("#peek")
+    expect(drawer.locator("#peek-badge")).to_have_text("Queued")
+    expect(page).to_have_url(re.compile(r"\?q=peeked-row$"))  # a zoom is of the chart that was shown then
+
+    page.route(f"**/{middle}/peek", lambda route: route.fulfill(status=503, body=""))
+    with page.expect_response(lambda answer: answer.status == 503):
+        alice.post(f"/jobs/{middle}/cancel")
+    page.unroute(f"**/{middle}/peek")
+    expect(drawer.locator("#peek-badge")).to_have_text("Canceled")  # it was tried again
+
+    alice.call("DELETE", f"/jobs/{middle}")
+    expect(drawer).to_contain_text("The job was deleted")
+    expect(page.locator(f"#job-{middle}")).to_have_attribute("aria-disabled", "true")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("heading", name="peeked-row-0")).to_be_focused()
+    page.keyboard.press("ArrowUp")  # over the row whose job is gone
+    expect(page.get_by_role("heading", name="peeked-row-2")).to_be_focused()
+
+
+def test_another_primary_metric_takes_the_place_of_the_first(jobs: dict[str, str], open_as: Open) -> None:
+    page = open_as("alice", LIST)
+    page.locator(f"#job-{jobs['runs']} [data-peek]").click()
+    charts = page.locator("#peek x-chart")
+    expect(charts).to_have_attribute("data-name", "loss")
+
+    def renamed(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace('data-name="loss"', 'data-name="accuracy"'))
+
+    page.route(f"**/{jobs['runs']}/peek", renamed)
+    expect(page.locator("#peek x-chart[data-name=accuracy]")).to_be_visible()
+    expect(charts).to_have_count(1)
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_the_keys_are_on_the_sheet_and_letters_can_be_turned_off(jobs: dict[str, str], open_as: Open) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
@@ -45,7 +46,7 @@ def test_a_view_is_saved_counted_made_the_default_and_deleted_by_keys(
     page.get_by_role("button", name="Make the default").press("Enter")
     expect(page.get_by_text("now opens with this view")).to_be_visible()
     page.goto(page.url.split("?")[0])
-    expect(page).to_have_url(re.compile(r"\?tag=viewed$"))
+    expect(page).to_have_url(re.compile(r"\?view=v\d+&tag=viewed$"))
     nav.get_by_role("link", name="All").click()
     expect(page).to_have_url(re.compile(r"\?view=all$"))
 
@@ -58,6 +59,28 @@ def test_a_view_is_saved_counted_made_the_default_and_deleted_by_keys(
     page.get_by_role("button", name="Options of the view Seen").click()
     page.get_by_role("button", name="Delete view").click()
     expect(nav.get_by_role("link", name="Seen")).to_have_count(0)
+
+
+def test_saved_views_are_counted_again_when_jobs_have_changed_and_not_before(open_as: Open) -> None:
+    page = open_as("alice", f"{LIST}?tag=quiet")
+    sockets: list[WebSocketRoute] = []
+    page.route_web_socket("**/ws/v1/live", lambda socket: sockets.append(socket))  # says nothing
+    # What is looked at every 15 s is looked at all the time.
+    page.add_init_script(
+        "const every = setInterval; setInterval = (work, ms, ...more) => every(work, ms === 15000 ? 100 : ms, ...more)"
+    )
+    page.reload()
+    with page.expect_response(lambda answer: "rows=" in answer.url) as first:
+        pass
+    asked = [first.value.url]
+    while len(asked) < 8:  # a second apart, which is longer than saved views keep their counts
+        with page.expect_response(lambda answer: "rows=" in answer.url) as one:
+            pass
+        asked.append(one.value.url)
+    assert not [url for url in asked if "saved" in url]
+    change = {"ch": "tenant:vision-lab:jobs", "from": 0, "to": 10**9, "items": [{"id": "zzzzzzzzzzzz"}]}
+    with page.expect_response(lambda answer: "rows=" in answer.url and "saved" in answer.url):
+        sockets[-1].send(json.dumps(change))
 
 
 def test_a_manager_s_shared_view_is_everyone_s_tab_and_fits_a_phone(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
+from django.db import connection
 
 from tenants.errors import FieldsInvalid, NameTaken, NotAllowed, NotFound
 from tenants.models import AuditEntry, SavedView, Tenant, Token, User
@@ -137,7 +141,9 @@ def test_what_is_no_view_is_refused(
     assert not SavedView.objects.exists()
 
 
-def test_a_name_is_taken_once_for_each_owner(lab: Tenant, alice: User, dave: User) -> None:
+def test_a_name_is_taken_once_among_those_of_a_user_and_among_the_shared_ones(
+    lab: Tenant, alice: User, dave: User
+) -> None:
     views.view_create(user=alice, tenant=lab, name="Failed", filters=FAILED)
     views.view_create(user=dave, tenant=lab, name="Failed", filters=FAILED)
     other = views.view_create(user=alice, tenant=lab, name="Other", filters=FAILED)
@@ -145,6 +151,52 @@ def test_a_name_is_taken_once_for_each_owner(lab: Tenant, alice: User, dave: Use
         views.view_create(user=alice, tenant=lab, name=" Failed ", filters=FAILED)
     with pytest.raises(NameTaken):
         views.view_change(user=alice, tenant=lab, view_id=other.pk, name="Failed")
+
+    views.view_create(user=dave, tenant=lab, name="Failed", filters=FAILED, shared=True)
+    erin = factories.member(lab, "erin", Role.MANAGER)
+    with pytest.raises(NameTaken):
+        views.view_create(user=erin, tenant=lab, name="Failed", filters=FAILED, shared=True)
+    own = views.view_create(user=erin, tenant=lab, name="Failed", filters=FAILED)
+    with pytest.raises(NameTaken):
+        views.view_change(user=erin, tenant=lab, view_id=own.pk, shared=True)
+
+
+def test_what_another_manager_does_says_nothing_of_an_owner_s_own_views(lab: Tenant, dave: User) -> None:
+    erin = factories.member(lab, "erin", Role.MANAGER)
+    views.view_create(user=dave, tenant=lab, name="Private", filters={"tag": "secret"})
+    shared = views.view_create(user=dave, tenant=lab, name="Ours", filters=FAILED, shared=True)
+    views.view_change(user=erin, tenant=lab, view_id=shared.pk, name="Private")
+    views.view_change(user=erin, tenant=lab, view_id=shared.pk, shared=False)
+    assert names(dave, lab) == ["Private", "Private"]
+    with pytest.raises(NameTaken):  # their owner keeps them apart
+        views.view_create(user=dave, tenant=lab, name="Private", filters=FAILED)
+
+
+def test_who_stops_sharing_the_view_of_another_changes_nothing_else(lab: Tenant, dave: User) -> None:
+    erin = factories.member(lab, "erin", Role.MANAGER)
+    row = views.view_create(user=dave, tenant=lab, name="Ours", filters=FAILED, shared=True)
+    changes: tuple[dict[str, Any], ...] = ({"name": "Theirs"}, {"filters": {"tag": "x"}})
+    for change in changes:
+        with pytest.raises(NotAllowed):
+            views.view_change(user=erin, tenant=lab, view_id=row.pk, shared=False, **change)
+    row.refresh_from_db()
+    assert (row.name, row.filters, row.shared) == ("Ours", FAILED, True)
+    same = {"name": "Ours", "filters": FAILED}
+    views.view_change(user=erin, tenant=lab, view_id=row.pk, shared=False, **same)
+    entry = AuditEntry.objects.get(action="view.unshare")
+    assert (entry.target, entry.actor, entry.details) == ("Ours", erin, {"filters": FAILED})
+
+
+def test_an_owner_who_stops_sharing_and_changes_a_view_is_recorded_with_what_was_shared(
+    lab: Tenant, dave: User
+) -> None:
+    row = views.view_create(user=dave, tenant=lab, name="Ours", filters=FAILED, shared=True)
+    views.view_change(
+        user=dave, tenant=lab, view_id=row.pk, shared=False, name="Mine", filters={"tag": "secret"}
+    )
+    entry = AuditEntry.objects.get(action="view.unshare")
+    assert entry.target == "Ours"
+    assert entry.details == {"filters": FAILED, "changed": ["filters", "name"]}
 
 
 def test_a_token_that_can_only_read_saves_nothing(lab: Tenant, alice: User) -> None:
@@ -165,3 +217,22 @@ def test_the_default_is_each_user_s_in_each_tenant(lab: Tenant, alice: User, dav
     assert found == ["mine", "failed", ""]
     views.default_set(user=alice, tenant=lab, key="")
     assert views.default_of(alice, lab) == ""
+
+
+def test_the_migration_gives_shared_views_of_one_name_names_of_their_own(lab: Tenant, dave: User) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX shared_view_name_once")
+    erin = factories.member(lab, "erin", Role.MANAGER)
+    name = "x" * views.LONGEST_NAME
+    first, second = (
+        SavedView.objects.create(tenant=lab, owner=owner, name=name, filters=FAILED, shared=True)
+        for owner in (dave, erin)
+    )
+    own = SavedView.objects.create(tenant=lab, owner=erin, name=name, filters=FAILED)
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("tenants.migrations.0026_view_names").RENAME)
+    assert [SavedView.objects.get(pk=row.pk).name for row in (first, second, own)] == [
+        name,
+        f"{name[:20]} {second.pk}",
+        name,
+    ]

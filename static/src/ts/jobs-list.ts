@@ -27,6 +27,7 @@ class Jobs {
   private due = 0;
   private fetching = false;
   private countedAt = 0; // when those of saved views were
+  private moved = false; // jobs have changed since
   private seq: number; // at first what the page was rendered with
   private first = true;
   private joining = true; // no frame has come yet since the channel was subscribed
@@ -41,9 +42,15 @@ class Jobs {
         return this.seq;
       },
       frame: (frame) => this.take(frame),
-      gap: () => this.recheck("tr[data-job]"),
+      gap: () => {
+        this.moved = true;
+        this.recheck("tr[data-job]");
+      },
     });
-    live.addEventListener("resumed", () => this.soon());
+    live.addEventListener("resumed", () => {
+      this.moved = true; // maybe
+      this.soon();
+    });
     setInterval(() => {
       if (document.hidden) return;
       this.recheck("tr[data-active]");
@@ -70,6 +77,7 @@ class Jobs {
       // Ids sort by time: a newer job came after this page was rendered.
       else if (!deleted && id > this.newest) this.fresh.add(id);
     }
+    if (items.length) this.moved = true;
     const later = !this.first && items.length > 0;
     this.first = false;
     if (this.changed.size || this.fresh.size) this.soon();
@@ -91,16 +99,18 @@ class Jobs {
     const ids = [...this.changed].slice(0, ROWS_AT_ONCE);
     for (const id of ids) this.changed.delete(id);
     this.fetching = true;
-    const saved = Date.now() - this.countedAt >= SAVED_MS;
-    if (saved) this.countedAt = Date.now();
+    const saved = this.moved && Date.now() - this.countedAt >= SAVED_MS;
+    if (saved) [this.moved, this.countedAt] = [false, Date.now()];
     const page = await fetchPage(`${location.pathname}?rows=${ids.join(",")}${saved ? "&saved" : ""}`);
     this.fetching = false;
     if (!page) {
+      this.moved ||= saved;
       for (const id of ids) this.changed.add(id);
       return this.soon(RETRY_MS);
     }
     this.draw(page, ids);
     if (this.changed.size) this.soon();
+    else if (this.moved) this.soon(SAVED_MS);
   }
 
   private draw(page: DocumentFragment, ids: string[]): void {

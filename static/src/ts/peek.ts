@@ -11,10 +11,13 @@ import { PEEK_KEYS } from "./peek-keys";
 /** Texts of the drawer alone. */
 const words = {
   loading: "Loading…",
+  gone: "The job was deleted, or you no longer have access to it.",
   failed: "The job could not be loaded: it was deleted, or the server is not responding.",
   tryAgain: "Try again",
 };
 const REFRESH_MS = 1000; // several changes at once are one refresh
+const RETRY_MS = 5000;
+const RECHECK_MS = 15_000; // that the cluster no longer responds is no event
 const LOADING_MS = 300; // what was shown stays for so long
 const PHONE = "(max-width: 768px)";
 
@@ -24,10 +27,12 @@ const body = document.getElementById("peek-body") as HTMLElement;
 class Peek {
   private row: HTMLElement | undefined;
   private leave: () => void = () => undefined; // what follows the shown job
-  private asking: AbortController | undefined;
+  private asking: AbortController | undefined; // of what is fetched: one at a time, as of two the older could be drawn last
+  private refreshing = false;
   private timer = 0;
 
   constructor() {
+    forgetZoom();
     drawer.addEventListener("click", this.onClick);
     drawer.addEventListener("close", () => this.closed());
     document.addEventListener("keydown", this.onKey, true); // before the keys of the page, which move from the focused row
@@ -41,6 +46,8 @@ class Peek {
 
   /** Show this row's job. The focus goes to its name, so that a screen reader says which one it is. */
   private async show(row: HTMLElement): Promise<void> {
+    clearTimeout(this.timer);
+    this.timer = 0;
     this.asking?.abort();
     const { signal } = (this.asking = new AbortController());
     this.row?.removeAttribute("data-peeked");
@@ -48,7 +55,7 @@ class Peek {
     row.dataset.peeked = "";
     row.scrollIntoView({ block: "nearest" });
     const link = row.querySelector<HTMLAnchorElement>("a.name");
-    const late = setTimeout(() => this.put(note(link?.textContent ?? "", words.loading)), LOADING_MS);
+    const late = setTimeout(() => this.put(note(nameOf(row), words.loading)), LOADING_MS);
     body.ariaBusy = "true";
     const [page] = await Promise.all([fetchPage(`${link?.href}/peek`, { signal }), loadStyles()]);
     clearTimeout(late);
@@ -58,29 +65,30 @@ class Peek {
     if (!job) {
       const again = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: words.tryAgain });
       again.addEventListener("click", () => void this.show(row));
-      return this.put(note(link?.textContent ?? "", words.failed, again));
+      return this.put(note(nameOf(row), words.failed, again));
     }
     const shown = document.importNode(job, true);
     this.put(shown);
-    this.follow(shown);
+    this.follow(shown, row);
   }
 
-  private put(content: HTMLElement): void {
+  private put(content: HTMLElement, focus = true): void {
     this.leave();
     this.leave = () => undefined;
     resetZoom();
     body.replaceChildren(content);
     body.scrollTop = 0;
     if (!drawer.open) drawer[matchMedia(PHONE).matches ? "showModal" : "show"]();
-    document.getElementById("peek-title")?.focus({ preventScroll: true });
+    if (focus) document.getElementById("peek-title")?.focus({ preventScroll: true });
   }
 
-  private follow(shown: HTMLElement): void {
+  private follow(shown: HTMLElement, row: HTMLElement): void {
     const job = shown.dataset.job ?? "";
     let seq = Number(shown.dataset.seq);
     let before = "";
     const metrics = Metrics.of(job);
     metrics.addEventListener("newest", () => showNewest(shown, metrics));
+    metrics.addEventListener("gap", () => this.refreshSoon());
     metrics.render(JSON.parse(shown.dataset.metrics ?? "{}") as Rendered);
     const stop = live.watch(`job:${job}`, {
       cursor: () => seq,
@@ -94,37 +102,50 @@ class Peek {
         seq = to;
         this.refreshSoon();
       },
+      error: (code) => code === "not_found" && this.row === row && this.put(note(nameOf(row), words.gone), body.contains(document.activeElement)),
     });
+    const recheck = setInterval(() => shown.querySelector("[data-recheck]") && !document.hidden && this.refreshSoon(), RECHECK_MS);
     this.leave = () => {
       stop();
+      clearInterval(recheck);
       Metrics.leave(job);
     };
     if (shown.querySelector("x-log")) void import("./log/x-log");
     if (shown.querySelector("x-chart")) void import("./chart/x-chart");
   }
 
-  private refreshSoon(): void {
-    if (!this.timer) this.timer = window.setTimeout(() => void this.refresh(), REFRESH_MS);
+  private refreshSoon(ms = REFRESH_MS): void {
+    if (!this.timer) this.timer = window.setTimeout(() => void this.refresh(), ms);
   }
 
   private async refresh(): Promise<void> {
     this.timer = 0;
-    const shown = body.querySelector<HTMLElement>(".peek-job");
+    const shown = body.querySelector<HTMLElement>(".peek-job[data-job]");
     const link = this.row?.querySelector<HTMLAnchorElement>("a.name");
-    if (!drawer.open || !shown || !link) return;
-    const page = await fetchPage(`${link.href}/peek`);
+    if (!drawer.open || !shown || !link || body.ariaBusy) return;
+    if (this.refreshing) return this.refreshSoon();
+    this.refreshing = true;
+    const { signal } = (this.asking = new AbortController());
+    const page = await fetchPage(`${link.href}/peek`, { signal });
+    this.refreshing = false;
+    if (signal.aborted || !shown.isConnected) return;
     const fresh = page?.querySelector<HTMLElement>(".peek-job");
-    if (!page || !fresh || !shown.isConnected || fresh.dataset.job !== shown.dataset.job) return;
+    if (!page || !fresh) return this.refreshSoon(RETRY_MS);
     shown.dataset.marks = fresh.dataset.marks;
+    renewChart(shown, fresh);
     morphParts(shown, page);
+    Metrics.of(shown.dataset.job ?? "").render(JSON.parse(fresh.dataset.metrics ?? "{}") as Rendered);
     renewLog(shown, fresh);
     if (shown.querySelector("x-log")) void import("./log/x-log");
     if (shown.querySelector("x-chart")) void import("./chart/x-chart");
   }
 
   private step(by: number): void {
-    const rows = [...document.querySelectorAll<HTMLElement>("tr[data-job]:not([aria-disabled])")];
-    const next = rows[(this.row ? rows.indexOf(this.row) : -1) + by];
+    const rows = [...document.querySelectorAll<HTMLElement>("tr[data-job]")];
+    let at = this.row ? rows.indexOf(this.row) : -1; // its job may be gone by now
+    do at += by;
+    while (rows[at]?.ariaDisabled);
+    const next = rows[at];
     if (next) void this.show(next);
   }
 
@@ -168,18 +189,41 @@ function showNewest(shown: HTMLElement, metrics: Metrics): void {
   }
 }
 
-/** The log keeps its lines, unless there was none, or another attempt has begun. */
+/** Another metric is the primary one now: its chart takes the place of the one that was. */
+function renewChart(shown: HTMLElement, fresh: HTMLElement): void {
+  const [charts, newer] = [shown, fresh].map((one) => one.querySelector<HTMLElement>("#peek-charts"));
+  const [old, now] = [charts, newer].map((one) => one?.querySelector<HTMLElement>("x-chart")?.dataset.name);
+  if (!charts || !newer || !old || old === now) return;
+  resetZoom();
+  replaceContent(charts, newer);
+}
+
+/** The log keeps its lines, unless there was none, it is over, or another attempt has begun. */
 function renewLog(shown: HTMLElement, fresh: HTMLElement): void {
   const [log, newer] = [shown, fresh].map((one) => one.querySelector<HTMLElement>("#peek-log"));
   const [old, now] = [log, newer].map((one) => one?.querySelector<HTMLElement>("x-log")?.dataset);
-  const same = old && now && old.attempt === now.attempt && "known" in old === "known" in now;
-  if (log && newer && !same && !log.closest("[data-stale]")) log.replaceChildren(...[...newer.childNodes].map((node) => document.importNode(node, true)));
+  const same = old && now && old.attempt === now.attempt && ["known", "over"].every((one) => one in old === one in now);
+  if (log && newer && !same && !log.closest("[data-stale]")) replaceContent(log, newer);
+}
+
+function replaceContent(element: HTMLElement, newer: HTMLElement): void {
+  element.replaceChildren(...[...newer.childNodes].map((node) => document.importNode(node, true)));
 }
 
 /** The zoom is in the address, and of this job's steps only. */
 function resetZoom(): void {
   body.querySelector<HTMLElement>(".zoom-pill:not([hidden])")?.click();
 }
+
+/** Left there by a drawer that was open when the page was left. Charts read it when they are loaded. */
+function forgetZoom(): void {
+  const address = new URL(location.href);
+  if (!address.searchParams.has("zoom")) return;
+  address.searchParams.delete("zoom");
+  history.replaceState(history.state, "", address);
+}
+
+const nameOf = (row: HTMLElement): string => row.querySelector("a.name")?.textContent ?? "";
 
 function note(name: string, text: string, way?: HTMLElement): HTMLElement {
   const made = document.createElement("div");

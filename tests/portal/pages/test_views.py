@@ -50,10 +50,10 @@ def test_a_saved_view_is_a_tab_with_a_count_for_its_owner_alone(
     assert (saved.status_code, saved["Location"]) == (302, f"{LIST}?tag=sweep")
     page = markup(signed_in(alice).get(saved["Location"]))
     assert tabs(page)["Sweeps"] == "2"
-    assert '<a href="?tag=sweep" aria-current="page">Sweeps' in page
+    row = SavedView.objects.get()
+    assert f'<a href="?view=v{row.pk}&amp;tag=sweep" aria-current="page">Sweeps' in page
     assert "Save view" not in page.split("</nav>")[0]
     assert "Sweeps" not in tabs(markup(signed_in(dave).get(LIST)))
-    row = SavedView.objects.get()
     changed = [markup(signed_in(alice).get(f"{LIST}?rows={more}")) for more in ("", "&saved")]
     assert [f'data-view="v{row.pk}"><td>2<' in each for each in changed] == [False, True]
 
@@ -62,6 +62,50 @@ def test_saving_under_the_name_of_an_own_view_replaces_its_filters(alice: User, 
     for tag in ("sweep", "nightly"):
         post(signed_in, alice, act="save", name="Mine too", tag=tag)
     assert [row.filters for row in SavedView.objects.all()] == [{"tag": "nightly"}]
+
+
+def test_saving_under_such_a_name_shares_the_view_if_asked(dave: User, signed_in: SignIn) -> None:
+    post(signed_in, dave, act="save", name="Sweeps", tag="sweep")
+    post(signed_in, dave, act="save", name="Sweeps", tag="nightly", shared="on")
+    assert [(row.filters, row.shared) for row in SavedView.objects.all()] == [({"tag": "nightly"}, True)]
+
+
+def shown_view(page: str) -> str:
+    """The title of the current tab."""
+    tab = page.split('aria-label="Views">')[1].split('aria-current="page"')[1]
+    return re.findall(r'>([^<>]+?) ?<span class="count"', tab)[0]
+
+
+def test_each_of_several_views_with_the_same_filters_can_be_opened(
+    lab: Tenant, alice: User, dave: User, signed_in: SignIn
+) -> None:
+    same = {"tag": "sweep"}
+    ours = views.view_create(user=dave, tenant=lab, name="Ours", filters=same, shared=True)
+    own = views.view_create(user=alice, tenant=lab, name="Own", filters=same)
+    mine = views.view_create(user=alice, tenant=lab, name="Also mine", filters={"owner": "me"})
+    client = signed_in(alice)
+    for row, query in ((ours, "tag=sweep"), (own, "tag=sweep"), (mine, "owner=me")):
+        page = markup(client.get(f"{LIST}?view=v{row.pk}&{query}"))
+        assert shown_view(page) == row.name
+        assert f'href="?view=v{row.pk}&amp;{query}" aria-current="page"' in page
+        assert f'<input type="hidden" name="view" value="v{row.pk}">' in page  # actions on jobs return to it
+    assert shown_view(markup(client.get(f"{LIST}?owner=me"))) == "Mine"
+    renamed = post(signed_in, alice, act="rename", view=f"v{own.pk}", name="Renamed", tag="sweep")
+    assert shown_view(markup(client.get(renamed["Location"]))) == "Renamed"
+    other = markup(client.get(f"{LIST}?view=v{own.pk}&tag=other"))
+    assert "Save view" in other  # its filters are no longer those of the view
+
+
+def test_a_view_whose_filters_are_unknown_by_then_can_be_opened_and_deleted(
+    lab: Tenant, alice: User, signed_in: SignIn
+) -> None:
+    row = views.view_create(user=alice, tenant=lab, name="Old", filters={"state": "GONE"})
+    client = signed_in(alice)
+    address = re.findall(r'href="(\?view=v\d+)"', markup(client.get(LIST)))
+    assert address == [f"?view=v{row.pk}"]
+    page = markup(client.get(f"{LIST}{address[0]}"))
+    assert shown_view(page) == "Old"
+    assert 'value="delete"' in page
 
 
 def test_failed_24_h_leaves_out_what_failed_before(lab: Tenant, alice: User, signed_in: SignIn) -> None:
@@ -94,7 +138,7 @@ def test_a_default_that_is_gone_opens_the_list(alice: User, signed_in: SignIn) -
     post(signed_in, alice, act="save", name="Sweeps", tag="sweep")
     key = f"v{SavedView.objects.get().pk}"
     post(signed_in, alice, act="default", view=key, tag="sweep")
-    assert signed_in(alice).get(LIST)["Location"] == "?tag=sweep"
+    assert signed_in(alice).get(LIST)["Location"] == f"?view={key}&tag=sweep"
     assert post(signed_in, alice, act="delete", view=key)["Location"] == f"{LIST}?view=all"
     assert signed_in(alice).get(LIST).status_code == 200
 
