@@ -23,6 +23,7 @@ from django.db import connection as database
 
 from tenants import audit
 from tenants.cut_off import CutOff
+from tenants.pauses import pause_after
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ SENDS_S = 10.0
 STEP_S, LONGEST_S = 5.0, 20.0
 """How long each wait for the other system may take, and a request in all."""
 RUN_S = SENDS_S + LONGEST_S
-PAUSE_S, PAUSE_MAX_S = 15.0, 600.0
-"""After a failure, before it is asked again; twice as long after each further one."""
 
 Result = dict[str, Any]
 Entry = dict[str, Any]
@@ -72,7 +71,7 @@ def send_new(before: Result, encode: Callable[[Entry], bytes]) -> Result:
                 break
     except FAULTS as fault:
         failures = int(before.get("failures", 0)) + 1
-        pause_s = min(PAUSE_S * 2.0 ** min(failures - 1, 20), PAUSE_MAX_S)
+        pause_s = pause_after(failures)
         result |= {"failures": failures, "problem": _text(fault), "next_in_s": pause_s}
         logger.warning("the audit log was not sent", extra={"error": _text(fault), "pause_s": pause_s})
     return result

@@ -17,6 +17,7 @@ from jobs.serialization import json_bytes
 from portal.settings import values
 from tenants import audit, audit_chain, audit_forward
 from tenants.models import AuditEntry, User
+from tenants.pauses import PAUSE_S
 from tests import factories
 from tests.certificates import untrusted_server
 from tests.log_collector import LogCollector
@@ -106,11 +107,11 @@ def test_what_is_refused_is_kept_and_sent_again(
     made = write(2)
     collector.status = status
     first = send({})
-    assert (first["n"], first["failures"], first["next_in_s"]) == (0, 1, audit_forward.PAUSE_S)
+    assert (first["n"], first["failures"], first["next_in_s"]) == (0, 1, PAUSE_S)
     assert first["problem"] == f"it answered with {status}"
     assert "the audit log was not sent" in caplog.text
     second = send(first)
-    assert second["next_in_s"] == 2 * audit_forward.PAUSE_S
+    assert second["next_in_s"] == 2 * PAUSE_S
     assert len(collector.asked) == 2, "no redirect is followed"
     collector.status = 204
     done = send(second)
