@@ -153,7 +153,13 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
         left_s = until - time.monotonic()
         if left_s <= 0:
             break
-        plain = socket.socket(family, kind, protocol)
+        try:
+            plain = socket.socket(
+                family, kind, protocol
+            )  # fails for one of a kind that this machine does not have
+        except OSError as error:
+            fault = error
+            continue
         plain.settimeout(min(STEP_S, left_s))
         try:
             plain.connect(where)

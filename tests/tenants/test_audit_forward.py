@@ -308,6 +308,20 @@ def test_a_name_that_is_not_resolved_in_time_is_a_failure(
     over.set()
 
 
+def test_each_address_of_a_host_is_tried(collector: LogCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is of a kind that this machine does not have, as IPv6 may be, and none listens at the second."""
+    made, found = write(1), socket.getaddrinfo
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        first = [
+            (12345, socket.SOCK_STREAM, 0, "", ("::1", 1)),
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", silent.getsockname()),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: first + found(*given, **more))
+        assert send({})["problem"] == ""
+    assert ids(collector) == made
+
+
 def test_a_host_that_no_name_could_be_is_a_failure(settings: LazySettings) -> None:
     settings.LUTHIER_AUDIT_URL = f"http://{'l' * 64}.example/"
     write(1)
