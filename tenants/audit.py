@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
@@ -12,6 +13,8 @@ from django.db.models.functions import Now
 
 from tenants import access, notices
 from tenants.models import AuditEntry, AuditSeal, User
+
+logger = logging.getLogger(__name__)
 
 REPEAT_AFTER = timedelta(minutes=10)
 """The same reading by the same admin within this time is one entry: a page that follows a job reads it often."""
@@ -125,11 +128,20 @@ def sealed(*, after: int = 0) -> Iterator[dict[str, Any]]:
         seals = list(AuditSeal.objects.filter(n__gt=after).order_by("n")[:EXPORTED])
         rows = AuditEntry.objects.select_related("actor", "tenant").in_bulk([seal.entry_id for seal in seals])
         for seal in seals:
-            if seal.entry_id in rows:  # else retention has removed it
+            if seal.entry_id in rows:
                 yield _values(rows[seal.entry_id], seal)
+        _report_missing([seal.n for seal in seals if seal.entry_id not in rows])
         if len(seals) < EXPORTED:
             return
         after = seals[-1].n
+
+
+def _report_missing(places: list[int]) -> None:
+    """What retention has removed says so by now: it marks a seal as it removes its entry. The rest was removed by
+    another hand."""
+    missing = AuditSeal.objects.filter(n__in=places, removed=False).order_by("n").values_list("n", flat=True)
+    if places and (found := list(missing[:20])):
+        logger.error("entries of the audit log are missing", extra={"seals": found})
 
 
 def _values(row: AuditEntry, seal: AuditSeal | None) -> dict[str, Any]:

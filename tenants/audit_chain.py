@@ -19,10 +19,12 @@ LATE = 10_000
 DIGEST = """encode(sha256(convert_to(jsonb_build_array(e.id, e.tenant_id, {actor}, e.action, e.target, e.reason,
   e.details, e.request_id, host(e.address), extract(epoch from e.at))::text, 'UTF8')), 'hex')"""
 """SQL: the digest of entry e. The actor is the seal's: who did it may be forgotten when a user is removed."""
+IS_UNSEALED = f"""e.id > coalesce((SELECT max(entry_id) FROM tenants_auditseal), 0) - {LATE}
+  AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)"""
+"""SQL: entry e is still to be sealed."""
 UNSEALED = f"""
 SELECT e.id, e.actor_id, {DIGEST.format(actor="e.actor_id")} FROM tenants_auditentry e
-WHERE e.id > coalesce((SELECT max(entry_id) FROM tenants_auditseal), 0) - {LATE}
-  AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)
+WHERE {IS_UNSEALED}
 ORDER BY e.id LIMIT {BATCH}"""
 BROKEN = f"""
 WITH chain AS (SELECT s.*, lag(s.n) OVER w AS last_n, lag(s.hash) OVER w AS last_hash FROM tenants_auditseal s
@@ -39,6 +41,12 @@ UNION ALL SELECT format('entry %s: not in the chain', e.id) FROM tenants_auditen
   WHERE e.id <= (SELECT max(entry_id) FROM tenants_auditseal) - {LATE}
   AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)"""
 """SQL for jobs.invariants: one row of text for each gap or change."""
+
+
+def head() -> int:
+    """The last place in the chain; 0: it is empty."""
+    last = AuditSeal.objects.order_by("-n").values_list("n", flat=True).first()
+    return last or 0
 
 
 def seal_new() -> dict[str, Any]:

@@ -1,17 +1,21 @@
 """Sends the audit log to another system, such as one that collects logs: by POST, as JSON lines.
 
 Entries go in the order of the chain. An id is given before its entry is committed, so asking for what comes after an
-id would pass over what is committed late; a place in the chain is not. How far it has come is in the result of the last
-run, so an entry that was sent before a crash is sent again, and nothing is left out. What the other system refuses
-is tried again until it takes it. docs/adr/0126-the-audit-log-leaves-the-platform.md
+id would pass over what is committed late; a place in the chain is not. How far each address has come is kept after each
+request, so an entry that was sent before a crash is sent again, and nothing is left out. What the other system refuses
+is tried again until it takes it, and retention leaves it here until then.
+docs/adr/0126-the-audit-log-leaves-the-platform.md
 """
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import logging
+import queue
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -21,8 +25,9 @@ from urllib.parse import SplitResult, urlsplit
 from django.conf import settings
 from django.db import connection as database
 
-from tenants import audit
+from tenants import audit, audit_chain
 from tenants.cut_off import CutOff
+from tenants.pauses import pause_after
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +37,14 @@ BATCH, BATCH_BYTES = audit.EXPORTED, 512 * 1024
 SENDS_S = 10.0
 """After this long no further request is begun; the next run continues."""
 STEP_S, LONGEST_S = 5.0, 20.0
-"""How long each wait for the other system may take, and a request in all."""
-RUN_S = SENDS_S + LONGEST_S
-PAUSE_S, PAUSE_MAX_S = 15.0, 600.0
-"""After a failure, before it is asked again; twice as long after each further one."""
+"""How long to find the host, to reach it and each step of TLS may take, and a request in all, its answer included."""
+RUN_S = 2 * (SENDS_S + LONGEST_S)
+"""For so long a run is one worker's: far longer than it takes, so that no other one begins where it began."""
+
+WAITING = f"""
+SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0) FROM (
+  SELECT e.at FROM tenants_auditseal s JOIN tenants_auditentry e ON e.id = s.entry_id WHERE s.n > %s
+  UNION ALL SELECT e.at FROM tenants_auditentry e WHERE {audit_chain.IS_UNSEALED}) new"""
 
 Result = dict[str, Any]
 Entry = dict[str, Any]
@@ -45,47 +54,55 @@ class Refused(Exception):
     """The other system has answered, and has not taken what was sent."""
 
 
-FAULTS = (OSError, http.client.HTTPException, Refused)
-"""ssl.SSLError and timeouts are OSErrors."""
+FAULTS = (OSError, http.client.HTTPException, UnicodeError, Refused)
+"""ssl.SSLError and timeouts are OSErrors; UnicodeError: of a host that no name of one could be."""
 
 
-def send_new(before: Result, encode: Callable[[Entry], bytes]) -> Result:
-    """Send what is new. before: the last result. encode: an entry as one line of JSON.
+def send_new(before: Result, encode: Callable[[Entry], bytes], keep: Callable[[Result], None]) -> Result:
+    """Send what is new. before: the last result. encode: an entry as one line of JSON. keep: stores a result, which is
+    called after each request that was taken.
 
-    to, n: the address, and the place in the chain up to which it has everything; another address gets all of it.
-    failures: runs in a row that failed. problem: what went wrong; empty: nothing. next_in_s: None: as usual.
+    places: for each address, by its mark, the place in the chain up to which it has everything; a new address gets all
+    of it. to: the mark of the one that was sent to last. failures: runs in a row that failed and sent nothing before.
+    problem: what went wrong; empty: nothing. next_in_s: None: as usual.
     """
-    to = settings.LUTHIER_AUDIT_URL
-    if to is None:
-        return before | {"failures": 0, "problem": "", "next_in_s": None}
-    if before.get("to") != to:
-        before = {}
-    result: Result = {"to": to, "n": int(before.get("n", 0)), "failures": 0, "problem": "", "next_in_s": None}
+    ends: Result = {"failures": 0, "problem": "", "next_in_s": None}
+    address = settings.LUTHIER_AUDIT_URL
+    if address is None:
+        return before | ends
+    to = mark(address)
+    places = {**before.get("places", {})}
+    start = places.setdefault(to, 0)
+    result: Result = {"to": to, "places": places, **ends}
     until = time.monotonic() + SENDS_S
     try:
-        while batch := _batch(result["n"], encode):
+        while batch := _batch(places[to], encode):
             body, n = batch
-            _post(urlsplit(to), body)
-            result["n"] = n
+            _post(urlsplit(address), body)
+            places[to] = n
+            keep(result)
             if time.monotonic() >= until:
                 result["next_in_s"] = 0.0
                 break
     except FAULTS as fault:
-        failures = int(before.get("failures", 0)) + 1
-        pause_s = min(PAUSE_S * 2.0 ** min(failures - 1, 20), PAUSE_MAX_S)
+        continues = before.get("to") == to and places[to] == start
+        failures = (int(before.get("failures", 0)) if continues else 0) + 1
+        pause_s = pause_after(failures)
         result |= {"failures": failures, "problem": _text(fault), "next_in_s": pause_s}
         logger.warning("the audit log was not sent", extra={"error": _text(fault), "pause_s": pause_s})
     return result
 
 
+def mark(address: str) -> str:
+    """What stands for an address in the database: its query may hold a token."""
+    return hashlib.sha256(address.encode()).hexdigest()
+
+
 def waiting(after: int) -> tuple[int, float]:
-    """How many entries behind this place in the chain there are to send, and the age of the oldest in seconds."""
+    """How many entries behind this place in the chain, or not in it yet, there are to send, and the age of the oldest
+    in seconds."""
     with database.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(e.at)), 0) FROM tenants_auditseal s"
-            " JOIN tenants_auditentry e ON e.id = s.entry_id WHERE s.n > %s",
-            [after],
-        )
+        cursor.execute(WAITING, [after])
         count, age_s = cursor.fetchone()
     return int(count), float(age_s)
 
@@ -105,15 +122,17 @@ def _batch(after: int, encode: Callable[[Entry], bytes]) -> tuple[bytes, int] | 
 
 def _post(to: SplitResult, body: bytes) -> None:
     """Raises one of FAULTS unless it was taken. Follows no redirect: what is said here is for this address alone."""
+    until = time.monotonic() + LONGEST_S
     encrypted = to.scheme == "https"
     kind = http.client.HTTPSConnection if encrypted else http.client.HTTPConnection
     connection = kind(to.hostname or "", to.port)
-    plain = socket.create_connection((connection.host, connection.port), timeout=STEP_S)
-    over = CutOff(plain, LONGEST_S)
+    plain = _connected(connection.host, connection.port, until)
+    over = CutOff(plain, max(until - time.monotonic(), 0.0))
     try:
         connection.sock = plain
         if encrypted:
             connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=to.hostname)
+        connection.sock.settimeout(LONGEST_S)
         headers = {"Content-Type": "application/x-ndjson", "User-Agent": "luthier"}
         if settings.LUTHIER_AUDIT_AUTHORIZATION:
             headers["Authorization"] = settings.LUTHIER_AUDIT_AUTHORIZATION
@@ -125,6 +144,51 @@ def _post(to: SplitResult, body: bytes) -> None:
         connection.close()
     if not 200 <= status < 300:
         raise Refused(f"it answered with {status}")
+
+
+def _connected(host: str, port: int, until: float) -> socket.socket:
+    """A connection to one of the host's addresses, tried in their order until this time of time.monotonic."""
+    fault: Exception = TimeoutError(f"{host} could not be reached")
+    for family, kind, protocol, _, where in _addresses(host, port):
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            plain = socket.socket(
+                family, kind, protocol
+            )  # fails for one of a kind that this machine does not have
+        except OSError as error:
+            fault = error
+            continue
+        plain.settimeout(min(STEP_S, left_s))
+        try:
+            plain.connect(where)
+        except OSError as error:
+            plain.close()
+            fault = error
+        else:
+            return plain
+    raise fault
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    """As getaddrinfo has them, which knows no timeout: so a thread asks, and is left to itself when it takes long."""
+    found: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        except (OSError, UnicodeError) as error:
+            found.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = found.get(timeout=STEP_S)
+    except queue.Empty:
+        raise TimeoutError(f"the name {host} was not resolved in time") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _text(fault: Exception) -> str:

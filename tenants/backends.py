@@ -41,4 +41,8 @@ class OneTimeBackend(PeopleBackend):
         password: str | None = None,
         **more: Any,
     ) -> User | None:
-        return one_time.redeem(username, password) if username and password else None
+        found = one_time.redeem(username, password) if username and password else None
+        if found is None:
+            return None
+        found.user.one_time_id = found.pk
+        return found.user

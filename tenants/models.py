@@ -53,6 +53,8 @@ class User(AbstractUser):
     roles: dict[int, str] | None = None
     """By tenant, the roles that tenants.access has read for this request already, "" for none. None remembers nothing,
     for callers that outlive a request. Never stored."""
+    one_time_id: int | None = None
+    """Of the one-time password by which this caller signs in, if any; set by tenants.backends, never stored."""
 
     @property
     def is_platform_admin(self) -> bool:

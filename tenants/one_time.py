@@ -49,27 +49,29 @@ def link(username: str, secret: str, *, base: str = "") -> str:
     return f"{(base or settings.LUTHIER_PUBLIC_URL).rstrip('/')}/welcome#{quote(username, safe='')}/{secret}"
 
 
-def redeem(username: str, secret: str) -> User | None:
-    """Use it up: its user, or None if it is wrong, expired, replaced or used. Of simultaneous calls one succeeds."""
+@transaction.atomic
+def redeem(username: str, secret: str) -> OneTimePassword | None:
+    """Use it up: its row with the user, or None if it is wrong, expired, replaced or used. Of simultaneous calls one
+    succeeds. What follows asks for this row by its id: by then the user may have been given another one."""
     if not secret.startswith(PREFIX):
         return None
     now = timezone.now()
-    rows = OneTimePassword.objects.select_related("user").filter(digest=_digest(secret), expires_at__gt=now)
-    found = rows.filter(user__username=username, user__is_active=True, user__is_service_account=False).first()
-    # The condition is the row's own, so that a second update waits for the first and then finds nothing.
-    if found is None or not OneTimePassword.objects.filter(pk=found.pk, used_at=None).update(used_at=now):
+    rows = OneTimePassword.objects.filter(digest=_digest(secret), expires_at__gt=now, used_at=None)
+    found = rows.filter(user__username=username).first()
+    if found is None:
         return None
-    return found.user
+    # The user first, as a reset and a disabling have it: what they do to either row is known from here on.
+    people = User.objects.select_for_update(no_key=True).filter(is_active=True, is_service_account=False)
+    user = people.filter(pk=found.user_id).first()
+    if user is None or not rows.filter(pk=found.pk).update(used_at=now):
+        return None
+    found.user, found.used_at = user, now
+    return found
 
 
-def used_by(user: User) -> OneTimePassword:
-    """What redeem has just used up."""
-    return OneTimePassword.objects.get(user=user)
-
-
-def discard(user: User) -> None:
+def discard(one_time_id: int) -> None:
     """Forget the one that was used, of a user who signs in without a password from now on."""
-    OneTimePassword.objects.filter(user=user).delete()
+    OneTimePassword.objects.filter(pk=one_time_id).delete()
 
 
 def to_set(one_time_id: int) -> OneTimePassword | None:

@@ -23,6 +23,7 @@ from django.db.models.functions import Now
 
 from tenants import notices, smtp
 from tenants.models import SecurityNotice
+from tenants.pauses import pause_after
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,6 @@ BATCH_S = 10.0
 """After this long no further mail is begun; the next run continues."""
 RUN_S = BATCH_S + smtp.LONGEST_S
 """How long a run may take: its last mail may be begun just before BATCH_S is over."""
-PAUSE_S, PAUSE_MAX_S = 15.0, 600.0
-"""After a failure, before the server is asked again; twice as long after each further one."""
 STALE = timedelta(days=3)
 """What could not be sent until then is no news any more; it is on the profile."""
 
@@ -69,7 +68,7 @@ def send_due(before: Result) -> Result:
         result["next_in_s"] = 0.0 if more else None
     except FAULTS as fault:
         failures = int(before.get("failures", 0)) + 1
-        pause_s = min(PAUSE_S * 2.0 ** min(failures - 1, 20), PAUSE_MAX_S)
+        pause_s = pause_after(failures)
         result |= {"failures": failures, "next_in_s": pause_s, "problem": _text(fault)}
         logger.warning("security notices were not mailed", extra={"error": _text(fault), "pause_s": pause_s})
     finally:

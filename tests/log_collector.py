@@ -12,12 +12,14 @@ from typing import Any, Self
 class LogCollector:
     """Listens on loopback while its block runs. requests: the lines of each one that it took, and its headers.
 
-    status: what it answers with; it keeps what it answers 2xx. behavior: "answer"; "drip": a byte of an answer now and
-    then, without end; "cut": ends the connection once it has read the body, which it keeps.
+    status: what it answers with, or statuses, one after the other; it keeps what it answers 2xx. after_s: before it
+    answers. behavior: "answer"; "drip": a byte of an answer now and then, without end; "cut": ends the connection once
+    it has read the body, which it keeps.
     """
 
     def __init__(self) -> None:
-        self.status, self.behavior = 200, "answer"
+        self.status, self.behavior, self.after_s = 200, "answer", 0.0
+        self.statuses: list[int] = []
         self.requests: list[tuple[list[dict[str, Any]], dict[str, str]]] = []
         self.asked: list[str] = []
         self.over = threading.Event()
@@ -60,6 +62,9 @@ class LogCollector:
                 except OSError:
                     return
                 time.sleep(0.02)
+        self.over.wait(self.after_s)
+        if self.statuses:
+            self.status = self.statuses.pop(0)
         if 200 <= self.status < 300:
             self.requests.append(([json.loads(line) for line in body.splitlines()], dict(request.headers)))
         if self.behavior == "cut":

@@ -92,14 +92,23 @@ def run_due(*only: str) -> list[str]:
         if before is None:
             continue
         fp("periodic.after_claim")
+        changed: dict[str, Any] = {}
         try:
             result = task(before)
+            if (next_in_s := _next_in_s(result)) is not None:
+                changed["next_at"] = Now() + timedelta(seconds=next_in_s)
         except (ClusterBusy, blobs.StoreUnavailable) as busy:
             result = before | {"busy": str(busy)}
         fp("periodic.before_result")
-        PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now())
+        # At once, so that no other worker continues from the result before this one.
+        PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now(), **changed)
         done.append(name)
     return done
+
+
+def _next_in_s(result: Result) -> float | None:
+    """When the task is due again, if it says so itself; with more to do than one run may, at once."""
+    return 0.0 if result.get("more") else result.get("next_in_s")
 
 
 def _claim(name: str, every_s: float) -> Result | None:
@@ -201,18 +210,6 @@ def _delete_rows(job_id: str) -> None:
         fp("purge.before_commit")
 
 
-def _until_done(name: str, task: Callable[[Result], Result]) -> Callable[[Result], Result]:
-    """With more to do than one run may, the next one is due at once."""
-
-    def run(before: Result) -> Result:
-        done = task(before)
-        if done["more"]:
-            PeriodicTask.objects.filter(name=name).update(next_at=Now())
-        return done
-
-    return run
-
-
 def tidy(before: Result) -> Result:
     """Remove expired answers, uploads and workers, and bytes that nothing refers to."""
     answers, _rows = IdempotentResponse.objects.filter(created_at__lt=Now() - KEEP).delete()
@@ -250,41 +247,40 @@ def seal_audit_log(before: Result) -> Result:
     head = audit_chain.seal_new()
     if head["n"] != before.get("n", 0):
         logger.info("audit log sealed", extra={"n": head["n"], "hash": head["hash"]})
-    if head["more"]:
-        PeriodicTask.objects.filter(name="seal").update(next_at=Now())
     return head
 
 
 def send_mails(before: Result) -> Result:
     """Send the mails that are due; after a failure not before its pause is over."""
-    return _asking_for(MAIL, outbox.send_due(before), outbox.EVERY_S)
+    return _asking_for(outbox.send_due(before), outbox.EVERY_S)
 
 
 def forward_audit_log(before: Result) -> Result:
     """Send what is new in the audit log; after a failure not before its pause is over."""
-    return _asking_for(FORWARD, audit_forward.send_new(before, _line), audit_forward.EVERY_S)
+
+    def keep(result: Result) -> None:
+        PeriodicTask.objects.filter(name=FORWARD).update(result=result)
+
+    return _asking_for(audit_forward.send_new(before, _line, keep), audit_forward.EVERY_S)
 
 
 def _line(entry: dict[str, Any]) -> bytes:
-    from jobs.serialization import (
-        json_bytes,
-    )  # loads what only pages and REST need: not where nothing is sent
+    # Loads what only pages and REST need: not where nothing is sent.
+    from jobs.serialization import json_bytes
 
     return json_bytes(entry)
 
 
-def _asking_for(name: str, done: Result, every_s: float) -> Result:
+def _asking_for(done: Result, every_s: float) -> Result:
     """The result of a task that says itself when to run again; None: as usual."""
-    next_in_s = every_s if done["next_in_s"] is None else done["next_in_s"]
-    PeriodicTask.objects.filter(name=name).update(next_at=Now() + timedelta(seconds=next_in_s))
-    return done
+    return done | {"next_in_s": every_s if done["next_in_s"] is None else done["next_in_s"]}
 
 
 TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     health.TASK: (health.EVERY_S, lambda before: health.examine(before, database_now())),
     "compact": (60.0, log_compaction.compact),
     recording.TASK: (recording.EVERY_S, recording.forget),
-    "fairness": (fairness_hours.EVERY_S, _until_done("fairness", fairness_hours.record)),
+    "fairness": (fairness_hours.EVERY_S, fairness_hours.record),
     forecasting.TASK: (forecasting.EVERY_S, forecasting.update_estimates),
     FORWARD: (audit_forward.RUN_S, forward_audit_log),  # for so long it is this worker's
     MAIL: (outbox.RUN_S, send_mails),  # as above
@@ -292,12 +288,13 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     NOTICE: (NOTED_EVERY_S, notice_stop),
     "orphans": (30.0, remove_orphans),
     "purge": (600.0, purge_deleted),
-    "retention": (600.0, _until_done("retention", lambda _: retention.enforce())),
+    "retention": (600.0, lambda _: retention.enforce()),
     "rollups": (60.0, rollups.roll_up_stored),
     "seal": (5.0, seal_audit_log),
-    "storage": (10.0, _until_done("storage", storage.add_up)),
+    "storage": (10.0, storage.add_up),
     "tidy": (3600.0, tidy),
-    "usage": (60.0, _until_done("usage", usage_days.roll_up)),
+    "usage": (60.0, usage_days.roll_up),
     "watch": (notices.WATCH_EVERY_S, lambda _: {"noted": notices.watch()}),
 }
-"""Name -> seconds between two runs, and the function from the last run's result to the new one."""
+"""Name -> seconds between two runs, and the function from the last run's result to the new one. more in it: the next
+run is due at once; next_in_s: then, in seconds."""

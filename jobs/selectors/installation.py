@@ -17,6 +17,7 @@ from jobs import clusters
 from jobs.models import SCHEDULER, ClusterNode, PeriodicTask, Runtime, Worker
 from jobs.selectors.domains import largest_domains
 from jobs.spec import Context, Spec, TypeCapacity
+from tenants import audit_forward
 from tenants.models import Tenant, User
 from tenants.services import images, secrets
 
@@ -44,8 +45,8 @@ def mail_problem() -> str:
 
 def audit_sent(to: str) -> tuple[int, str]:
     """The place in the audit log's chain up to which this address has everything, and why the last try failed."""
-    found = _result("forward")
-    return (int(found["n"]), str(found["problem"])) if found.get("to") == to else (0, "")
+    found, mark = _result("forward"), audit_forward.mark(to)
+    return int(found.get("places", {}).get(mark, 0)), str(found["problem"]) if found.get("to") == mark else ""
 
 
 def _result(task: str) -> dict[str, Any]:

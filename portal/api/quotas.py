@@ -17,6 +17,7 @@ from jobs.selectors.usage import quota_etag
 from jobs.serialization import ReadSerializer, TimestampField
 from jobs.services.quotas import quotas_change
 from portal.api import paging, permissions
+from portal.api.errors import MAX_ERRORS
 from portal.api.fields import (
     FieldError,
     PagedQuery,
@@ -262,6 +263,8 @@ class ChangeSetRequest(ReasonRequest):
         changes = sent.get("changes") if isinstance(sent, Mapping) else None
         if not isinstance(changes, list) or "changes" in wrong:
             return []
+        if len(changes) > MAX_CHANGES or len(wrong) >= MAX_ERRORS:
+            return []  # the rest would not be shown
 
         def text(n: int, change: Mapping[str, Any], name: str) -> str | None:
             value = change.get(name)

@@ -21,7 +21,7 @@ from jobs.selectors.installation import audit_sent, mail_problem
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, warnings
 from portal.settings.values import required_settings
-from tenants import audit_forward, keyring, outbox, sealed_rows
+from tenants import audit_chain, audit_forward, keyring, outbox, sealed_rows
 from tenants.errors import SecretsUnavailable
 from tenants.services.users import admins_locked_out
 
@@ -231,14 +231,22 @@ def audit_log() -> HealthCheck:
     try:
         place, why = audit_sent(to)
         count, age_s = audit_forward.waiting(place)
+        head = audit_chain.head()
     except DatabaseError as error:
         return HealthCheck("audit log", "", first_line(error), "See the database check.")
-    found = f"{urlsplit(to).hostname}, {count} to send"
-    if age_s < LATE_S:
-        return HealthCheck("audit log", found)
-    text = f"entries of the audit log have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
-    remedy = "Correct LUTHIER_AUDIT_URL, LUTHIER_AUDIT_AUTHORIZATION or the system that it names."
-    return HealthCheck("audit log", found, warnings=(f"{text} {remedy}",))
+    warned = []
+    if place > head:
+        warned.append(
+            f"seal {place} of the audit log was sent, and its chain ends at {head}: seals were removed. Compare what"
+            " the other system has; new entries are not sent before the chain is as long again."
+        )
+    if age_s >= LATE_S:
+        text = (
+            f"entries of the audit log have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
+        )
+        remedy = "Correct LUTHIER_AUDIT_URL, LUTHIER_AUDIT_AUTHORIZATION or the system that it names."
+        warned.append(f"{text} {remedy}")
+    return HealthCheck("audit log", f"{urlsplit(to).hostname}, {count} to send", warnings=tuple(warned))
 
 
 def running_url() -> str:

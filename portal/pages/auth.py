@@ -77,8 +77,8 @@ class Login(LoginView):
         user: Any = form.get_user()
         if user.backend == ONE_TIME:
             if settings.LUTHIER_PASSWORD_SIGN_IN:
-                return welcome.begin(self.request, user)
-            one_time.discard(user)
+                return welcome.begin(self.request, user, user.one_time_id)
+            one_time.discard(user.one_time_id)
             return enter(self.request, user, to=self.get_success_url(), by=BY_ONE_TIME)
         return enter(self.request, user, to=self.get_success_url(), by=PASSWORD)
 

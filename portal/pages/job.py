@@ -279,6 +279,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "charts": charts,
         "metric_values": newest_values(job, charts),
         "slow_rules": _slow_rules(job),
+        "rules_found_nothing": _rules_found_nothing(job),
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.lines(job_events.newest(request.user, job), of=job)[:5],
         "checkpoints": kept[:3],
@@ -367,6 +368,7 @@ def _metrics(request: HttpRequest, job: Job) -> dict[str, Any]:
         "metric_values": newest_values(job, shown),
         "points_lost": job.progress.metric_lost,
         "slow_rules": _slow_rules(job),
+        "rules_found_nothing": _rules_found_nothing(job),
     }
 
 
@@ -375,6 +377,19 @@ def newest_values(job: Job, names: list[str]) -> str:
     known = job.progress.metrics
     values = {name: known[name] for name in names if name in known}
     return json.dumps({"seq": job.progress.metric_seq, "values": values})
+
+
+def _rules_found_nothing(job: Job) -> bool:
+    """Whether its program ran, it has ended, and its metric rules found no point in what was printed."""
+    progress = job.progress
+    if (
+        State(job.state) not in FINAL
+        or not job.spec.get("metrics")
+        or progress.metrics
+        or progress.metric_lost
+    ):
+        return False
+    return Learner.objects.filter(job=job, processing_at__isnull=False).exists()
 
 
 def _slow_rules(job: Job) -> list[Learner]:

@@ -34,10 +34,10 @@ def page(request: HttpRequest) -> HttpResponse:
     )
 
 
-def begin(request: HttpRequest, user: User) -> HttpResponse:
+def begin(request: HttpRequest, user: User, one_time_id: int) -> HttpResponse:
     """After the login has used up a one-time password: let this browser set a password."""
     request.session.flush()
-    request.session[SETS] = one_time.used_by(user).pk
+    request.session[SETS] = one_time_id
     request.session.set_expiry(one_time.PERIOD)
     audit.record(actor=user, action="login.one_time", target=user.get_username())
     return HttpResponseRedirect("/welcome/password")

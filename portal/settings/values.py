@@ -200,14 +200,15 @@ def contact(text: str) -> str:
 
 
 def collector(text: str) -> str:
-    """Where log lines are sent. Not a place for a password: addresses are shown and logged."""
-    address = url("https", "http")(text)
-    parts = _split(address)
+    """Where log lines are sent, to the character. Not a place for a password: addresses are shown and logged."""
+    url("https", "http")(text)
+    parts = _split(text)
     if parts.username is not None or parts.fragment:
         raise ValueError("may hold no user, password or #: give those as LUTHIER_AUDIT_AUTHORIZATION")
-    if not re.fullmatch("[!-~]+", address) or not re.fullmatch(r"[^.]+(\.[^.]+)*\.?", parts.hostname or ""):
+    labels = (parts.hostname or "").removesuffix(".").split(".")
+    if not re.fullmatch("[!-~]+", text) or not all(0 < len(label) < 64 for label in labels):
         raise ValueError("is no address: write other characters than ASCII as %XX, of a host as xn--")
-    return address
+    return text
 
 
 def header(text: str) -> str:

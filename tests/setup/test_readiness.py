@@ -27,7 +27,7 @@ from jobs import clusters
 from jobs.models import SCHEDULER, PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
 from portal.settings.embedded import layout
-from tenants import audit, audit_chain
+from tenants import audit, audit_chain, audit_forward
 from tenants.models import AuditEntry, SecurityNotice
 from tests import factories
 
@@ -172,7 +172,8 @@ def test_an_audit_log_that_does_not_leave_is_a_warning_of_doctor(settings: Any) 
     long_ago = timezone.now() - timedelta(hours=2)
     AuditEntry(pk=entry.pk + 1, action="job.edit", at=long_ago).save(force_insert=True)
     audit_chain.seal_new()
-    result = {"to": settings.LUTHIER_AUDIT_URL, "n": 1, "problem": "it answered with 401"}
+    to = audit_forward.mark(settings.LUTHIER_AUDIT_URL)
+    result = {"to": to, "places": {to: 1}, "problem": "it answered with 401"}
     PeriodicTask.objects.create(name="forward", result=result)
     assert diagnosis.audit_log().found == "logs.example, 1 to send"
     (warning,) = diagnosis.audit_log().warnings
@@ -180,6 +181,9 @@ def test_an_audit_log_that_does_not_leave_is_a_warning_of_doctor(settings: Any) 
     assert "it answered with 401" in warning
     assert "LUTHIER_AUDIT_AUTHORIZATION" in warning
     assert diagnosis.audit_log() in diagnosis.examine()
+    PeriodicTask.objects.update(result=result | {"places": {to: 3}})
+    (warning,) = diagnosis.audit_log().warnings
+    assert "seal 3 of the audit log was sent, and its chain ends at 2" in warning
 
 
 def test_a_disk_below_its_minimum_is_a_warning_because_running_jobs_continue(

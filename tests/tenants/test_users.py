@@ -32,14 +32,20 @@ def admin() -> User:
     return factories.user("admin", is_superuser=True, password=factories.PASSWORD)
 
 
+def _redeemed(username: str, secret: str) -> OneTimePassword:
+    found = one_time.redeem(username, secret)
+    assert found is not None
+    return found
+
+
 def test_a_new_user_is_invited_and_sets_a_password(admin: User) -> None:
     made = users.user_create(user=admin, username="erin", email="erin@example.org")
     assert users.state_of(made.user) == "invited"
     assert not made.user.has_usable_password()
     assert made.secret not in str(OneTimePassword.objects.values())
-    redeemed = one_time.redeem("erin", made.secret)
-    assert redeemed == made.user
-    assert one_time.password_set(one_time.used_by(made.user).pk, NEW) == made.user
+    redeemed = _redeemed("erin", made.secret)
+    assert redeemed.user == made.user
+    assert one_time.password_set(redeemed.pk, NEW) == made.user
     erin = users.user_get(user=admin, username="erin")
     assert users.state_of(erin) == "active"
     assert authenticate(None, username="erin", password=NEW) == erin
@@ -61,8 +67,7 @@ def test_a_one_time_password_works_once_and_expires(admin: User) -> None:
 
 def test_a_newer_one_replaces_it_also_after_it_was_presented(admin: User) -> None:
     first = users.user_create(user=admin, username="erin")
-    one_time.redeem("erin", first.secret)
-    presented = one_time.used_by(first.user).pk
+    presented = _redeemed("erin", first.secret).pk
     second = users.user_reset(user=admin, username="erin")
     assert one_time.password_set(presented, NEW) is None
     assert one_time.redeem("erin", first.secret) is None
@@ -71,16 +76,16 @@ def test_a_newer_one_replaces_it_also_after_it_was_presented(admin: User) -> Non
 
 def test_an_hour_after_it_was_presented_no_password_can_be_set(admin: User) -> None:
     made = users.user_create(user=admin, username="erin")
-    one_time.redeem("erin", made.secret)
+    presented = _redeemed("erin", made.secret).pk
     OneTimePassword.objects.update(used_at=timezone.now() - one_time.PERIOD)
-    assert one_time.password_set(one_time.used_by(made.user).pk, NEW) is None
+    assert one_time.password_set(presented, NEW) is None
 
 
 @pytest.mark.django_db(transaction=True)
 def test_of_simultaneous_attempts_exactly_one_wins(admin: User) -> None:
     made = users.user_create(user=admin, username="erin")
     assert _at_once(8, lambda: one_time.redeem("erin", made.secret)) == 1
-    presented = one_time.used_by(made.user).pk
+    presented = OneTimePassword.objects.get(user=made.user).pk
     assert _at_once(8, lambda: one_time.password_set(presented, NEW)) == 1
 
 
@@ -88,13 +93,18 @@ def test_of_simultaneous_attempts_exactly_one_wins(admin: User) -> None:
 @pytest.mark.parametrize(
     "act", [users.user_reset, users.user_disable, None], ids=["reset", "disable", "shell"]
 )
+@pytest.mark.parametrize("presents", [True, False], ids=["presented", "set"])
 def test_an_admin_who_is_faster_than_a_first_password_waits_for_none(
-    admin: User, monkeypatch: pytest.MonkeyPatch, act: Callable[..., Any] | None
+    admin: User, monkeypatch: pytest.MonkeyPatch, act: Callable[..., Any] | None, presents: bool
 ) -> None:
-    """They hold the user's row when the password comes, and have yet to remove the one-time password."""
+    """They hold the user's row when a password comes, and have yet to remove the one-time password."""
     made = users.user_create(user=admin, username="erin")
-    presented = one_time.used_by(one_time.redeem("erin", made.secret) or admin).pk
-    other, issue = Meanwhile(lambda: one_time.password_set(presented, NEW)), one_time.issue
+    if presents:
+        other = Meanwhile(lambda: one_time.redeem("erin", made.secret))
+    else:
+        presented = _redeemed("erin", made.secret).pk
+        other = Meanwhile(lambda: one_time.password_set(presented, NEW))
+    issue = one_time.issue
 
     def begin(*_: object) -> None:
         other.begin()
@@ -244,7 +254,7 @@ def test_manage_py_admin_creates_the_first_and_resets_one(db: None) -> None:
     secret = _said("admin", "root", "--email", "root@example.org")
     root = User.objects.get(username="root")
     assert root.is_platform_admin
-    assert one_time.redeem("root", secret) == root
+    assert _redeemed("root", secret).user == root
     with pytest.raises(CommandError, match="--reset"):
         _said("admin", "root")
     with pytest.raises(CommandError, match="username"):
@@ -253,7 +263,7 @@ def test_manage_py_admin_creates_the_first_and_resets_one(db: None) -> None:
     again = _said("admin", "root", "--reset")
     root.refresh_from_db()
     assert root.is_platform_admin
-    assert one_time.redeem("root", again) == root
+    assert _redeemed("root", again).user == root
     with pytest.raises(CommandError, match="no user"):
         _said("admin", "nobody", "--reset")
     actions = list(AuditEntry.objects.order_by("pk").values_list("action", flat=True))

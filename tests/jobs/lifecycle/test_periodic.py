@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from jobs import blobs
+from jobs import blobs, retention
 from jobs.lifecycle import periodic
 from jobs.models import (
     Blob,
@@ -78,6 +78,26 @@ def test_what_waits_for_a_server_is_one_workers_for_as_long_as_its_run_may_take(
     monkeypatch.setattr(module, work, done)
     assert periodic.run_due(name) == [name]
     assert next_in() <= timedelta(seconds=module.EVERY_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "work", "done"),
+    [
+        ("forward", audit_forward, "send_new", {"next_in_s": 0.0, "new": 1}),
+        ("retention", retention, "enforce", {"more": True, "new": 1}),
+    ],
+)
+def test_a_task_that_is_due_at_once_is_so_with_its_new_result(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: Any, work: str, done: dict[str, Any]
+) -> None:
+    """Or another worker would begin where this one began."""
+    monkeypatch.setattr(module, work, lambda *_: done)
+    seen = []
+    monkeypatch.setattr(periodic, "fp", lambda at: seen.append((at, name in periodic.due())))
+    assert periodic.run_due(name) == [name]
+    assert seen == [("periodic.after_claim", False), ("periodic.before_result", False)]
+    assert name in periodic.due()
+    assert PeriodicTask.objects.get(name=name).result["new"] == 1
 
 
 def test_what_was_sent_of_the_audit_log_is_known_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:

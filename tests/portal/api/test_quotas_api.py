@@ -183,6 +183,10 @@ def test_missing_tenants_and_types_are_named_along_with_malformed_changes(admin:
         "changes[3].limits", "changes[4].tenant", "changes[4].gpu_type", "changes[5]", "changes[6].limit",
         "changes[6].tenant",
     }  # fmt: skip
+    for many in ([change("nobody", -1)] * 50, [change("nobody", 1)] * 500 + [change("nobody", -1)]):
+        answer = admin.post("/quota-changes", {"changes": many, "reason": "x"})
+        codes = {error["code"] for error in answer.json()["errors"]}
+        assert not codes & {"tenant_not_found", "repeated"}, "nothing is looked up that would not be shown"
     for body in ({"changes": 1}, {"changes": {}}, {"changes": [change("nobody", 1)] * 501, "reason": "x"}):
         assert {error["path"] for error in admin.post("/quota-changes", body).json()["errors"]} <= {
             "changes",

@@ -66,7 +66,9 @@ def test_one_fault_of_a_text_is_one_error_with_what_is_allowed(admin: Api) -> No
 def test_reset_disable_and_enable(admin: Api, alice: Api, people: People) -> None:
     reset = admin.post("/users/alice/reset", {})
     assert reset.status_code == 200
-    assert one_time.redeem("alice", reset.json()["one_time_password"]) == people.alice
+    redeemed = one_time.redeem("alice", reset.json()["one_time_password"])
+    assert redeemed is not None
+    assert redeemed.user == people.alice
     assert alice.get("/me").status_code == 200, "a reset leaves API tokens"
     assert admin.post("/users/alice/disable", {}).json()["state"] == "disabled"
     assert alice.get("/me").status_code == 401

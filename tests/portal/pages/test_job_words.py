@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.messages import constants
+from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
 
@@ -209,11 +210,17 @@ def test_a_job_whose_rules_found_no_point_is_not_advised_to_add_some(
     client.force_login(alice)
     has, advice = "The rules under metrics: in the spec found no point", re.compile("add a rule|In Python:")
     rules = factories.spec(metrics=[{"pattern": r"loss=(?P<loss>\S+)"}])
-    for job, found in (
+    lost, never_ran = (factories.job(owner=alice, state=State.COMPLETED, spec=rules) for _ in range(2))
+    Progress.objects.filter(job=lost).update(metric_lost=1)
+    cases = (
         (factories.job(owner=alice, state=State.COMPLETED, spec=rules), True),
         (factories.job(owner=alice, state=State.COMPLETED), False),
         (factories.job(owner=alice, state=State.PROCESSING, spec=rules), False),
-    ):
+        (lost, False),
+        (never_ran, False),
+    )
+    Learner.objects.exclude(job=never_ran).update(processing_at=Now())
+    for job, found in cases:
         text = " ".join(text_of(client, job, tab).split())
         assert (has in text) == found
         assert not (found and advice.search(text))

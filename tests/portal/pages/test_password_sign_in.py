@@ -18,6 +18,7 @@ from portal import single_sign_on
 from portal.health import diagnosis
 from portal.management.commands import prepare
 from portal.settings.secret import SecretsKeys
+from tenants import one_time
 from tenants.errors import LastAdmin
 from tenants.models import AuditEntry, AuthenticatorApp, OneTimePassword, User
 from tenants.services.identities import Identity, identity_link, identity_of, identity_unlink, user_of
@@ -113,6 +114,22 @@ def test_a_one_time_password_signs_in_once(linked: User, alice: User) -> None:
     again = Client()
     give(again, "alice", secret)
     assert not is_in(again)
+
+
+def test_a_sign_in_forgets_no_one_time_password_but_its_own(
+    linked: User, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, discard = user_reset(user=linked, username="alice").secret, one_time.discard
+
+    def late(one_time_id: int) -> None:
+        user_reset(user=linked, username="alice")
+        discard(one_time_id)
+
+    monkeypatch.setattr(one_time, "discard", late)
+    client = Client()
+    give(client, "alice", secret)
+    assert OneTimePassword.objects.get(user=alice).used_at is None
+    assert not is_in(client), "the reset ended what the earlier one began"
 
 
 def test_who_has_no_password_that_counts_confirms_by_a_fresh_session(

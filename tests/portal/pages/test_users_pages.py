@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from portal.pages import welcome
 from tenants.models import AuditEntry, Token, User
+from tenants.services.users import user_reset
 from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
@@ -62,6 +64,26 @@ def test_an_invited_user_sets_a_password_and_signs_in(console: Client) -> None:
     assert actions == [
         (action, "127.0.0.1") for action in ("user.create", "login.one_time", "password.set", "login.success")
     ]
+
+
+def test_a_reset_between_sign_in_and_answer_gives_the_new_one_time_password_to_no_one_else(
+    console: Client, monkeypatch: pytest.MonkeyPatch, admin: User
+) -> None:
+    first, begin, issued = invite(console), welcome.begin, []
+
+    def late(*given: Any) -> Any:
+        issued.append(user_reset(user=admin, username="erin").secret)
+        return begin(*given)
+
+    other, erin = Client(), Client()
+    with monkeypatch.context() as patch:
+        patch.setattr(welcome, "begin", late)
+        assert log_in(other, first).status_code == 302
+    assert log_in(erin, issued[0]).status_code == 302
+    assert set_password(other).headers["Location"] == "/login"
+    assert not User.objects.get(username="erin").has_usable_password()
+    set_password(erin)
+    assert User.objects.get(username="erin").check_password(NEW)
 
 
 def test_a_bad_password_is_refused_and_may_be_corrected(console: Client) -> None:
