@@ -122,7 +122,7 @@ def test_a_row_that_cannot_be_read_costs_only_its_own_job_its_turn_until_it_can(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_row_at_a_place_that_is_used_again_is_read_again() -> None:
-    """What a transaction that was rolled back had written is removed at once, whoever else reads."""
+    """What a transaction that was rolled back had written is removed at once, also while others read."""
     vacuum()
     job, kept = factories.job(), KeptRows()
     with transaction.atomic():
