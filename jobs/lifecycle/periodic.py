@@ -30,7 +30,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
@@ -92,16 +92,16 @@ def run_due(*only: str) -> list[str]:
         if before is None:
             continue
         fp("periodic.after_claim")
-        changed: dict[str, Any] = {}
+        next_at: Any = F("next_at")
         try:
             result = task(before)
             if (next_in_s := _next_in_s(result)) is not None:
-                changed["next_at"] = Now() + timedelta(seconds=next_in_s)
+                next_at = Now() + timedelta(seconds=next_in_s)
         except (ClusterBusy, blobs.StoreUnavailable) as busy:
             result = before | {"busy": str(busy)}
         fp("periodic.before_result")
         # At once, so that no other worker continues from the result before this one.
-        PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now(), **changed)
+        PeriodicTask.objects.filter(name=name).update(result=result, done_at=Now(), next_at=next_at)
         done.append(name)
     return done
 
