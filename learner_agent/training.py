@@ -164,7 +164,7 @@ def checkpoint(step: int, part: int = 0, of: int = 1) -> Iterator[Path]:
     _saved_at = time.monotonic()
     if home is not None:
         if request > _number_in(home, "saved"):
-            with contextlib.suppress(OSError):  # a full disk: the request goes on waiting
+            with contextlib.suppress(OSError):  # a full disk: the request still waits
                 home.write("saved", {"n": request})
         home.notify(state=True)
 

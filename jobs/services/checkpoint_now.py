@@ -1,4 +1,4 @@
-"""Request that a running program saves a checkpoint and goes on."""
+"""Request that a running program saves a checkpoint and continues."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tenants.models import User
 def job_checkpoint(*, user: User, job_id: str) -> Job:
     """Request a checkpoint now; the program's next save answers it. A request that waits for one is not repeated.
 
-    Raises JobNotFound, JobForbidden, IllegalTransition unless the program runs and is to go on, and SaveNotSupported if
-    it has not called checkpoint_due() in this attempt.
+    Raises JobNotFound, JobForbidden, IllegalTransition unless the program runs and is to continue, and SaveNotSupported
+    if it has not called checkpoint_due() in this attempt.
     """
     with transaction.atomic():
         job = lock_job(user=user, job_id=job_id)

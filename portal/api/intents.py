@@ -39,7 +39,7 @@ def halt(call: Call, job_id: str) -> dict[str, Any]:
     response_example=JOB_EXAMPLE,
 )
 def checkpoint(call: Call, job_id: str) -> dict[str, Any]:
-    """Request that a running program saves a checkpoint and goes on; for those who may halt it.
+    """Request that a running program saves a checkpoint and continues; for those who may halt it.
 
     Refused with save_not_supported if the program has not called training.checkpoint_due() in this attempt. When it
     saves depends on the program; the checkpoint is in the job's list from the begin of its upload.

@@ -55,6 +55,7 @@ ACTION_LABELS = {
     "password.change": "Changed their password",
     "password.failure": "Gave a wrong password",
     "password.set": "Set a password by a one-time password",
+    "project.change": "Changed projects",
     "quota.set": "Changed a quota",
     "result.download": "Downloaded results",
     "retention.audit": "Shortened the audit log",

@@ -50,7 +50,7 @@ def test_by_keys_the_drawer_opens_moves_along_and_gives_the_focus_back(
     page.keyboard.press("Space")
     expect(page.get_by_role("heading", name="peeked-waits")).to_be_focused()
     expect(drawer.locator(".peek-line")).to_contain_text("Queued")
-    assert drawer.bounding_box()["width"] == 480  # type: ignore[index]
+    assert drawer.evaluate("it => it.getBoundingClientRect().width") == 480
 
     page.keyboard.press("ArrowDown")
     expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()

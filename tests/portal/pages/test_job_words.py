@@ -400,7 +400,7 @@ def test_every_action_of_the_audit_log_has_words() -> None:
     code = re.sub(r'source="[^"]*"', "", code)  # where a serializer reads its fields
     named = set(
         re.findall(
-            r'"((?:groups|images|job|login(?!.html)|logout|member|passkey|password|quota|retention|runtime|secret|service_account|session'
+            r'"((?:groups|images|job|login(?!.html)|logout|member|passkey|password|project|quota|retention|runtime|secret|service_account|session'
             r'|storage|tenant|token|two_factor|user|view)\.[a-z]+|login\.one_time|[a-z]+\.download)"',
             code,
         )

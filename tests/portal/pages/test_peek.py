@@ -54,8 +54,8 @@ def test_the_primary_metric_is_charted_with_its_newest_value(alice: User, signed
     shown = peek(signed_in, alice, job)
 
     assert re.findall(r'<x-chart data-job="\w+" data-name="([^"]+)"', shown) == ["train/loss"]
-    said = json.loads(unescape(re.search('data-metrics="([^"]*)"', shown)[1]))  # type: ignore[index]
-    assert said == {"seq": 9, "values": {"train/loss": {"last": 1.25, "step": 7}}}
+    (said,) = re.findall('data-metrics="([^"]*)"', shown)
+    assert json.loads(unescape(said)) == {"seq": 9, "values": {"train/loss": {"last": 1.25, "step": 7}}}
 
 
 def test_what_is_not_there_yet_is_said(alice: User, signed_in: SignIn) -> None:
