@@ -45,7 +45,7 @@ class Socket(WebSocketsSansIOProtocol):
         self._stall = self.loop.call_later(self.STALL_S / 2, self._look)
 
     def _look(self) -> None:
-        """Twice in a row it was being closed, by either side: what waits to be sent is not read."""
+        """Twice in a row it was being closed: what waits to be sent is not read."""
         if self._was_closing:
             self.transport.abort()
             return
