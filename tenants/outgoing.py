@@ -5,11 +5,11 @@ What follows on the connection is bounded by tenants.cut_off.
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,22 +47,18 @@ def connected(host: str, port: int, until: float) -> socket.socket:
 def ask_resolver(ask: Callable[[], T], what: str, within_s: float) -> T:
     """What the system's resolver answers, which knows no timeout: so a thread asks, and is left to itself when it takes
     long. Raises what it raised; TimeoutError: it did not answer."""
-    found: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+    found: Future[T] = Future()
 
     def run() -> None:
         try:
-            found.put((ask(), None))
+            found.set_result(ask())
         except Exception as error:
-            found.put((None, error))
+            found.set_exception(error)
 
     threading.Thread(target=run, name="resolver", daemon=True).start()
-    try:
-        answer, fault = found.get(timeout=max(0.0, within_s))
-    except queue.Empty:
-        raise TimeoutError(f"{what} was not resolved in time") from None
-    if fault is not None:
-        raise fault
-    return answer  # type: ignore[return-value]  # None only if that is what was asked for
+    if not wait([found], timeout=max(0.0, within_s)).done:
+        raise TimeoutError(f"{what} was not resolved in time")
+    return found.result()
 
 
 def _addresses(host: str, port: int, until: float) -> list[Any]:
