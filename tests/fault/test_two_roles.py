@@ -14,6 +14,7 @@ import psycopg2
 import pytest
 from django.conf import settings
 
+from tests.fault import test_replicas
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -28,14 +29,7 @@ for n in itertools.count(1):
         break
     time.sleep(0.05)
 """
-SPEC = {
-    "apiVersion": "luthier/v1",
-    "name": "lines",
-    "framework": "plain",
-    "code": {"files": {"main.py": PROGRAM}},
-    "command": "python main.py",
-    "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-}
+SPEC = test_replicas.SPEC | {"code": {"files": {"main.py": PROGRAM}}}
 
 
 @dataclass
