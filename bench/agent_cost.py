@@ -1,7 +1,8 @@
 """What the agent costs a training: CPU-seconds of launcher and shipper per training second, and the slowdown.
 
 A program of fixed work (steps of a quarter of a second, each printing a line and reporting a number) runs bare and
-under launcher and shipper, in pairs of random order, on the same machine against a real web server. It measures the
+under launcher and shipper in the sandbox that this machine allows, in pairs of random order, on the same machine
+against a real web server. It measures the
 wall time and the CPU time of its own loop. The slowdown is the geometric mean of the pairs' ratios, with the 95 %
 interval of a bootstrap over the pairs. The ratio of CPU times hardly knows what else the machine does; that of wall
 times does.
@@ -25,8 +26,12 @@ import psutil
 
 from bench.log_path import make_jobs
 from bench.record import record
+from gpu_scheduler.clusters.local import isolation
+from gpu_scheduler.clusters.local.environment import SANDBOX, Folders, agent_command
+from gpu_scheduler.clusters.local.isolation import Mode, Sandboxing
 from tests.platform import ROOT, Platform, running
 
+AGENT = agent_command(Path(sys.executable), ROOT / "learner_agent")
 SETTLED_S = 4.0
 """The cost of a training second counts from here, after the starts and the fetching of inputs, to the program's end."""
 
@@ -94,29 +99,27 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def under_the_agent(
-    platform: Platform, folder: Path, job: str, number: int, steps: int, size: int
+    platform: Platform, folders: Folders, sandboxing: Sandboxing, job: str, number: int, steps: int, size: int
 ) -> tuple[Took, dict[str, float]]:
     """One run by launcher and shipper: what the program took, and both processes' CPU-seconds and peak memory."""
-    home = folder / f"learner-{number}"
-    (home / "code").mkdir(parents=True)
-    (home / "code" / "train.py").write_text(PROGRAM)
-    out = home / "work"
+    folders.make()
+    (folders.code / "train.py").write_text(PROGRAM)
+    out = folders.state / "took.json"
     env = {
         "PATH": os.environ["PATH"], "TRAINING_ID": job, "LUTHIER_ATTEMPT": "1", "LUTHIER_RANK": "0",
-        "JOB_STATE_DIR": str(home / "state"), "MODEL_DIR": str(home / "code"), "DATA_DIR": str(home / "data"),
         "TRAINING_COMMAND": f"exec {sys.executable} train.py {steps} {size} {out}",
-    }  # fmt: skip
+    } | folders.named()  # fmt: skip
+    if sandbox := sandboxing.of_learner(folders, [Path(sys.prefix)], [ROOT]):
+        env[SANDBOX] = sandbox
     secret = {
         "LUTHIER_INGEST_URL": platform.url,
         "LUTHIER_SECRET": f"bench-{number}",
         "PYTHONPATH": str(ROOT),
     }
     shipper = subprocess.Popen(
-        [sys.executable, "-m", "learner_agent", "shipper"], env=env | secret, cwd=folder
+        [sys.executable, "-m", "learner_agent", "shipper"], env=env | secret, cwd=folders.root
     )
-    launcher = subprocess.Popen(
-        [sys.executable, str(ROOT / "learner_agent"), "launcher"], env=env, cwd=folder
-    )
+    launcher = subprocess.Popen([*AGENT, "launcher"], env=env, cwd=folders.root)
     began = time.monotonic()
     cpu: dict[str, float] = {}
     rss: dict[str, float] = {"launcher": 0.0, "shipper": 0.0}
@@ -150,6 +153,8 @@ def main() -> None:
     options = arguments.parse_args()
     steps, size = int(options.seconds / STEP_S), size_of_a_step()
     order = random.Random(options.pairs)
+    sandboxing = isolation.probe(AGENT, Mode.AUTO)
+    print(sandboxing.report().text)
     with tempfile.TemporaryDirectory() as name, running(Path(name) / "data", workers=1) as platform:
         folder = Path(name)
         (folder / "train.py").write_text(PROGRAM)
@@ -157,12 +162,14 @@ def main() -> None:
         runs = []
         for number, job in enumerate(make_jobs(platform, options.pairs)):
             alone = bare(folder, steps, size) if order.random() < 0.5 else None
-            watched, run = under_the_agent(platform, folder, job, number, steps, size)
+            folders = Folders(folder / f"learner-{number}")
+            watched, run = under_the_agent(platform, folders, sandboxing, job, number, steps, size)
             pairs.append((watched, alone or bare(folder, steps, size)))
             runs.append(run)
     figures = {
         "agent_cpu_per_training_s": statistics.fmean(run["steady_cpu_per_s"] for run in runs),
         "agent_cpu_s_of_a_whole_run": statistics.fmean(run["cpu_s"] for run in runs),
+        "landlock": sandboxing.landlock,
         "pairs": len(pairs),
     }
     for kind in ("cpu", "wall"):

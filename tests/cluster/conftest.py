@@ -65,6 +65,15 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def two_nodes(cluster: Cluster) -> None:
+    """The nodes that the cluster contract names. They stay for the whole run: see fake.node."""
+    first, second = (fake.node(name, gpus=0, cpus=4) for name in ("node-a", "node-b"))
+    prefix = "cloud.provider.com/topology"
+    first["metadata"]["labels"] |= {f"{prefix}-rack": "r1", f"{prefix}-block": "b1"}
+    fake.add_nodes(cluster.admin, first, second)
+
+
+@pytest.fixture(scope="session")
 def real_cluster() -> Iterator[Cluster]:
     """With two real nodes of four GPUs each, which enforce NetworkPolicy. Started once per run: a test that kills one
     starts it again."""

@@ -18,7 +18,6 @@ from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from tests.cluster.kubernetes_harness import KubernetesHarness, PlayedApi
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
-from tools.kube import fake
 from tools.kube.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("slow_handshakes")]
@@ -46,14 +45,6 @@ class Mortal(PlayedApi):
             if self._left == 0:
                 raise Killed
         return changed
-
-
-@pytest.fixture(scope="module")
-def two_nodes(cluster: Cluster) -> Iterator[None]:
-    names = ("node-a", "node-b")
-    fake.add_nodes(cluster.admin, *(fake.node(name, gpus=0, cpus=4) for name in names))
-    yield
-    fake.remove_nodes(cluster.admin, *names)
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from tests.cluster.pods import GPU_TYPE
 from tests.cluster.test_interrupted_verbs import KINDS
 from tests.jobs.lifecycle.children import in_child
 from tests.jobs.lifecycle.world import World, state, used
-from tools.kube import fake
 from tools.kube.cluster import Cluster
 from tools.kube.images import AGENT, RUNTIME
 
@@ -39,7 +38,6 @@ pytestmark = [
     pytest.mark.usefixtures("slow_handshakes"),
     pytest.mark.django_db(transaction=True),
 ]
-NODES = ("node-a", "node-b")
 POINTS = (
     "launch.before_cluster", "launch.after_cluster", "launch.before_commit", "launch.after_noted",
     "stop.before_cluster", "stop.after_cluster", "remove.before_cluster", "remove.after_cluster",
@@ -70,13 +68,6 @@ class Connected:
                 if path.endswith("/pods"):
                     self.uids.add(each["metadata"]["uid"])
         return found
-
-
-@pytest.fixture(scope="module")
-def two_nodes(cluster: Cluster) -> Iterator[None]:
-    fake.add_nodes(cluster.admin, *(fake.node(name, gpus=0, cpus=4) for name in NODES))
-    yield
-    fake.remove_nodes(cluster.admin, *NODES)
 
 
 @pytest.fixture

@@ -12,28 +12,15 @@ from tests.cluster.kubernetes_harness import KubernetesHarness
 from tests.cluster.permissions import granted, used_permissions
 from tests.gpu_scheduler.clusters.harness import remove
 from tests.gpu_scheduler.clusters.test_cluster_contract import *  # noqa: F403 - all of it
-from tools.kube import fake
 from tools.kube.client import Api
 from tools.kube.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("slow_handshakes")]
 
 
-@pytest.fixture(scope="module")
-def contract_nodes(cluster: Cluster) -> Iterator[None]:
-    """The nodes that the suite names."""
-    names = ("node-a", "node-b")
-    first, second = (fake.node(name, gpus=0, cpus=4) for name in names)
-    prefix = "cloud.provider.com/topology"
-    first["metadata"]["labels"] |= {f"{prefix}-rack": "r1", f"{prefix}-block": "b1"}
-    fake.add_nodes(cluster.admin, first, second)
-    yield
-    fake.remove_nodes(cluster.admin, *names)
-
-
 @pytest.fixture(params=["kubernetes", "kubernetes, watched"])
 def harness(
-    request: pytest.FixtureRequest, api: Api, cluster: Cluster, contract_nodes: None, tmp_path: Path
+    request: pytest.FixtureRequest, api: Api, cluster: Cluster, two_nodes: None, tmp_path: Path
 ) -> Iterator[KubernetesHarness]:
     prefix = f"test-{uuid4().hex[:8]}-"
     harness = KubernetesHarness(cluster, tmp_path, prefix)

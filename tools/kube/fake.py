@@ -29,8 +29,8 @@ def node(
     gpu_mib: int = 81_559,
     cpus: int = 128,
 ) -> Object:
-    """A node of this size. Without a name it gets one that is unique: KWOK may take 10 s to start the pods of a node
-    that has a deleted one's name."""
+    """A node of this size. Without a name it gets one that is unique: KWOK may take more than a minute to start the
+    pods of a node that has a deleted one's name."""
     name = name or f"gpu-{uuid4().hex[:8]}"
     capacity = {"cpu": str(cpus), "memory": "1Ti", "pods": "110", "ephemeral-storage": "1Ti"}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
