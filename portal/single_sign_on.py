@@ -32,6 +32,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from requests import JSONDecodeError, RequestException
 
+from portal.provider_connections import BoundedAdapter
 from tenants.services.identities import PROVIDER, Identity
 
 CALLBACK = "/login/sso/callback"
@@ -293,9 +294,12 @@ class Adapter(DefaultSocialAccountAdapter):
         return secrets.token_urlsafe(16)
 
     def get_requests_session(self) -> Any:
-        """One that follows no redirect: it would carry the client's secret wherever it points."""
+        """One that follows no redirect: it would carry the client's secret wherever it points. No connection of it
+        lasts for long."""
         session: Any = super().get_requests_session()
         session.get_redirect_target = lambda response: None
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, BoundedAdapter())
         return session
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:

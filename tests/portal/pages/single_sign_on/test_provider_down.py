@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from urllib.parse import urlsplit
 
@@ -9,7 +13,7 @@ import pytest
 from django.conf import LazySettings
 from django.test import Client
 
-from portal import single_sign_on
+from portal import provider_connections, single_sign_on
 from portal.health import diagnosis
 from tenants.models import User
 from tests import factories
@@ -58,6 +62,45 @@ def test_one_that_hangs_takes_few_threads(
         for _ in taken:
             single_sign_on._free.release()
     assert "does not" not in Client().get("/login/sso")["Location"]
+
+
+def test_one_that_sends_a_byte_now_and_then_is_cut_off(
+    provider: IdentityProvider, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_connections, "LONGEST_S", 0.5)
+    with dripping() as port:
+        apps = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"]
+        apps[0]["settings"]["server_url"] = f"http://127.0.0.1:{port}"
+        assert "does not respond" in said(Client().get("/login/sso"))
+    assert single_sign_on._free.acquire(blocking=False), "its place is free again"
+    single_sign_on._free.release()
+
+
+@contextmanager
+def dripping() -> Iterator[int]:
+    """The port of a server whose answers never end."""
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
+            )
+            while not over.wait(0.05):
+                connection.sendall(b" ")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            over.set()
+            server.shutdown(socket.SHUT_RDWR)
 
 
 def test_the_doctor_reads_the_provider_and_names_the_setting(
