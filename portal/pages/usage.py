@@ -155,9 +155,7 @@ def export(request: HttpRequest, tenant: Tenant) -> HttpResponseBase:
 def _lines(tenant: Tenant, month: Month) -> Iterator[Sequence[object]]:
     """Read by one statement: no line is of another moment than the rest."""
     yield "day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"
-    for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
-        hours = (f"{seconds / 3600:.4f}" for seconds in (row.used, row.waited, row.lost))
-        yield row.day, row.user, row.gpu_type, *hours
+    yield from usage.hours_by_day_and_user(tenant, start=month.start, end=month.end)
 
 
 def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:
