@@ -25,7 +25,7 @@ SEEDED = "bench_job"
 COPIES = """
 CREATE UNLOGGED TABLE bench_job AS
 SELECT n, lpad(to_hex(4096 + n), 12, '0')::varchar(12) AS id,
-  (n - %(count)s - 1) * (interval '365 days' / %(count)s) AS shift,
+  (n - %(count)s - 1) * (make_interval(days => %(days)s) / %(count)s) AS shift,
   CASE WHEN n %% 10 < 4 THEN (SELECT id FROM tenants_tenant WHERE slug = 'vision-lab')
     WHEN n %% 10 < 6 THEN (SELECT id FROM tenants_tenant WHERE slug = 'nlp-research')
     ELSE (SELECT id FROM tenants_tenant WHERE slug = 'team-' || (n / 10 %% %(tenants)s)) END AS tenant_id,
@@ -127,8 +127,8 @@ def is_merged(database_url: str, job: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def seed(database_url: str, like: str, jobs: int) -> None:
-    """Write a year of this many jobs, copies of the job with the id `like`."""
+def seed(database_url: str, like: str, jobs: int, days: int = 365) -> None:
+    """Write this many jobs of the last days, copies of the job with the id `like`."""
     connection = psycopg2.connect(database_url)
     connection.autocommit = True
     with connection.cursor() as cursor:
@@ -136,7 +136,7 @@ def seed(database_url: str, like: str, jobs: int) -> None:
         cursor.execute("SET work_mem = '256MB'; SET maintenance_work_mem = '512MB'")
         size = {"tenants": TENANTS, "people": PEOPLE}
         cursor.execute(_people(cursor), size)
-        cursor.execute(COPIES, size | {"count": jobs})
+        cursor.execute(COPIES, size | {"count": jobs, "days": days})
         for each in TABLES:
             began = time.monotonic()
             with _indexes_afterwards(cursor, each.table):

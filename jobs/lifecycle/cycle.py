@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
@@ -151,7 +152,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
         _note_done()
         return []
     broken: dict[str, Exception] = {}
-    seen = snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken, read=_waiting.read)
+    seen = read_rows(nodes, _waiting, broken)
     for job, unreadable in broken.items():
         quarantine(job, unreadable)
     decided = plan(seen)
@@ -193,6 +194,16 @@ def one_pass(token: uuid.UUID) -> list[str]:
     if unexplained is not None:
         raise unexplained  # what was started is due
     return started
+
+
+def read_rows(nodes: Sequence[Node], kept: KeptRows, broken: dict[str, Exception]) -> Snapshot:
+    """What a pass plans with. kept: what the passes of its process have read before."""
+    return snapshot(nodes=with_avoided(nodes), now=database_now(), broken=broken, read=kept.read)
+
+
+def known_nodes() -> dict[str, dict[str, Any]]:
+    """The nodes as the last pass kept them, by name."""
+    return {row["name"]: row for row in ClusterNode.objects.values("cluster", *NODE_COLUMNS)}
 
 
 def _explain_first(fresh: Sequence[Explanation]) -> Exception | None:
@@ -327,7 +338,7 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
     ones during an upgrade, keep nodes without writing history.
     """
     global _history_compared
-    known = {row["name"]: row for row in ClusterNode.objects.values("cluster", *NODE_COLUMNS)}
+    known = known_nodes()
     shown = {node.name: {"cluster": cluster, **node_row(node)} for node in nodes}
     if known == shown and _history_compared:
         return

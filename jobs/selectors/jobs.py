@@ -278,7 +278,7 @@ def _ids(rows: QuerySet[Any]) -> list[int]:
 
 
 def detailed(rows: Iterable[Job]) -> list[Job]:
-    """These rows in their order, with everything that JobSerializer reads, in one query.
+    """These rows in their order, with everything that JobSerializer reads and no more, in one query.
 
     The jobs of a page are selected first, without details: a sort then moves no specs.
     """
@@ -289,7 +289,9 @@ def detailed_lists(lists: Iterable[Iterable[Job]]) -> list[list[Job]]:
     """As `detailed`, several lists in one query, which takes longer to build than to run."""
     wanted = [[job.pk for job in rows] for rows in lists]
     ids = {pk for each in wanted for pk in each}
-    found = {job.pk: job for job in with_details(Job.objects.filter(pk__in=ids))}
+    found = {
+        job.pk: job for job in with_details(Job.objects.filter(pk__in=ids)).defer("spec_text", "packages")
+    }
     return [[found[pk] for pk in each if pk in found] for each in wanted]
 
 

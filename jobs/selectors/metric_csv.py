@@ -19,7 +19,7 @@ COLUMNS = ("name", "learner", "attempt", "step", "time", "value")
 BLOCK_POINTS = 5_000
 """Points read at a time, of all metrics of the job: a block is one range of an index, whatever names are asked for."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A spreadsheet takes a cell that begins with one of these for a formula, and programs choose the names of metrics."""
+"""A spreadsheet takes a cell that begins with one of these for a formula."""
 
 
 def csv_blocks(
@@ -40,14 +40,15 @@ def csv_blocks(
         found = points.filter(seq__gt=after, seq__lte=min(upto, after + BLOCK_POINTS)).order_by("seq")
         rows = found.values_list("name", "rank", "attempt", "step", "at", "value")
         if block := _lines(
-            (_text(name), rank, attempt, step, rfc3339(at), number_out(value))
+            (harmless(name), rank, attempt, step, rfc3339(at), number_out(value))
             for name, rank, attempt, step, at, value in rows
         ):
             yield block
 
 
-def _text(name: str) -> str:
-    return f"'{name}" if name.startswith(FORMULA) else name
+def harmless(text: str) -> str:
+    """A text that others chose, such as the name of a metric or a user, as a cell that no spreadsheet computes."""
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> bytes:

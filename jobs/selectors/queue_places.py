@@ -25,6 +25,8 @@ from tenants import access
 from tenants.models import Tenant
 
 EACH_SIDE = 3
+UNREAD = ("spec", "spec_text", "packages", "measured", "last_halt", "order_plan", "order_loss")
+"""Texts and JSON of a job, stored apart from its row if they are long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def places(tenant: Tenant, slot_type: str = "") -> list[Place]:
 
 def entries(user: access.Person, tenant: Tenant, shown: Sequence[Place], now: datetime) -> list[QueueEntry]:
     """These places with what this user can read of them. Two queries."""
-    rows = Job.objects.select_related("tenant", "owner", "estimate").in_bulk([one.job for one in shown])
+    rows = _shown(Job.objects.all()).in_bulk([one.job for one in shown])
     named = _named(user, tenant.pk, rows.values())
     return [
         _entry(rows[one.job], one.place, one.slot_type, one.job in named, now)
@@ -107,7 +109,7 @@ def around(user: access.Person, job: Job, now: datetime) -> list[QueueEntry]:
     )
     rows = _waiting().filter(own | others, reason_numbers__slot_type=slot_type)
     found = sorted(
-        rows.select_related("tenant", "owner", "estimate")[: 8 * EACH_SIDE],
+        _shown(rows)[: 8 * EACH_SIDE],
         key=lambda row: _order(
             row.reason_numbers["nodes_ahead"],
             row.reason_numbers["scope"],
@@ -135,6 +137,11 @@ def _order(ahead: int | None, scope: str | None, position: int | None, job: str)
 
 def _waiting() -> QuerySet[Job]:
     return Job.objects.filter(state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
+
+
+def _shown(rows: QuerySet[Job]) -> QuerySet[Job]:
+    """With what an entry reads of them, and without what would be most of it: a spec may hold the code."""
+    return rows.select_related("owner", "estimate").defer(*UNREAD)
 
 
 def _named(user: access.Person, tenant: int, rows: Iterable[Job]) -> set[str]:

@@ -20,7 +20,16 @@ from gpu_scheduler.model import QuotaUse
 from jobs.accounting import COUNTS_UNTIL
 from jobs.models import Attempt, Job
 from jobs.selectors.snapshot import quota_uses
-from jobs.selectors.usage_sql import FIRST_START, FIRST_WAIT, USAGE, Span, direct, first_waits_sql
+from jobs.selectors.usage_sql import (
+    FIRST_START,
+    FIRST_WAIT,
+    HOURS,
+    SECONDS,
+    USAGE,
+    Span,
+    direct,
+    first_waits_sql,
+)
 from jobs.states import ACTIVE, HOLDS_GPUS, Intent, State
 from tenants.models import Tenant, User
 from tenants.services.quotas import TERMS
@@ -285,10 +294,24 @@ def usage_by_day_and_user(
     return [DayUsage(*row) for row in _usage(tenant, start, end, shown, ("day", owner), named=ids)]
 
 
+def hours_by_day_and_user(tenant: Tenant, *, start: datetime, end: datetime) -> list[tuple[str, ...]]:
+    """As usage_by_day_and_user of all users, as text for a file: day, user, slot type, and slot-hours used, waited and
+    lost."""
+    shown = ("sums.day::text", "coalesce(owner.username, '')")  # a driver's session writes dates as ISO 8601
+    return _usage(tenant, start, end, shown, ("day", "owner_id"), figures=HOURS)
+
+
 def _usage(
-    tenant: Tenant, start: datetime, end: datetime, shown: Sequence[str], columns: Sequence[str], **more: Any
+    tenant: Tenant,
+    start: datetime,
+    end: datetime,
+    shown: Sequence[str],
+    columns: Sequence[str],
+    *,
+    figures: str = SECONDS,
+    **more: Any,
 ) -> list[tuple[Any, ...]]:
-    """Rows of shown (of sums and owner), the slot type and the four sums. columns: what is summed by, besides the
+    """Rows of shown (of sums and owner), the slot type and the figures. columns: what is summed by, besides the
     type."""
     span = Span.of(start, end, timezone.now())
     keys = [*columns, "slot_type"]
@@ -296,6 +319,7 @@ def _usage(
         columns=", ".join(keys),
         groups=", ".join(str(n) for n, _ in enumerate(keys, 1)),
         shown=", ".join([*shown, "sums.slot_type"]),
+        figures=figures,
         joined="LEFT JOIN tenants_user AS owner ON owner.id = sums.owner_id"
         if "owner_id" in " ".join(keys)
         else "",

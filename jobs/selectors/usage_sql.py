@@ -175,6 +175,12 @@ WAITING = """
     SELECT at FROM jobs_jobevent WHERE job_id = job.id AND to_state = 'QUEUED' ORDER BY n DESC LIMIT 1) AS entry
   WHERE job.tenant_id = %(tenant)s AND job.state = 'QUEUED' AND job.deleted_at IS NULL"""
 
+SECONDS = ", ".join(
+    f"round({name}::numeric, 3)::float8" for name in ("used", "waited", "lost", "opportunistic")
+)
+HOURS = ", ".join(f"round(({name} / 3600)::numeric, 4)::text" for name in ("used", "waited", "lost"))
+"""The figures of USAGE: as numbers, and as a file has them. A month of a large tenant has tens of thousands of rows."""
+
 USAGE = """
 WITH attempts AS ({attempts}),
 left_queue AS ({left_queue}),
@@ -191,8 +197,7 @@ sums AS (
     WHERE tenant_id = %(tenant)s AND day >= %(first)s AND day < %(last)s
   ) AS one GROUP BY {groups}
 )
-SELECT {shown}, round(used::numeric, 3)::float8, round(waited::numeric, 3)::float8, round(lost::numeric, 3)::float8,
-  round(opportunistic::numeric, 3)::float8
+SELECT {shown}, {figures}
 FROM sums {joined} WHERE used > 0 OR waited > 0 ORDER BY {order}
 """
 

@@ -95,7 +95,7 @@ def job_check(
 
     kept: code whose bytes are there whatever became of its upload, that of the job which is cloned; kept_code: they.
     """
-    spec = _spec_of(user, tenant, source, content_type, kept)
+    spec = _spec_of(user, tenant, source, content_type, kept, kept_code)
     return _checked(spec, user, tenant, kept, kept_code)
 
 
@@ -105,6 +105,7 @@ def _spec_of(
     source: Source,
     content_type: str | None,
     kept: Mapping[str, Any] | None = None,
+    kept_code: Blob | None = None,
 ) -> Spec:
     require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
@@ -114,7 +115,7 @@ def _spec_of(
     except SpecError as error:
         problems = error.problems
         if sound := sound_part(error):
-            findings, beside, _ = _installation(sound.spec, user, tenant, kept)
+            findings, beside, _ = _installation(sound.spec, user, tenant, kept, kept_code, refused=True)
             problems += sound.judged((*findings.errors, *beside))
         raise SpecInvalid(errors=SpecError(problems).as_list()) from error
 
@@ -126,28 +127,39 @@ def _checked(
     kept: Mapping[str, Any] | None = None,
     kept_code: Blob | None = None,
 ) -> Checked:
-    findings, beside, uploaded = _installation(spec, user, tenant, kept)
+    findings, beside, asked = _installation(spec, user, tenant, kept, kept_code)
     if errors := SpecError((*findings.errors, *beside)).as_list():
         only_upload = [error["code"] for error in errors] == [UploadNotFound.code]
         raise UploadNotFound(errors=errors) if only_upload else SpecInvalid(errors=errors)
-    asked = spec.requirements
-    if spec.requirements_file is not None:
-        asked = packages.requirements(spec, uploaded.blob if uploaded else kept_code)
     return Checked(spec, Findings((), (*spec.warnings, *findings.warnings)), asked)
 
 
 def _installation(
-    spec: Spec, user: User, tenant: Tenant, kept: Mapping[str, Any] | None
-) -> tuple[Findings, tuple[Problem, ...], Upload | None]:
-    """What the installation says of a spec, what is wrong with its code beside that, and the upload that it names."""
-    findings = check(spec, spec_context(tenant, spec, user))
-    if spec.code is None or spec.normalized.get("code") == kept:
-        return findings, (), None
-    beside, upload = _too_large(spec.code, tenant), spec.code.upload
-    uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
-    if upload and uploaded is None:
-        beside += (_not_uploaded(upload),)
-    return findings, beside, uploaded
+    spec: Spec,
+    user: User,
+    tenant: Tenant,
+    kept: Mapping[str, Any] | None,
+    kept_code: Blob | None,
+    *,
+    refused: bool = False,
+) -> tuple[Findings, tuple[Problem, ...], tuple[str, ...]]:
+    """What the installation says of a spec, what is wrong beside that with its code and the packages listed there, and
+    the packages. refused: other errors are known already."""
+    findings, code = check(spec, spec_context(tenant, spec, user)), kept_code
+    beside: tuple[Problem, ...] = ()
+    if spec.code is not None and spec.normalized.get("code") != kept:
+        beside, upload = _too_large(spec.code, tenant), spec.code.upload
+        uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
+        if upload and uploaded is None:
+            return findings, (*beside, _not_uploaded(upload)), ()
+        code = None if uploaded is None else uploaded.blob
+    try:
+        asked, faults = packages.requirements(spec, code)
+    except (blobs.BlobGone, blobs.StoreUnavailable, OSError):
+        if not (refused or findings.errors or beside):
+            raise
+        asked, faults = (), ()  # what is known to be wrong is said first
+    return findings, (*beside, *faults), asked
 
 
 def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Job:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.spec.definition import API_VERSION, json_schema
@@ -13,22 +13,12 @@ from jobs.spec.parsing import parse
 from jobs.spec.problems import MAX_PROBLEMS, Problem, SpecError
 
 _KNOWN = frozenset(json_schema()["properties"])
-_FILLED: Mapping[str, Any] = {
-    "apiVersion": API_VERSION,
-    "name": "unknown",
-    "command": "true",
-    "framework": "unknown",
-    "code": {"files": {"unknown": ""}},
-}
+_FILLED: Mapping[str, Any] = {"apiVersion": API_VERSION, "name": "unknown", "command": "true"}
 """In place of required fields that are missing or wrong; nothing is found out about them."""
-_TOGETHER = (
-    {"framework", "python", "image"},
-    {"code", "requirements"},
-    {"resources", "topology", "project", "opportunistic"},
-)
-"""Fields that are judged together, so that none is judged by what is assumed of another."""
-_ALONE = {"requirements", "topology"}
-"""Fields without which nothing else is judged more strictly."""
+_RUNTIMES = ("image", "framework", "python")
+"""Of these one is needed, and each is judged by itself: more than one is an error, but no reason to hide another."""
+_WITHOUT_LIMITS = {"project", "opportunistic"}
+"""Which limits of projects count is not known without them: then none does, as for an opportunistic job."""
 _PARTS: Mapping[str, Set[str]] = {
     "learners": {"batch"},
     "batch": set(),
@@ -68,27 +58,41 @@ def sound_part(error: SpecError) -> Sound | None:
     wrong = {field for problem in error.problems for field in _fields(problem)}
     if "" in wrong:
         return None
+    runtimes = _runtimes(sent, error.problems)
+    wrong = wrong - runtimes.keys()
     resources: Any = sent.get("resources")
     parts = _parts_to_leave_out(error.problems, resources) if wrong >= {"resources"} else frozenset()
     if parts:
         wrong.discard("resources")
-    left_out = frozenset(wrong.union(*(group for group in _TOGETHER if group & (wrong - _ALONE))))
-    kept = {key: part for key, part in sent.items() if key in _KNOWN and key not in left_out}
+    left_out = frozenset(wrong | ({"topology"} if "resources" in wrong else set()))
+    kept = {key: part for key, part in sent.items() if key in _KNOWN - set(_RUNTIMES) and key not in left_out}
+    kept |= dict([*runtimes.items()][:1] or [("framework", "unknown")])
     if parts and "resources" in kept:
         kept["resources"] = {key: part for key, part in resources.items() if key not in parts}
         if "gpus" in parts:
             kept["resources"]["gpus"] = 1
-    filled = {
-        key: part
-        for key, part in _FILLED.items()
-        if key in left_out and not (key == "code" and "image" in kept)
-    }
-    if filled.get("framework"):
-        filled.setdefault("code", _FILLED["code"])
+    filled = {key: part for key, part in _FILLED.items() if key in left_out}
+    if "code" not in kept and "image" not in kept:
+        filled["code"] = {"files": {_file_of(kept.get("requirements")): ""}}
     try:
-        return Sound(parse(filled | kept), left_out, parts)
+        spec = parse(filled | kept)
     except SpecError:
         return None
+    image, framework, python = (runtimes.get(key) for key in _RUNTIMES)
+    unlimited = spec.opportunistic or bool(wrong & _WITHOUT_LIMITS)
+    spec = replace(spec, image=image, framework=framework, python=python, opportunistic=unlimited)
+    return Sound(spec, left_out, parts)
+
+
+def _runtimes(sent: Mapping[str, Any], problems: tuple[Problem, ...]) -> dict[str, str]:
+    """What the spec is to run in, as far as nothing is wrong with it but that there is more than one."""
+    wrong = {_field(problem) for problem in problems if problem.code != "exactly_one"}
+    return {key: sent[key] for key in _RUNTIMES if key in sent and key not in wrong}
+
+
+def _file_of(requirements: Any) -> str:
+    """A file that unknown code may have: the one that the requirements name, of which nothing is found out."""
+    return str(requirements["file"]) if isinstance(requirements, Mapping) else "unknown"
 
 
 def _parts_to_leave_out(problems: tuple[Problem, ...], resources: Any) -> frozenset[str]:

@@ -80,7 +80,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     news = heads.first_row(heads.of_jobs(tenant.slug) + 1)  # before what the page shows is read
     rows = job_listing(user=request.user, tenant=tenant.slug).rows
     wanted = [one for one in asked.ids if is_job_id(one)]
-    found = {job.pk: job for job in detailed(rows.filter(pk__in=wanted))}
+    found = {job.pk: job for job in detailed(rows.filter(pk__in=wanted).only("pk"))}
     missing = [one for one in asked.ids if one not in found]
     chosen = sorted(found.values(), key=lambda job: (job.created_at, job.pk))
     context = frame(request, tenant, "jobs") | {
@@ -90,7 +90,7 @@ def page(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "most": MOST,
     }
     if len(chosen) < LEAST or asked.choosing:
-        recent = detailed(rows.order_by("-pk")[:RECENT])
+        recent = detailed(rows.order_by("-pk").only("pk")[:RECENT])
         older = [job for job in chosen if job.pk not in {one.pk for one in recent}]
         context |= {
             "rows": [row(JobSerializer.render(job)) for job in [*older, *recent]],

@@ -21,6 +21,7 @@ from jobs.selectors import heads, usage
 from jobs.selectors.budgets import budget_of
 from jobs.selectors.fairness import fairness
 from jobs.selectors.jobs import detailed, job_list
+from jobs.selectors.metric_csv import harmless
 from jobs.selectors.platform_stops import stopped_s
 from jobs.selectors.serializers import JobSerializer
 from jobs.states import State
@@ -155,9 +156,8 @@ def export(request: HttpRequest, tenant: Tenant) -> HttpResponseBase:
 def _lines(tenant: Tenant, month: Month) -> Iterator[Sequence[object]]:
     """Read by one statement: no line is of another moment than the rest."""
     yield "day", "user", "type", "slot_hours_used", "slot_hours_waited", "slot_hours_lost"
-    for row in usage.usage_by_day_and_user(tenant, start=month.start, end=month.end):
-        hours = (f"{seconds / 3600:.4f}" for seconds in (row.used, row.waited, row.lost))
-        yield row.day, row.user, row.gpu_type, *hours
+    for day, user, *rest in usage.hours_by_day_and_user(tenant, start=month.start, end=month.end):
+        yield day, harmless(user), *rest
 
 
 def holders(tenant: Tenant, gpu_type: str) -> list[tuple[str, int]]:

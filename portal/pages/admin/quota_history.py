@@ -17,6 +17,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from jobs.selectors.metric_csv import harmless
 from portal.pages.admin.matrix import Matrix, matrix
 from portal.pages.admin.shell import frame
 from portal.pages.admin.terms import described
@@ -35,8 +36,6 @@ CSV_FIELDS = (
     "terms",
 )  # fmt: skip
 """Tuples, not model objects, of which 10,000 would take a second. What is not known is an empty cell."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A text that begins so would be a formula to a spreadsheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,8 @@ def _lines(changes: QuerySet[QuotaChange]) -> Iterator[Sequence[object]]:
         for _, change_set, at, *cells in batch:
             *named, terms = cells
             when = at.isoformat(timespec="seconds")
-            yield numbers[change_set], when, *map(_harmless, named), _listed(terms)
+            texts = (harmless(each) if isinstance(each, str) else each for each in named)
+            yield numbers[change_set], when, *texts, _listed(terms)
         rest, left = found.filter(pk__lt=batch[-1][0]), left - len(batch)
     if rest.exists():
         yield *[""] * 8, f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."
@@ -112,10 +112,6 @@ def _listed(terms: dict[str, list[Any]]) -> str:
         f"{name} {none if before is None else before} to {none if after is None else after}"
         for name, (before, after) in terms.items()
     )
-
-
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _narrowed(query: QueryDict) -> QuerySet[QuotaChange]:

@@ -29,6 +29,10 @@ from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
 from tests.jobs.lifecycle.world import World, job_of, state, two_nodes, used
 
 ROOT = Path(__file__).parents[3]
+HELD = """
+SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+WHERE locktype = 'advisory' AND datname = current_database()"""
+"""The view has those of all databases of the server, among them those of tests that run beside this one."""
 
 
 @pytest.fixture
@@ -344,7 +348,7 @@ def test_a_worker_holds_no_lock_between_its_statements(transactional_db: None) -
         try:
             with connection.cursor() as cursor:
                 for _ in range(6000):
-                    cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+                    cursor.execute(HELD)
                     assert cursor.fetchone()[0] == 0
                     if state(job) == State.DEPLOYING and PeriodicTask.objects.filter(done_at__isnull=False):
                         break

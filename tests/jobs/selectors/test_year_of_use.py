@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,12 +15,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.models import Learner
+from bench import year
+from jobs.lifecycle import cycle
+from jobs.models import Estimate, Learner
 from jobs.selectors.checkpoints import kept_bytes
-from jobs.selectors.queue_places import places
+from jobs.selectors.kept_rows import KeptRows
+from jobs.selectors.queue_places import around, entries, places
 from jobs.selectors.retention import chosen, effects
 from jobs.selectors.snapshot import snapshot
-from jobs.selectors.usage import By, usage_by_day_and_user, usage_of
+from jobs.selectors.usage import By, hours_by_day_and_user, usage_by_day_and_user, usage_of
 from jobs.states import State
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services import editing, images
@@ -45,6 +49,47 @@ def test_specs_and_numbers_of_waiting_jobs_are_read_as_one_value() -> None:
         counts = [columns.count(f'"jobs_job"."{column}"') for columns in selected if f'"{column}"' in columns]
         assert counts, column
         assert set(counts) == {1}, [each for each in selected if f'"{column}"' in each]
+
+
+def test_the_queue_reads_no_spec_of_the_jobs_that_it_shows() -> None:
+    """Two hundred of them are on the page, each with its code."""
+    tenant = factories.tenant()
+    alice = factories.member(tenant)
+    numbers = {"slot_type": "cpu", "nodes_ahead": 0, "scope": "tenant", "position": 1}
+    job = factories.job(
+        owner=alice, reason_numbers=numbers, reason_message="Waits for 4 CPUs.", spec_text="x" * 99
+    )
+    Estimate.objects.create(job=job, tenant=tenant, soonest=timezone.now(), latest=timezone.now())
+    with CaptureQueriesContext(connection) as queries:
+        (entry,) = entries(alice, tenant, places(tenant), timezone.now())
+        (beside,) = around(alice, job, timezone.now())
+    assert (entry.job, entry.owner, entry.asks, entry.waits_for) == (
+        job.pk,
+        alice.username,
+        1,
+        "Waits for 4 CPUs.",
+    )
+    assert entry.estimate is not None
+    assert replace(beside, is_this=False) == replace(entry, estimate=beside.estimate)
+    read = [one["sql"] for one in queries.captured_queries]
+    assert not [sql for sql in read if '"jobs_job"."spec' in sql or '"jobs_job"."packages"' in sql]
+
+
+def test_the_bench_of_a_year_reads_as_a_pass_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that keeps the queue, over and over, and one that begins with nothing."""
+    factories.job()
+    factories.job(state=State.PROCESSING)
+    kept: list[KeptRows] = []
+    read = cycle.read_rows
+    monkeypatch.setattr(
+        cycle, "read_rows", lambda nodes, keeps, broken: (kept.append(keeps), read(nodes, keeps, broken))[1]
+    )
+    took, computed = year.measure_cycle(3, waiting=1)
+    assert {name: len(runs) for name, runs in took.items()} == dict.fromkeys(
+        (year.WARM, year.FIRST, year.TICK), 3
+    )
+    assert took.keys() == computed.keys()
+    assert [len({id(each) for each in some}) for some in (kept[:4], kept[4:])] == [1, 4]
 
 
 def test_the_scheduler_reads_no_spec_of_a_waiting_job() -> None:
@@ -151,6 +196,11 @@ def test_days_and_people_of_usage_add_up_to_the_people() -> None:
     assert {day.user for day in usage_by_day_and_user(tenant, **span, named=["nobody"])} == {""}
     sums = [sum(each) for each in zip(*((day.used, day.waited, day.lost) for day in of_days), strict=True)]
     assert sums == pytest.approx([person.used, person.waited, person.lost], abs=0.1)
+    in_file = hours_by_day_and_user(tenant, **span)
+    assert [line[:3] for line in in_file] == [(str(day.day), day.user, day.gpu_type) for day in of_days]
+    assert [[float(cell) for cell in line[3:]] for line in in_file] == [
+        pytest.approx([day.used / 3600, day.waited / 3600, day.lost / 3600], abs=0.0001) for day in of_days
+    ]
 
 
 def test_no_index_contains_what_a_heartbeat_changes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from unittest.mock import Mock
 
 import pytest
 
@@ -77,6 +78,24 @@ def test_what_is_wrong_with_the_file_of_an_upload_is_said_before_anything_is_wri
         ("requirements.file", code)
     }
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("wrong", [{"framework": "torch"}, {"name": ""}])
+def test_what_is_wrong_with_the_file_of_an_upload_is_said_along_with_all_else(
+    people: People, wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = uploaded(people, zipped(conf__needs="-e .\n")) | wrong
+
+    def named() -> set[str]:
+        with pytest.raises(SpecInvalid) as caught:
+            job_check(user=people.alice, tenant=people.vision, source=spec)
+        return {each["path"] for each in caught.value.details["errors"]}
+
+    assert named() == {*wrong, "requirements.file"}
+    monkeypatch.setattr(blobs, "open", Mock(side_effect=blobs.StoreUnavailable))
+    assert named() == {*wrong}, "what is known is said"
+    with pytest.raises(blobs.StoreUnavailable):
+        job_check(user=people.alice, tenant=people.vision, source=uploaded(people, zipped(conf__needs="x")))
 
 
 def test_versions_are_kept_from_the_first_report_on_and_later_ones_change_nothing(people: People) -> None:

@@ -247,6 +247,22 @@ def test_a_job_of_any_type_is_refused_when_no_type_allows_it_by_all_limits() -> 
             {"topology": {"required": "rak"}, "resources": {"learners": 9, "gpus": 8}},
             {"resources.learners": "exceeds_cluster"},
         ),
+        (
+            {"framework": "torch", "python": "3.13"},
+            {"framework": "runtime_not_found", "python": "python_not_found"},
+        ),
+        ({"framework": "Torch 2", "python": "3.13"}, {"python": "python_not_found"}),
+        (
+            {"framework": "torch", "image": "x:1", "code": None},
+            {"framework": "runtime_not_found", "image": "image_not_allowed"},
+        ),
+        ({"project": "?", "resources": {"gpus": 9}}, {"resources.gpus": "exceeds_cluster"}),
+        (
+            {"opportunistic": "yes", "resources": {"gpu_type": "h900", "gpus": 1}, "project": "none"},
+            {"resources.gpu_type": "gpu_type_not_found", "project": "project_not_found"},
+        ),
+        ({"resources": 4, "project": "none"}, {"project": "project_not_found"}),
+        ({"resources": {"acelerators": 2}, "project": "none"}, {"project": "project_not_found"}),
     ],
 )
 def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
@@ -256,7 +272,8 @@ def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
         parse(spec_with(**changes))
     sound = sound_part(refused.value)
     assert sound is not None
-    found = sound.judged(check(sound.spec, replace(HERE, secrets=frozenset())).errors)
+    here = replace(HERE, secrets=frozenset(), pythons=frozenset({"3.12"}), projects={})
+    found = sound.judged(check(sound.spec, here).errors)
     assert {problem.path: problem.code for problem in found} == beside
 
 
@@ -270,7 +287,7 @@ def test_what_the_installation_lacks_is_found_beside_the_errors_of_the_spec(
         {"resources": {"learners": 0, "gpus": 2}, "topology": {"required": "rack"}},
         {"resources": {"learners": 500, "cpus": 0}},
         {"framework": None},
-        {"project": "?", "resources": {"gpus": 4}},
+        {"code": None, "requirements": {"file": "needs.txt"}},
     ],
 )
 def test_nothing_is_found_that_an_assumed_field_may_have_caused(changes: dict[str, object]) -> None:
@@ -286,7 +303,8 @@ def test_nothing_is_found_that_an_assumed_field_may_have_caused(changes: dict[st
     [
         {"time_limt": "1h"},
         {"time limit": "1h"},
-        {"time_limit": "1h", "projct": "vision"},
+        {"time_limit": "1h", "projct": "vision", "resources": {"gpus": 1}},
+        {"time_limit": "1h", "oportunistic": True, "resources": {"gpus": 1}},
         {"time_limit": "1h", "resorces": {"gpus": 1}},
         {"time_limit": "1h", "gpus": 1},
     ],
@@ -307,6 +325,32 @@ def test_nothing_is_found_about_the_default_of_a_field_whose_name_is_misspelled(
     sound = sound_part(refused.value)
     assert sound is not None
     assert sound.judged(check(sound.spec, strict).errors) == ()
+
+
+@pytest.mark.parametrize("wrong", [{"project": "?"}, {"opportunistic": "yes"}, {"projct": "vision"}])
+def test_no_limit_of_a_project_is_said_where_it_is_not_known_which_counts(wrong: dict[str, str]) -> None:
+    limited = replace(HERE, projects={"default": {"a100": 1}}, gang_limits={"a100": 4})
+
+    def codes(gpus: int) -> list[str]:
+        with pytest.raises(SpecError) as refused:
+            parse(spec_with(resources={"gpus": gpus}, **wrong))
+        sound = sound_part(refused.value)
+        assert sound is not None
+        return [problem.code for problem in sound.judged(check(sound.spec, limited).errors)]
+
+    assert codes(4) == []
+    assert codes(5) == ["exceeds_gang_limit"]
+
+
+@pytest.mark.parametrize("requirements", [["upper"], {"file": "needs.txt"}])
+def test_that_packages_cannot_be_added_is_said_beside_wrong_code(requirements: object) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(spec_with(code={"upload": "?"}, requirements=requirements))
+    assert [problem.path for problem in refused.value.problems] == ["code.upload"]
+    sound = sound_part(refused.value)
+    assert sound is not None
+    (problem,) = sound.judged(check(sound.spec, replace(HERE, packages=False)).errors)
+    assert (problem.path, problem.code) == ("requirements", "packages_unsupported")
 
 
 def test_a_json_document_with_a_key_twice_is_judged_no_further() -> None:

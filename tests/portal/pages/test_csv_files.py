@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -11,11 +12,14 @@ from django.http import StreamingHttpResponse
 from django.test import Client, RequestFactory
 from django.test.client import AsyncRequestFactory
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
+from jobs.models import UsageDay
 from portal.pages import csv_files
 from portal.pages.admin import quota_history
 from portal.streaming import TABLES_LIMITS
 from tenants.models import QuotaChange, Tenant, User
+from tests import factories
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
@@ -61,6 +65,28 @@ def test_a_month_is_sent_while_it_is_written(signed_in: SignIn, lab: Tenant, ali
         assert not any("jobs_usageday" in one["sql"] for one in queries.captured_queries)
         assert answer.getvalue().startswith(b"day,user,type,slot_hours_used")
         assert sum("jobs_usageday" in one["sql"] for one in queries.captured_queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("zoë.张", "zoë.张"),
+        ("+1", "'+1"),
+        ("@team", "'@team"),
+        ('=1+"a",b', '"\'=1+""a"",b"'),
+        ("two\nlines", '"two\nlines"'),
+    ],
+)
+def test_a_user_of_any_name_is_one_cell_of_a_month_and_no_formula(
+    signed_in: SignIn, lab: Tenant, alice: User, name: str, cell: str
+) -> None:
+    used = 7200 / 7
+    day = timezone.now().date().replace(day=1) - timedelta(days=1)
+    sums = {"used": used, "waited": 0, "lost": 0.36, "opportunistic": 0}
+    UsageDay.objects.create(tenant=lab, owner=factories.user(name), slot_type="cpu", day=day, **sums)
+    text = signed_in(alice).get(f"/t/{lab.slug}/usage.csv?month={day:%Y-%m}").getvalue().decode()
+    figures = f"{used / 3600:.4f},0.0000,0.0001"
+    assert text.partition("\r\n")[2] == f"{day},{cell},cpu,{figures}\r\n"
 
 
 def test_a_history_of_quotas_is_read_in_batches(

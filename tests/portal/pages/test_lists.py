@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from jobs.selectors import jobs as jobs_selectors
 from jobs.states import Intent, State
 from portal.pages import job_views, jobs
@@ -124,6 +126,30 @@ def test_counting_a_view_reads_one_range_of_an_index(browser: Client, lab: Tenan
             assert "Limit" in plan, plan
             assert "Index" in plan, plan
             assert "Sort" not in plan, plan
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "/t/vision-lab/jobs", "/t/vision-lab/jobs?rows={ids}", "/t/vision-lab/jobs?find=listed",
+        "/t/vision-lab/compare?ids={ids}&choose=1", "/t/vision-lab/", "/t/vision-lab/compare",
+        "/t/vision-lab/queue", "/t/vision-lab/usage?of=cpu", "/api/v1/jobs", "/admin-console/tenants/vision-lab",
+    ],
+)  # fmt: skip
+def test_no_list_of_jobs_reads_what_was_submitted(
+    signed_in: SignIn, lab: Tenant, alice: User, admin: User, page: str
+) -> None:
+    """It may hold the code, and a field that is read later takes a query for each job."""
+    for state in (State.QUEUED, State.PROCESSING, State.FAILED, State.COMPLETED):
+        job = factories.job(of=lab, owner=alice, state=state, name="listed", spec_text="x" * 99)
+        Attempt.objects.filter(job=job, held=True).update(opened_at=timezone.now() - timedelta(minutes=1))
+    client = signed_in(admin if "admin" in page else alice)
+    with CaptureQueriesContext(connection) as queries:
+        answer = client.get(page.format(ids=",".join(Job.objects.values_list("pk", flat=True))))
+    assert answer.status_code == 200
+    assert "listed" in answer.content.decode()
+    unread = ('"jobs_job"."spec_text"', '"jobs_job"."packages"')
+    assert [each["sql"] for each in queries if any(column in each["sql"] for column in unread)] == []
 
 
 def test_load_more_continues_where_the_page_ended(browser: Client, lab: Tenant, alice: User) -> None:
