@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,12 +19,12 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import leases, observation, reconcile, together, transitions
-from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide, moves_ahead
 from jobs.lifecycle.facts import JobObservation, Reason
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Learner
 from jobs.selectors.snapshot import database_now
 from jobs.services import job_halt
-from jobs.states import EventCode, Intent, Phase, State, StopReason
+from jobs.states import PROGRESS, EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
 from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
@@ -116,7 +117,85 @@ def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
     few, many = statements(2), statements(COUNT)
 
     assert len(many) == len(few)
-    assert sum(sql.startswith("SAVEPOINT") for sql in many) == 2  # DOWNLOADING, then PROCESSING
+    assert sum(sql.startswith("SAVEPOINT") for sql in many) == 1  # DOWNLOADING, then PROCESSING, in one
+
+
+def ended_unseen(world: World, count: int) -> list[Job]:
+    """So many jobs whose programs ended before anyone looked."""
+    jobs = deployed(world, count)
+    for job in jobs:
+        world.exit(job)
+    return jobs
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_looked_at_late_make_all_their_moves_in_one_transaction(world: World) -> None:
+    found = claimed(ended_unseen(world, COUNT))
+    with CaptureQueriesContext(connection) as seen:
+        hold_as_notified(found)
+
+    assert set(Job.objects.values_list("state", flat=True)) == {State.STORING}
+    assert commits(seen) == 1
+    reads = [query["sql"] for query in seen.captured_queries if query["sql"].startswith("SELECT")]
+    assert sum('FROM "jobs_learner"' in sql for sql in reads) == 2, reads  # before the moves and after them
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_looked_at_late_have_the_history_of_one_that_goes_alone(world: World) -> None:
+    def late(count: int) -> list[Job]:
+        jobs = ended_unseen(world, count)
+        world.settle()
+        for job in jobs:
+            world.done(job)
+        world.settle()
+        return jobs
+
+    (alone,) = late(1)
+    jobs = late(COUNT)
+
+    assert {state(job) for job in jobs} == {State.COMPLETED}
+    assert [history(job) for job in jobs] == [history(alone)] * COUNT
+    moves = [(one.from_state, one.to_state) for one in alone.events.order_by("n") if one.to_state]
+    assert moves[1:] == [("QUEUED", "DEPLOYING"), *pairwise(PROGRESS)]
+    assert not Job.objects.filter(started_at=None)
+    assert not Attempt.objects.filter(processing_at=None)
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+
+
+@pytest.mark.django_db
+def test_learners_that_run_again_make_no_shared_move_to_say_so(world: World) -> None:
+    """A later attempt makes the moves alone that may have more to say."""
+    jobs = ended_unseen(world, 2)
+    Attempt.objects.update(n=2)
+    Learner.objects.update(attempt=2)
+    Job.objects.update(attempt=2)
+    all_rows = observation.load_all([job.pk for job in jobs])
+    found = [all_rows[job.pk] for job in jobs]
+    first = decide(replace(found[0].observation, observed=False)).move
+    assert first is not None
+    ahead = moves_ahead(found[0].observation, first)
+
+    assert [move.to for move in ahead] == [State.DOWNLOADING, State.PROCESSING, State.STORING]
+    assert [transitions.may_share(found[0], move) for move in ahead] == [True, False, True]
+
+
+@pytest.mark.django_db
+def test_the_reports_of_ended_gangs_are_noted_by_one_statement(world: World) -> None:
+    def remove(count: int) -> list[str]:
+        jobs = ended_unseen(world, count)
+        world.settle()
+        for job in jobs:
+            world.done(job)
+        found = claimed(jobs)
+        with CaptureQueriesContext(connection) as seen:
+            hold_as_notified(found)
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        shown = Learner.objects.filter(job__in=jobs).values_list("cluster_phase", "cluster_exit_code")
+        assert list(shown) == [("SUCCEEDED", 0)] * count
+        return [query["sql"] for query in seen.captured_queries if "UPDATE jobs_learner" in query["sql"]]
+
+    assert len(remove(2)) == len(remove(COUNT)) == 1
 
 
 @pytest.mark.django_db
@@ -257,7 +336,7 @@ def test_nothing_of_a_shared_move_is_written_if_one_job_changed(
     before = [history(job) for job in jobs]
 
     with pytest.raises(transitions.StaleJob):
-        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], move)
+        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], [move])
 
     assert [state(job) for job in jobs[:-1]] == [State.DEPLOYING] * (COUNT - 1)
     assert [history(job) for job in jobs] == before
@@ -503,7 +582,7 @@ def test_a_move_that_says_more_than_where_and_why_is_made_alone(world: World, mo
     assert transitions.may_share(found[0][0], move)
     assert not transitions.may_share(found[0][0], replace(move, **more))
     with pytest.raises(AssertionError):
-        transitions.move_all(found, replace(move, **more))
+        transitions.move_all(found, [replace(move, **more)])
 
 
 @pytest.mark.django_db
