@@ -239,8 +239,7 @@ def moves_ahead(job: JobObservation, first: Move) -> tuple[Move, ...]:
     the cluster."""
     moves = [first]
     while moves[-1] == _FORWARD.get(job.state):
-        # The deadline to start is judged by fresh rows.
-        job = replace(job, state=moves[-1].to, reason=moves[-1].reason, deploy_left_s=None)
+        job = replace(job, state=moves[-1].to, reason=moves[-1].reason)
         following = _FORWARD.get(job.state)
         if following is None or decide(job).move != following:
             break

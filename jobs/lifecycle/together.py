@@ -1,7 +1,7 @@
 """Bring jobs that are due at once as far as they can go together: read in a few statements, moved in one commit.
 
 What a job does alone it does here, too, decided and noted by the same functions, but for two things: one observation of
-the cluster serves all, and the same move of several jobs is one transaction. Whatever goes wrong, or is not
+the cluster serves all, and the same moves of several jobs are one transaction. Whatever goes wrong, or is not
 one of these common steps, leaves the job to `reconcile.hold`, alone and under the same lease: so a job with broken or
 locked rows, or on a slow cluster, costs others nothing but this attempt. See docs/adr/0092-moves-share-a-commit.md.
 """
@@ -240,7 +240,7 @@ class _Turn:
         seen[rows.job.pk] = reconcile.noted(rows, self.pending[rows.job.pk], shown)
 
     def _decide(self, rows: JobRows, observation: JobObservation, effects: _Effects) -> None:
-        """Add a job to those that make the same move, to those that need the cluster, or to those that are done."""
+        """Add a job to those that make the same moves, to those that need the cluster, or to those that are done."""
         job, lease, decision = rows.job.pk, self.pending[rows.job.pk], decide(observation)
         if decision.move is not None:
             ahead = moves_ahead(observation, decision.move)

@@ -98,7 +98,7 @@ WITH shown AS (
   SELECT l.id, v.uid, v.phase, v.exit_code, v.message, v.details FROM jobs_learner l
   JOIN unnest(%s::bigint[], %s::text[], %s::text[], %s::int[], %s::text[], %s::jsonb[])
     AS v(id, uid, phase, exit_code, message, details) USING (id)
-  ORDER BY l.id FOR NO KEY UPDATE OF l
+  ORDER BY l.id FOR NO KEY UPDATE OF l {locked}
 )
 UPDATE jobs_learner l SET cluster_uid = shown.uid, cluster_phase = shown.phase, cluster_exit_code = shown.exit_code,
   cluster_message = shown.message, failure_details = shown.details
@@ -402,8 +402,9 @@ def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) 
 @retry_on_serialization_failure
 def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
     """Keep the cluster's reports on learners that ended, before they are gone with their gangs, with what was printed
-    before their programs began. Repeats are harmless."""
-    shown = []
+    before their programs began. Repeats are harmless. Of several jobs no row is waited for: raises StaleJob if one is
+    locked, and each is to be noted alone."""
+    shown, printed = [], []
     for rows, observation in seen:
         reports = {one.rank: one.report for one in observation.learners if one.processes_ended}
         for row in rows.learners:
@@ -414,10 +415,15 @@ def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
                     (row.pk, report.uid, report.phase.value, report.exit_code, report.message, details)
                 )
                 if report.output:
-                    preparation_log.store(row, report.output)
+                    printed.append((row, report.output))
     if shown:
+        statement = REPORTS.format(locked="SKIP LOCKED" if len(seen) > 1 else "")
         with connection.cursor() as cursor:
-            cursor.execute(REPORTS, [*map(list, zip(*shown, strict=True))])
+            cursor.execute(statement, [*map(list, zip(*shown, strict=True))])
+            if len(seen) > 1 and cursor.rowcount < len(shown):
+                raise StaleJob("a learner's row is locked")
+    for row, output in printed:
+        preparation_log.store(row, output)
 
 
 def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:

@@ -25,7 +25,7 @@ from jobs.selectors.snapshot import database_now
 from jobs.services import job_halt
 from jobs.states import PROGRESS, EventCode, Intent, Phase, State, StopReason
 from tests import factories
-from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
+from tests.jobs.lifecycle.locks import JOB, LEARNERS, QUOTAS, locked
 from tests.jobs.lifecycle.world import (
     ChoosingCluster,
     World,
@@ -39,6 +39,8 @@ from tests.jobs.lifecycle.world import (
 )
 
 COUNT = 4
+LOCK_TIMEOUT_S = 3.0
+"""After so long a statement gives up on a row."""
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
 
 
@@ -192,10 +194,7 @@ def test_learners_that_run_again_make_no_shared_move_to_say_so(world: World) -> 
 @pytest.mark.django_db
 def test_the_reports_of_ended_gangs_are_noted_by_one_statement(world: World) -> None:
     def remove(count: int) -> list[str]:
-        jobs = ended_unseen(world, count)
-        world.settle()
-        for job in jobs:
-            world.done(job)
+        jobs = delivered(world, count)
         found = claimed(jobs)
         with CaptureQueriesContext(connection) as seen:
             hold_as_notified(found)
@@ -205,6 +204,141 @@ def test_the_reports_of_ended_gangs_are_noted_by_one_statement(world: World) -> 
         return [query["sql"] for query in seen.captured_queries if "UPDATE jobs_learner" in query["sql"]]
 
     assert len(remove(2)) == len(remove(COUNT)) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("intent", "then", "ends"),
+    [(Intent.HALT, State.STORING, State.COMPLETED), (Intent.CANCEL, State.STOPPING, State.CANCELED)],
+)
+def test_what_is_requested_between_the_look_and_the_moves_is_carried_out_from_the_state_that_was_reached(
+    world: World, monkeypatch: pytest.MonkeyPatch, intent: Intent, then: State, ends: State
+) -> None:
+    """As if it had come then: a job that has finished is stored although it was to halt."""
+    jobs = ended_unseen(world, 2)
+    move_all = transitions.move_all
+
+    def requested(*of: Any) -> None:
+        monkeypatch.setattr(transitions, "move_all", move_all)
+        world.request(jobs[0], intent)
+        move_all(*of)
+
+    monkeypatch.setattr(transitions, "move_all", requested)
+    hold_as_notified(claimed(jobs))
+    world.settle()
+
+    assert jobs[0].events.filter(to_state=State.STORING).count() == 1
+    assert [state(job) for job in jobs] == [then, State.STORING]
+    for job in jobs:
+        world.done(job)
+    world.settle()
+    assert [state(job) for job in jobs] == [ends, State.COMPLETED]
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+
+
+class _Died(BaseException):
+    """The end of a worker."""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_dies_during_combined_moves_leaves_all_or_none_of_them() -> None:
+    for point, reached in (("move.before_commit", State.DEPLOYING), ("move.after_commit", State.STORING)):
+        with two_nodes() as world:
+            jobs = ended_unseen(world, 2)
+            found = claimed(jobs)
+
+            def die(at: str, point: str = point) -> None:
+                if at == point:
+                    raise _Died
+
+            failpoints.arm(die)
+            try:
+                with pytest.raises(_Died):
+                    hold_as_notified(found)
+            finally:
+                failpoints.arm(None)
+
+            assert {state(job) for job in jobs} == {reached}
+            Job.objects.update(lease_token=None, lease_until=None, lease_owner="")  # they end by themselves
+            for job in jobs:
+                world.done(job)
+            world.settle()
+            assert {state(job) for job in jobs} == {State.COMPLETED}
+            assert [len(job.events.filter(to_state=State.PROCESSING)) for job in jobs] == [1, 1]
+            assert used(world.tenant) == 0
+            assert invariants.violations() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_the_database_refuses_to_move_holds_no_other_up() -> None:
+    """An error half way through the moves of several leaves each to be moved alone."""
+    with two_nodes() as world:
+        jobs = ended_unseen(world, COUNT)
+        broken = jobs[1].pk
+        with connection.cursor() as cursor:
+            cursor.execute(f"""
+                CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS
+                $$BEGIN IF NEW.id = '{broken}' AND NEW.state = 'PROCESSING' THEN RAISE 'refused'; END IF;
+                RETURN NEW; END$$;
+                CREATE TRIGGER refuse_one BEFORE UPDATE ON jobs_job FOR EACH ROW EXECUTE FUNCTION refuse_one()
+            """)
+        try:
+            hold_as_notified(claimed(jobs))
+
+            assert [state(job) for job in jobs] == [
+                State.STORING,
+                State.DOWNLOADING,
+                *[State.STORING] * (COUNT - 2),
+            ]
+            assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("DROP FUNCTION refuse_one CASCADE")
+        world.settle()
+        assert invariants.violations() == []
+
+
+def delivered(world: World, count: int) -> list[Job]:
+    """So many jobs that have delivered everything and whose gangs are still there."""
+    jobs = ended_unseen(world, count)
+    world.settle()
+    for job in jobs:
+        world.done(job)
+    return jobs
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_learner_keeps_no_others_gangs() -> None:
+    with two_nodes() as world:
+        jobs = delivered(world, COUNT)
+        found = claimed(jobs)
+        began = time.monotonic()
+        with locked(LEARNERS, jobs[0].pk):
+            _, left = together.bring_on(found)
+
+            assert time.monotonic() - began < LOCK_TIMEOUT_S, "it was waited for"
+            assert {lease.job_id for lease in left} == {job.pk for job in jobs}
+            for lease in left[1:]:
+                reconcile.hold(lease)
+            assert {state(job) for job in jobs[1:]} == {State.COMPLETED}
+        reconcile.hold(left[0])
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        assert Learner.objects.filter(cluster_phase="SUCCEEDED").count() == COUNT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_report_that_the_database_refuses_keeps_no_others_gangs() -> None:
+    with two_nodes() as world:
+        jobs = ended_unseen(world, COUNT)
+        world.settle()
+        world.cluster.exit(gang(jobs[0]), 0, 0, message="a NUL byte: \0")
+        for job in jobs:
+            world.done(job)
+        hold_as_notified(claimed(jobs))
+
+        assert [state(job) for job in jobs] == [State.STORING, *[State.COMPLETED] * (COUNT - 1)]
+        assert [job_of(job).fail_streak for job in jobs] == [1, 0, 0, 0]
 
 
 @pytest.mark.django_db
@@ -334,18 +468,19 @@ def started_again(job: Job) -> None:
 def test_nothing_of_a_shared_move_is_written_if_one_job_changed(
     world: World, change: Callable[[Job], None]
 ) -> None:
-    jobs = deployed(world, COUNT)
-    for job in jobs:
-        world.report(job, phase=Phase.PROCESSING)
+    jobs = ended_unseen(world, COUNT)
     found = claimed(jobs)
     all_rows = observation.load_all([job.pk for job in jobs])
-    move = decide(reconcile.noted(all_rows[jobs[0].pk], found[0], world.cluster.observe())[1]).move
+    _, seen = reconcile.noted(all_rows[jobs[0].pk], found[0], world.cluster.observe())
+    move = decide(seen).move
     assert move is not None
+    moves = moves_ahead(seen, move)
+    assert len(moves) == 3
     change(jobs[-1])
     before = [history(job) for job in jobs]
 
     with pytest.raises(transitions.StaleJob):
-        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], [move])
+        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], moves)
 
     assert [state(job) for job in jobs[:-1]] == [State.DEPLOYING] * (COUNT - 1)
     assert [history(job) for job in jobs] == before
