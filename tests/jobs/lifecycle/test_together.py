@@ -148,7 +148,7 @@ def test_jobs_that_are_looked_at_late_make_all_their_moves_in_one_transaction(wo
     assert set(Job.objects.values_list("state", flat=True)) == {State.STORING}
     assert commits(seen) == 1
     reads = [query["sql"] for query in seen.captured_queries if query["sql"].startswith("SELECT")]
-    assert sum('FROM "jobs_learner"' in sql for sql in reads) == 2, reads  # before the moves and after them
+    assert sum("FROM jobs_learner" in sql for sql in reads) == 2, reads  # before the moves and after them
 
 
 @pytest.mark.django_db
