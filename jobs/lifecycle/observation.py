@@ -92,7 +92,7 @@ def load_all(job_ids: Collection[str]) -> dict[str, JobRows]:
         attempts: dict[str, Attempt] = {}
         learners: defaultdict[str, list[Learner]] = defaultdict(list)
         if live:
-            values = [list(live), sorted(set(live.values()))]
+            values: list[Any] = [list(live), sorted(set(live.values()))]
             cursor.execute(ATTEMPTS, values)
             for attempt in map(ATTEMPT.made, cursor.fetchall()):
                 if attempt.n == live[attempt.job_id]:
