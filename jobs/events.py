@@ -11,6 +11,7 @@ from django.db import connection, transaction
 from jobs import pubsub
 from jobs.models import JobEvent
 from jobs.states import EventCode
+from tenants.rows import insert_all
 
 
 def append(
@@ -29,7 +30,7 @@ def append(
 ) -> int:
     """Write the job's next event and return its number. Call it in the transaction of the change that it records."""
     n = next_number(job_id)
-    JobEvent.objects.create(
+    event = JobEvent(
         job_id=job_id,
         tenant_id=tenant_id,
         n=n,
@@ -43,13 +44,14 @@ def append(
         actor_id=actor_id,
         source=source,
     )
+    insert_all([event])
     publish_later(job_id, tenant_id, n)
     return n
 
 
 def append_numbered(rows: Sequence[JobEvent]) -> None:
     """Write events of many jobs whose numbers were taken in this transaction, with their jobs' rows locked."""
-    JobEvent.objects.bulk_create(rows)
+    insert_all(rows)
     for job_id, (tenant_id, n) in {row.job_id: (row.tenant_id, row.n) for row in rows}.items():
         publish_later(job_id, tenant_id, n)
 

@@ -6,7 +6,7 @@ of columns, and queries return model instances.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +19,11 @@ PLAIN = frozenset({str, int, float, bool})
 
 
 class Rows(Generic[M]):
-    """One model in a SELECT: its columns under an alias, and the instance made from them."""
+    """One model in a SELECT: its columns under an alias, and the instance made from them. without: names of fields that
+    are read only if they are asked for."""
 
-    def __init__(self, model: type[M], alias: str) -> None:
-        fields = model._meta.concrete_fields
+    def __init__(self, model: type[M], alias: str, *, without: Collection[str] = ()) -> None:
+        fields = [field for field in model._meta.concrete_fields if field.name not in without]
         self._model = model
         self._names = [field.attname for field in fields]
         self._readers = [
@@ -71,6 +72,30 @@ def insert(*rows: models.Model) -> None:
         setattr(row, field.attname, read(value, None, connection) if read else value)
     for row in rows:
         row._state.adding, row._state.db = False, connection.alias
+
+
+def insert_all(rows: Sequence[models.Model]) -> None:
+    """Write new rows of one table with one statement. What the database computes, such as their ids, is not filled in.
+    Does what QuerySet.bulk_create does, without signals."""
+    if not rows:
+        return
+    given = _given(type(rows[0]))
+    places: list[str] = []
+    values: list[Any] = []
+    for row in rows:
+        of_row = []
+        for name, field, _ in given:
+            value = getattr(row, name)
+            if isinstance(value, DatabaseDefault):
+                of_row.append("DEFAULT")
+            else:
+                place, sent = _place(type(row), field, value)
+                of_row.append(place)
+                values += sent
+        places.append(f"({', '.join(of_row)})")
+    columns = ", ".join(column for _, _, column in given)
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {rows[0]._meta.db_table} ({columns}) VALUES {', '.join(places)}", values)
 
 
 @cache

@@ -233,6 +233,20 @@ def _forward(job: JobObservation) -> Move:
     return _FORWARD[job.state]
 
 
+def moves_ahead(job: JobObservation, first: Move) -> tuple[Move, ...]:
+    """`first`, and what would be decided after it from the same observation: a job that was looked at late has often
+    come through several states. Only steps of one that goes as it should, up to STORING: what comes after that needs
+    the cluster."""
+    moves = [first]
+    while moves[-1] == _FORWARD.get(job.state):
+        job = replace(job, state=moves[-1].to, reason=moves[-1].reason)
+        following = _FORWARD.get(job.state)
+        if following is None or decide(job).move != following:
+            break
+        moves.append(following)
+    return tuple(moves)
+
+
 def _storing(job: JobObservation) -> Decision:
     if job.intent == Intent.CANCEL:
         return _stop(

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Count, Q
-from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
 from jobs import clusters
@@ -35,7 +35,21 @@ from jobs.selectors.requests import elastic_range
 from jobs.states import FINAL, HOLDS_GPUS, OWN_FAILURES, EventCode, Intent, Phase, State, StopReason
 from jobs.steps import reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
+from tenants.models import Tenant
+from tenants.rows import Rows
 
+JOB, TENANT = Rows(Job, "j", without={"spec_text"}), Rows(Tenant, "t")
+ATTEMPT, LEARNER = Rows(Attempt, "a"), Rows(Learner, "l")
+JOBS = (
+    f"SELECT statement_timestamp(), {JOB.columns}, {TENANT.columns} FROM jobs_job j"
+    " JOIN tenants_tenant t ON t.id = j.tenant_id WHERE j.id = ANY(%s)"
+)
+ATTEMPTS = f"SELECT {ATTEMPT.columns} FROM jobs_attempt a WHERE a.job_id = ANY(%s) AND a.n = ANY(%s)"
+LEARNERS = (
+    f"SELECT {LEARNER.columns} FROM jobs_learner l"
+    " WHERE l.job_id = ANY(%s) AND l.attempt = ANY(%s) ORDER BY l.rank"
+)
+"""By hand, as each look at a job takes them: see docs/adr/0015-hot-statements-by-hand.md."""
 NOTHING_KNOWN = StoreHealth()
 STORES = frozenset({State.STORING, State.STOPPING})
 """In these states a decision may depend on the store's health."""
@@ -71,26 +85,36 @@ def load(job_id: str) -> JobRows | None:
 
 def load_all(job_ids: Collection[str]) -> dict[str, JobRows]:
     """The rows of these jobs by their ids, in as many statements as of one job; without those that were purged."""
-    rows = Job.objects.select_related("tenant").defer("spec_text").annotate(db_now=Now())
-    found = list(rows.filter(pk__in=job_ids))
-    live = {job.pk: job.attempt for job in found if job.state in HOLDS_GPUS}
-    attempts: dict[str, Attempt] = {}
-    learners: defaultdict[str, list[Learner]] = defaultdict(list)
-    if live:
-        numbers = set(live.values())
-        for attempt in Attempt.objects.filter(job__in=live, n__in=numbers):
-            if attempt.n == live[attempt.job_id]:
-                attempts[attempt.job_id] = attempt
-        for learner in Learner.objects.filter(job__in=live, attempt__in=numbers).order_by("rank"):
-            if learner.attempt == live[learner.job_id]:
-                learners[learner.job_id].append(learner)
-    store = health() if any(job.state in STORES for job in found) else NOTHING_KNOWN
-    return {job.pk: _rows(job, attempts.get(job.pk), learners[job.pk], store) for job in found}
+    with connection.cursor() as cursor:
+        cursor.execute(JOBS, [list(job_ids)])
+        found = [_job(*row) for row in cursor.fetchall()]
+        live = {job.pk: job.attempt for job, _ in found if job.state in HOLDS_GPUS}
+        attempts: dict[str, Attempt] = {}
+        learners: defaultdict[str, list[Learner]] = defaultdict(list)
+        if live:
+            values: list[Any] = [list(live), sorted(set(live.values()))]
+            cursor.execute(ATTEMPTS, values)
+            for attempt in map(ATTEMPT.made, cursor.fetchall()):
+                if attempt.n == live[attempt.job_id]:
+                    attempts[attempt.job_id] = attempt
+            cursor.execute(LEARNERS, values)
+            for learner in map(LEARNER.made, cursor.fetchall()):
+                if learner.attempt == live[learner.job_id]:
+                    learners[learner.job_id].append(learner)
+    store = health() if any(job.state in STORES for job, _ in found) else NOTHING_KNOWN
+    return {job.pk: _rows(job, now, attempts.get(job.pk), learners[job.pk], store) for job, now in found}
 
 
-def _rows(job: Any, attempt: Attempt | None, learners: Sequence[Learner], store: StoreHealth) -> JobRows:
-    """job: annotated with db_now."""
-    now: datetime = job.db_now
+def _job(now: datetime, *values: Any) -> tuple[Job, datetime]:
+    """A row of JOBS."""
+    job = JOB.made(values[: JOB.width])
+    job.tenant = TENANT.made(values[JOB.width :])
+    return job, now
+
+
+def _rows(
+    job: Job, now: datetime, attempt: Attempt | None, learners: Sequence[Learner], store: StoreHealth
+) -> JobRows:
     known_at = _last_heartbeat(attempt, learners, now)
     seen = _observation(
         job, attempt, learners, now, known_at, store if job.state in STORES else NOTHING_KNOWN

@@ -98,6 +98,8 @@ def _walk(lease: Lease) -> bool:
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
+                if decision.act is Act.REMOVE:
+                    transitions.note_reports([(rows, observation)])
                 if decision.act is Act.CHOOSE:
                     requeue_after_s = _choose(rows, lease)
                     if requeue_after_s is None:
@@ -182,7 +184,8 @@ def cluster_of(rows: JobRows) -> Cluster:
 
 
 def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: Lease) -> bool:
-    """Have one effect on the cluster. True if the job should be observed again right away."""
+    """Have one effect on the cluster. True if the job should be observed again right away. Before a removal, what the
+    cluster shows is to be noted: transitions.note_reports."""
     _require(lease)
     cluster = cluster_of(rows)
     match decision.act:
@@ -193,7 +196,6 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
             fp("stop.after_cluster")
             return False
         case Act.REMOVE:
-            transitions.note_reports(rows, observation)
             uids = [learner.report.uid for learner in observation.learners if learner.report is not None]
             removal = cluster.remove(observation.gang_name, uids=uids)
             fp("remove.after_cluster")

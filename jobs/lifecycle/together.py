@@ -1,7 +1,7 @@
 """Bring jobs that are due at once as far as they can go together: read in a few statements, moved in one commit.
 
 What a job does alone it does here, too, decided and noted by the same functions, but for two things: one observation of
-the cluster serves all, and the same move of several jobs is one transaction. Whatever goes wrong, or is not
+the cluster serves all, and the same moves of several jobs are one transaction. Whatever goes wrong, or is not
 one of these common steps, leaves the job to `reconcile.hold`, alone and under the same lease: so a job with broken or
 locked rows, or on a slow cluster, costs others nothing but this attempt. See docs/adr/0092-moves-share-a-commit.md.
 """
@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from django.conf import settings
@@ -23,7 +25,7 @@ from django.db import connection
 from gpu_scheduler.clusters.base import Observation
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, reconcile, transitions
-from jobs.lifecycle.decision import Act, Decision, Move, decide
+from jobs.lifecycle.decision import Act, Decision, Move, decide, moves_ahead
 from jobs.lifecycle.facts import JobObservation
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
@@ -139,7 +141,7 @@ class _Effects:
     """What a step was decided to have. moves: by their shared_key. launched: accepted by the cluster, to be noted.
     ends: what `release` wants to know."""
 
-    moves: dict[tuple[object, ...], tuple[Move, Group]] = field(default_factory=dict)
+    moves: dict[tuple[object, ...], tuple[Sequence[Move], Group]] = field(default_factory=dict)
     acts: list[Decided] = field(default_factory=list)
     launched: list[Decided] = field(default_factory=list)
     ends: list[tuple[Lease, Decision, int]] = field(default_factory=list)
@@ -170,12 +172,15 @@ class _Turn:
         effects, acted = _Effects(), _Effects()
         for job, (rows, observation) in self._observed().items():
             self._try([job], self._decide, rows, observation, effects)
-        for move, group in effects.moves.values():
-            self._try([rows.job.pk for rows, _ in group], self._move, move, group, effects)
+        for moves, group in effects.moves.values():
+            self._try([rows.job.pk for rows, _ in group], self._move, moves, group, effects)
         self._end(effects)
         starts = [rows for rows, _, decision in effects.acts if decision.act is Act.LAUNCH]
         if starts:
             self._try([rows.job.pk for rows in starts], self._read_runtimes, starts)
+        ended = [(rows, seen) for rows, seen, decision in effects.acts if decision.act is Act.REMOVE]
+        if ended:
+            self._try([rows.job.pk for rows, _ in ended], transitions.note_reports, ended)
         for rows, observation, decision in effects.acts:
             if self._first not in self.left:
                 self._try([rows.job.pk], self._act, rows, observation, decision, acted)
@@ -235,12 +240,13 @@ class _Turn:
         seen[rows.job.pk] = reconcile.noted(rows, self.pending[rows.job.pk], shown)
 
     def _decide(self, rows: JobRows, observation: JobObservation, effects: _Effects) -> None:
-        """Add a job to those that make the same move, to those that need the cluster, or to those that are done."""
+        """Add a job to those that make the same moves, to those that need the cluster, or to those that are done."""
         job, lease, decision = rows.job.pk, self.pending[rows.job.pk], decide(observation)
         if decision.move is not None:
-            if transitions.may_share(rows, decision.move):
-                key = transitions.shared_key(rows, decision.move)
-                effects.moves.setdefault(key, (decision.move, []))[1].append((rows, lease))
+            ahead = moves_ahead(observation, decision.move)
+            if moves := list(takewhile(partial(transitions.may_share, rows), ahead)):
+                key = transitions.shared_key(rows, moves)
+                effects.moves.setdefault(key, (moves, []))[1].append((rows, lease))
             else:
                 self._leave(job)
         elif decision.act in (Act.STOP, Act.CHOOSE):
@@ -287,14 +293,14 @@ class _Turn:
             transitions.note_reason(rows, lease, decision.note)
         effects.ends.append((lease, decision, observation.intent_gen))
 
-    def _move(self, move: Move, group: Group, effects: _Effects) -> None:
+    def _move(self, moves: Sequence[Move], group: Group, effects: _Effects) -> None:
         """Move them. Those that are final are done: nothing more would be decided for them."""
-        if len(group) == 1:
-            transitions.move(group[0][0], move, group[0][1])
+        if len(group) == len(moves) == 1:
+            transitions.move(group[0][0], moves[0], group[0][1])
         else:
-            transitions.move_all(group, move)
-        self.wants_cycle |= move.to not in HOLDS_GPUS
-        if move.to in FINAL:
+            transitions.move_all(group, moves)
+        self.wants_cycle |= moves[-1].to not in HOLDS_GPUS
+        if moves[-1].to in FINAL:
             effects.ends += [(lease, Decision(), rows.observation.intent_gen) for rows, lease in group]
 
     def _end(self, effects: _Effects) -> None:

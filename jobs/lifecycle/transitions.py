@@ -7,8 +7,9 @@ by state and intent, and voids any lease. note_alive and note_reports are not gu
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -92,6 +93,18 @@ WHERE a.id = v.id AND a.id IN (
 )
 """
 
+REPORTS = """
+WITH shown AS (
+  SELECT l.id, v.uid, v.phase, v.exit_code, v.message, v.details FROM jobs_learner l
+  JOIN unnest(%s::bigint[], %s::text[], %s::text[], %s::int[], %s::text[], %s::jsonb[])
+    AS v(id, uid, phase, exit_code, message, details) USING (id)
+  ORDER BY l.id FOR NO KEY UPDATE OF l {locked}
+)
+UPDATE jobs_learner l SET cluster_uid = shown.uid, cluster_phase = shown.phase, cluster_exit_code = shown.exit_code,
+  cluster_message = shown.message, failure_details = shown.details
+FROM shown WHERE l.id = shown.id
+"""
+
 NO_ORDER: dict[str, Any] = {
     "order_reason": "",
     "order_for_job": "",
@@ -101,7 +114,6 @@ NO_ORDER: dict[str, Any] = {
 }
 """The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
-REPORT_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
 
 class StaleJob(Exception):
@@ -134,7 +146,7 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
                 reason = _with_loss(rows, reason)
         elif move.to == State.PROCESSING:
             reason = _with_restart(job, reason)
-        events.append(**_moved(rows, move, reason))
+        events.append(**_moved(rows, source, move, reason))
         if move.to == State.PROCESSING:
             _note_restart(job)
         if move.avoid:
@@ -142,13 +154,13 @@ def _write_move(rows: JobRows, move: Move, lease: Lease) -> None:
         fp("move.before_commit")
 
 
-def _moved(rows: JobRows, move: Move, reason: Reason) -> dict[str, Any]:
+def _moved(rows: JobRows, source: State, move: Move, reason: Reason) -> dict[str, Any]:
     """The event of a move."""
     return {
         "job_id": rows.job.pk,
         "tenant_id": rows.job.tenant_id,
         "code": EventCode.MOVED,
-        "from_state": rows.observation.state.value,
+        "from_state": source.value,
         "to_state": move.to.value,
         "attempt": rows.job.attempt,
         "reason": reason.code,
@@ -171,44 +183,52 @@ def may_share(rows: JobRows, move: Move) -> bool:
     return move.to in (State.DOWNLOADING, State.STORING)
 
 
-def shared_key(rows: JobRows, move: Move) -> tuple[object, ...]:
+def shared_key(rows: JobRows, moves: Sequence[Move]) -> tuple[object, ...]:
     """The same for moves that can be one transaction, and write the same."""
-    return (rows.observation.state, repr(move))
+    return (rows.observation.state, repr(moves))
 
 
-def move_all(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
-    """Make the same move of several jobs with the same shared_key: all of them or none. Raises StaleJob if any of them,
-    its attempt or its lease has changed meanwhile, or its row is locked."""
-    _write_moves(together, move)
+def move_all(together: Sequence[tuple[JobRows, Lease]], moves: Sequence[Move]) -> None:
+    """Make the same moves, one after the other, of several jobs with the same shared_key: all of them or none. Raises
+    StaleJob if any of these jobs, its attempt or its lease has changed meanwhile, or its row is locked."""
+    _write_moves(together, moves)
     fp("move.after_commit")
 
 
 @retry_on_serialization_failure
-def _write_moves(together: Sequence[tuple[JobRows, Lease]], move: Move) -> None:
+def _write_moves(together: Sequence[tuple[JobRows, Lease]], moves: Sequence[Move]) -> None:
     """Rows are locked in the order of a single move. No job's row is waited for: others lock several in any order. The
     rows of several tenants are waited for, but not for long: one tenant's locked row must not keep another's jobs."""
     all_rows = [rows for rows, _ in together]
+    assert all(may_share(rows, move) for rows in all_rows for move in moves), "such moves are made alone"
     source = all_rows[0].observation.state
-    returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
-    assert all(may_share(rows, move) for rows in all_rows), "such moves are made alone"
     with transaction.atomic():
-        if returns:
+        if moves[-1].to not in HOLDS_GPUS:
             wait_shortly()
         numbers = _lock_leased(together)
-        fields = _fields(all_rows[0], move, move.reason)
-        Job.objects.filter(pk__in=numbers).update(event_seq=F("event_seq") + 1 + int(returns), **fields)
-        if move.to == State.PROCESSING:
-            Attempt.objects.filter(job__in=numbers, n=1, held=True).update(processing_at=Now())
-        slots = _return_slots(all_rows, move) if returns else {}
-        written = []
-        for rows in all_rows:
-            job = rows.job.pk
-            of_job = [slots[job]] if returns else []
-            for event in [*of_job, _moved(rows, move, move.reason)]:
-                numbers[job] += 1
-                written.append(JobEvent(n=numbers[job], **event))
+        written: list[JobEvent] = []
+        for move in moves:
+            written += _write_step(all_rows, source, move, numbers)
+            source = move.to
         events.append_numbered(written)
         fp("move.before_commit")
+
+
+def _write_step(
+    all_rows: Sequence[JobRows], source: State, move: Move, numbers: dict[str, int]
+) -> Iterator[JobEvent]:
+    """One of the moves of _write_moves. Its events, to be written; numbers: of each job's last event, counted on."""
+    returns = source in HOLDS_GPUS and move.to not in HOLDS_GPUS
+    fields = _fields(all_rows[0], move, move.reason)
+    Job.objects.filter(pk__in=numbers).update(event_seq=F("event_seq") + 1 + int(returns), **fields)
+    if move.to == State.PROCESSING:
+        Attempt.objects.filter(job__in=numbers, n=1, held=True).update(processing_at=Now())
+    slots = _return_slots(all_rows, move) if returns else {}
+    for rows in all_rows:
+        job = rows.job.pk
+        for event in [*([slots[job]] if returns else []), _moved(rows, source, move, move.reason)]:
+            numbers[job] += 1
+            yield JobEvent(n=numbers[job], **event)
 
 
 def _lock_leased(together: Sequence[tuple[JobRows, Lease]]) -> dict[str, int]:
@@ -380,21 +400,30 @@ def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) 
 
 
 @retry_on_serialization_failure
-def note_reports(rows: JobRows, observation: JobObservation) -> None:
-    """Keep the cluster's report on learners that ended, before it is gone with the gang, with what was printed before
-    their program began. Repeats are harmless."""
-    reports = {learner.rank: learner.report for learner in observation.learners if learner.processes_ended}
-    shown = []
-    for row in rows.learners:
-        if (report := reports.get(row.rank)) is not None:
-            row.cluster_uid, row.cluster_phase = report.uid, report.phase.value
-            row.cluster_exit_code, row.cluster_message = report.exit_code, report.message
-            reason = {"reason": report.reason.value} if report.reason is not None else {}
-            row.failure_details = dict(report.numbers) | reason
-            shown.append(row)
-            if report.output:
-                preparation_log.store(row, report.output)
-    Learner.objects.bulk_update(shown, REPORT_FIELDS)
+def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
+    """Keep the cluster's reports on learners that ended, before they are gone with their gangs, with what was printed
+    before their programs began. Repeats are harmless. Of several jobs no row is waited for: raises StaleJob if one is
+    locked, and each is to be noted alone."""
+    shown, printed = [], []
+    for rows, observation in seen:
+        reports = {one.rank: one.report for one in observation.learners if one.processes_ended}
+        for row in rows.learners:
+            if (report := reports.get(row.rank)) is not None:
+                reason = {"reason": report.reason.value} if report.reason is not None else {}
+                details = json.dumps(dict(report.numbers) | reason)
+                shown.append(
+                    (row.pk, report.uid, report.phase.value, report.exit_code, report.message, details)
+                )
+                if report.output:
+                    printed.append((row, report.output))
+    if shown:
+        statement = REPORTS.format(locked="SKIP LOCKED" if len(seen) > 1 else "")
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [*map(list, zip(*shown, strict=True))])
+            if len(seen) > 1 and cursor.rowcount < len(shown):
+                raise StaleJob("a learner's row is locked")
+    for row, output in printed:
+        preparation_log.store(row, output)
 
 
 def note_reason(rows: JobRows, lease: Lease, reason: Reason) -> None:

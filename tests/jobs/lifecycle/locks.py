@@ -9,6 +9,7 @@ import psycopg2
 from django.db import connection
 
 JOB = "SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE"
+LEARNERS = "SELECT 1 FROM jobs_learner WHERE job_id = %s FOR UPDATE"
 QUOTAS = "SELECT 1 FROM tenants_quota WHERE tenant_id = %s FOR UPDATE"
 
 

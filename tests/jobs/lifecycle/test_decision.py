@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import EndReason, GangReport, LearnerPhase, LearnerReport
-from jobs.lifecycle.decision import WAIT_WORKING_S, Act, Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_WORKING_S, Act, Decision, Move, decide, moves_ahead
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason
 from jobs.states import (
     BY_ORDER,
@@ -700,3 +700,42 @@ def test_what_a_program_waits_for_is_shown_while_its_agent_downloads() -> None:
     assert job.gang is not None
     waits = "Learner 0: Cannot pull image a.test/b:1 yet: no such host"
     assert decide(replace(job, gang=replace(job.gang, message=waits))).note == Reason("preparing", waits)
+
+
+AHEAD: list[tuple[str, JobObservation, list[State]]] = [
+    ("it downloads", seen(State.DEPLOYING, learner(Phase.DOWNLOADING)), [State.DOWNLOADING]),
+    ("it runs", seen(State.DEPLOYING), [State.DOWNLOADING, P]),
+    (
+        "its deadline is over, and it runs",
+        seen(State.DEPLOYING, deploy_left_s=-1.0),
+        [State.DOWNLOADING, P],
+    ),
+    (
+        "it has ended",
+        seen(State.DEPLOYING, learner(**EXITED, exit_code=0)),
+        [State.DOWNLOADING, P, State.STORING],
+    ),
+    ("it has ended while it ran", seen(P, learner(**EXITED, exit_code=0)), [State.STORING]),
+    (
+        "one of two has ended",
+        seen(State.DEPLOYING, learner(**EXITED, exit_code=0), learner(rank=1)),
+        [State.DOWNLOADING, P],
+    ),
+    (
+        "it has delivered",
+        seen(State.STORING, learner(Phase.DONE, None, delivered=True), gone=True),
+        [State.COMPLETED],
+    ),
+    ("it has failed", seen(State.DEPLOYING, learner(**EXITED, exit_code=1)), [S]),
+    ("it halts", seen(State.DEPLOYING, **HALT), [S]),
+    ("it was halted and has ended", seen(S, learner(**EXITED, exit_code=0), **HALTING), [State.STORING]),
+]
+
+
+@pytest.mark.parametrize(("job", "states"), [row[1:] for row in AHEAD], ids=[row[0] for row in AHEAD])
+def test_moves_ahead_are_those_that_the_same_observation_leads_to(
+    job: JobObservation, states: list[State]
+) -> None:
+    first = decide(job).move
+    assert first is not None
+    assert [move.to for move in moves_ahead(job, first)] == states

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,14 +18,14 @@ from gpu_scheduler.clusters.base import ClusterBusy
 from gpu_scheduler.model import Node
 from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import leases, observation, reconcile, together, transitions
-from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide
+from jobs.lifecycle.decision import WAIT_WORKING_S, Decision, Move, decide, moves_ahead
 from jobs.lifecycle.facts import JobObservation, Reason
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Learner
 from jobs.selectors.snapshot import database_now
 from jobs.services import job_halt
-from jobs.states import EventCode, Intent, Phase, State, StopReason
+from jobs.states import PROGRESS, EventCode, Intent, Phase, State, StopReason
 from tests import factories
-from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
+from tests.jobs.lifecycle.locks import JOB, LEARNERS, QUOTAS, locked
 from tests.jobs.lifecycle.world import (
     ChoosingCluster,
     World,
@@ -38,6 +39,8 @@ from tests.jobs.lifecycle.world import (
 )
 
 COUNT = 4
+LOCK_TIMEOUT_S = 3.0
+"""After so long a statement gives up on a row."""
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
 
 
@@ -125,7 +128,217 @@ def test_the_same_move_of_many_jobs_is_one_transaction(world: World) -> None:
     few, many = statements(2), statements(COUNT)
 
     assert len(many) == len(few)
-    assert sum(sql.startswith("SAVEPOINT") for sql in many) == 2  # DOWNLOADING, then PROCESSING
+    assert sum(sql.startswith("SAVEPOINT") for sql in many) == 1  # DOWNLOADING, then PROCESSING, in one
+
+
+def ended_unseen(world: World, count: int) -> list[Job]:
+    """So many jobs whose programs ended before anyone looked."""
+    jobs = deployed(world, count)
+    for job in jobs:
+        world.exit(job)
+    return jobs
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_looked_at_late_make_all_their_moves_in_one_transaction(world: World) -> None:
+    found = claimed(ended_unseen(world, COUNT))
+    with CaptureQueriesContext(connection) as seen:
+        hold_as_notified(found)
+
+    assert set(Job.objects.values_list("state", flat=True)) == {State.STORING}
+    assert commits(seen) == 1
+    reads = [query["sql"] for query in seen.captured_queries if query["sql"].startswith("SELECT")]
+    assert sum("FROM jobs_learner" in sql for sql in reads) == 2, reads  # before the moves and after them
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_looked_at_late_have_the_history_of_one_that_goes_alone(world: World) -> None:
+    def late(count: int) -> list[Job]:
+        jobs = ended_unseen(world, count)
+        world.settle()
+        for job in jobs:
+            world.done(job)
+        world.settle()
+        return jobs
+
+    (alone,) = late(1)
+    jobs = late(COUNT)
+
+    assert {state(job) for job in jobs} == {State.COMPLETED}
+    assert [history(job) for job in jobs] == [history(alone)] * COUNT
+    moves = [(one.from_state, one.to_state) for one in alone.events.order_by("n") if one.to_state]
+    assert moves[1:] == [("QUEUED", "DEPLOYING"), *pairwise(PROGRESS)]
+    assert not Job.objects.filter(started_at=None)
+    assert not Attempt.objects.filter(processing_at=None)
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+
+
+@pytest.mark.django_db
+def test_learners_that_run_again_make_no_shared_move_to_say_so(world: World) -> None:
+    """A later attempt makes the moves alone that may have more to say."""
+    jobs = ended_unseen(world, 2)
+    Attempt.objects.update(n=2)
+    Learner.objects.update(attempt=2)
+    Job.objects.update(attempt=2)
+    all_rows = observation.load_all([job.pk for job in jobs])
+    found = [all_rows[job.pk] for job in jobs]
+    first = decide(replace(found[0].observation, observed=False)).move
+    assert first is not None
+    ahead = moves_ahead(found[0].observation, first)
+
+    assert [move.to for move in ahead] == [State.DOWNLOADING, State.PROCESSING, State.STORING]
+    assert [transitions.may_share(found[0], move) for move in ahead] == [True, False, True]
+
+
+@pytest.mark.django_db
+def test_the_reports_of_ended_gangs_are_noted_by_one_statement(world: World) -> None:
+    def remove(count: int) -> list[str]:
+        jobs = delivered(world, count)
+        found = claimed(jobs)
+        with CaptureQueriesContext(connection) as seen:
+            hold_as_notified(found)
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        shown = Learner.objects.filter(job__in=jobs).values_list("cluster_phase", "cluster_exit_code")
+        assert list(shown) == [("SUCCEEDED", 0)] * count
+        return [query["sql"] for query in seen.captured_queries if "UPDATE jobs_learner" in query["sql"]]
+
+    assert len(remove(2)) == len(remove(COUNT)) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("intent", "then", "ends"),
+    [(Intent.HALT, State.STORING, State.COMPLETED), (Intent.CANCEL, State.STOPPING, State.CANCELED)],
+)
+def test_what_is_requested_between_the_look_and_the_moves_is_carried_out_from_the_state_that_was_reached(
+    world: World, monkeypatch: pytest.MonkeyPatch, intent: Intent, then: State, ends: State
+) -> None:
+    """As if it had come then: a job that has finished is stored although it was to halt."""
+    jobs = ended_unseen(world, 2)
+    move_all = transitions.move_all
+
+    def requested(*of: Any) -> None:
+        monkeypatch.setattr(transitions, "move_all", move_all)
+        world.request(jobs[0], intent)
+        move_all(*of)
+
+    monkeypatch.setattr(transitions, "move_all", requested)
+    hold_as_notified(claimed(jobs))
+    world.settle()
+
+    assert jobs[0].events.filter(to_state=State.STORING).count() == 1
+    assert [state(job) for job in jobs] == [then, State.STORING]
+    for job in jobs:
+        world.done(job)
+    world.settle()
+    assert [state(job) for job in jobs] == [ends, State.COMPLETED]
+    assert used(world.tenant) == 0
+    assert invariants.violations() == []
+
+
+class _Died(BaseException):
+    """The end of a worker."""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_dies_during_combined_moves_leaves_all_or_none_of_them() -> None:
+    for point, reached in (("move.before_commit", State.DEPLOYING), ("move.after_commit", State.STORING)):
+        with two_nodes() as world:
+            jobs = ended_unseen(world, 2)
+            found = claimed(jobs)
+
+            def die(at: str, point: str = point) -> None:
+                if at == point:
+                    raise _Died
+
+            failpoints.arm(die)
+            try:
+                with pytest.raises(_Died):
+                    hold_as_notified(found)
+            finally:
+                failpoints.arm(None)
+
+            assert {state(job) for job in jobs} == {reached}
+            Job.objects.update(lease_token=None, lease_until=None, lease_owner="")  # they end by themselves
+            for job in jobs:
+                world.done(job)
+            world.settle()
+            assert {state(job) for job in jobs} == {State.COMPLETED}
+            assert [len(job.events.filter(to_state=State.PROCESSING)) for job in jobs] == [1, 1]
+            assert used(world.tenant) == 0
+            assert invariants.violations() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_the_database_refuses_to_move_holds_no_other_up() -> None:
+    """An error half way through the moves of several leaves each to be moved alone."""
+    with two_nodes() as world:
+        jobs = ended_unseen(world, COUNT)
+        broken = jobs[1].pk
+        with connection.cursor() as cursor:
+            cursor.execute(f"""
+                CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS
+                $$BEGIN IF NEW.id = '{broken}' AND NEW.state = 'PROCESSING' THEN RAISE 'refused'; END IF;
+                RETURN NEW; END$$;
+                CREATE TRIGGER refuse_one BEFORE UPDATE ON jobs_job FOR EACH ROW EXECUTE FUNCTION refuse_one()
+            """)
+        try:
+            hold_as_notified(claimed(jobs))
+
+            assert [state(job) for job in jobs] == [
+                State.STORING,
+                State.DOWNLOADING,
+                *[State.STORING] * (COUNT - 2),
+            ]
+            assert [job_of(job).fail_streak for job in jobs] == [0, 1, 0, 0]
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("DROP FUNCTION refuse_one CASCADE")
+        world.settle()
+        assert invariants.violations() == []
+
+
+def delivered(world: World, count: int) -> list[Job]:
+    """So many jobs that have delivered everything and whose gangs are still there."""
+    jobs = ended_unseen(world, count)
+    world.settle()
+    for job in jobs:
+        world.done(job)
+    return jobs
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_learner_keeps_no_others_gangs() -> None:
+    with two_nodes() as world:
+        jobs = delivered(world, COUNT)
+        found = claimed(jobs)
+        began = time.monotonic()
+        with locked(LEARNERS, jobs[0].pk):
+            _, left = together.bring_on(found)
+
+            assert time.monotonic() - began < LOCK_TIMEOUT_S, "it was waited for"
+            assert {lease.job_id for lease in left} == {job.pk for job in jobs}
+            for lease in left[1:]:
+                reconcile.hold(lease)
+            assert {state(job) for job in jobs[1:]} == {State.COMPLETED}
+        reconcile.hold(left[0])
+        assert {state(job) for job in jobs} == {State.COMPLETED}
+        assert Learner.objects.filter(cluster_phase="SUCCEEDED").count() == COUNT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_report_that_the_database_refuses_keeps_no_others_gangs() -> None:
+    with two_nodes() as world:
+        jobs = ended_unseen(world, COUNT)
+        world.settle()
+        world.cluster.exit(gang(jobs[0]), 0, 0, message="a NUL byte: \0")
+        for job in jobs:
+            world.done(job)
+        hold_as_notified(claimed(jobs))
+
+        assert [state(job) for job in jobs] == [State.STORING, *[State.COMPLETED] * (COUNT - 1)]
+        assert [job_of(job).fail_streak for job in jobs] == [1, 0, 0, 0]
 
 
 @pytest.mark.django_db
@@ -255,18 +468,19 @@ def started_again(job: Job) -> None:
 def test_nothing_of_a_shared_move_is_written_if_one_job_changed(
     world: World, change: Callable[[Job], None]
 ) -> None:
-    jobs = deployed(world, COUNT)
-    for job in jobs:
-        world.report(job, phase=Phase.PROCESSING)
+    jobs = ended_unseen(world, COUNT)
     found = claimed(jobs)
     all_rows = observation.load_all([job.pk for job in jobs])
-    move = decide(reconcile.noted(all_rows[jobs[0].pk], found[0], world.cluster.observe())[1]).move
+    _, seen = reconcile.noted(all_rows[jobs[0].pk], found[0], world.cluster.observe())
+    move = decide(seen).move
     assert move is not None
+    moves = moves_ahead(seen, move)
+    assert len(moves) == 3
     change(jobs[-1])
     before = [history(job) for job in jobs]
 
     with pytest.raises(transitions.StaleJob):
-        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], move)
+        transitions.move_all([(all_rows[lease.job_id], lease) for lease in found], moves)
 
     assert [state(job) for job in jobs[:-1]] == [State.DEPLOYING] * (COUNT - 1)
     assert [history(job) for job in jobs] == before
@@ -512,7 +726,7 @@ def test_a_move_that_says_more_than_where_and_why_is_made_alone(world: World, mo
     assert transitions.may_share(found[0][0], move)
     assert not transitions.may_share(found[0][0], replace(move, **more))
     with pytest.raises(AssertionError):
-        transitions.move_all(found, replace(move, **more))
+        transitions.move_all(found, [replace(move, **more)])
 
 
 @pytest.mark.django_db
