@@ -71,7 +71,8 @@ WITH one AS (
 {TAKE} WHERE id IN (SELECT id FROM one UNION ALL SELECT id FROM due) {RETURNING}"""
 
 RELEASE = """
-UPDATE jobs_job SET lease_owner = '', lease_token = NULL, fail_streak = %(fail_streak)s,
+UPDATE jobs_job SET lease_owner = '', lease_token = NULL, fail_streak = 0,
+  lease_until = CASE WHEN %(looked)s THEN lease_until END,
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
@@ -103,6 +104,7 @@ WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
 RENEW = """
 UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = CASE WHEN next_reconcile_at < lease_until THEN next_reconcile_at
+    WHEN %(after_look)s THEN statement_timestamp()
     ELSE statement_timestamp() + make_interval(secs => %(lease_s)s) END
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
@@ -114,9 +116,10 @@ WHERE NOT settled AND state = ANY(%(states)s)
 MAKE_DUE = f"""{MAKE_ALL_DUE} AND id = ANY(%(job_ids)s) AND EXISTS (
   SELECT FROM unnest(%(job_ids)s, %(ages_s)s::float[]) AS new(id, age_s)
   WHERE new.id = j.id AND (j.lease_until IS NULL OR j.lease_until - make_interval(secs => %(lease_s)s)
-    <= clock_timestamp() - make_interval(secs => new.age_s)))
+    NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
 """
-"""The end of a lease, less its length, is when the last turn began, or was extended."""
+"""The end of a lease, less its length, is when the last turn began, or was extended; not if that is still to come, as
+after the database's clock was set back."""
 
 _owner = ""
 
@@ -159,12 +162,19 @@ def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
     return sorted(taken, key=lambda lease: lease.job_id != job_id)
 
 
-def renew(lease: Lease) -> bool:
-    """Extend the lease by its whole length; False if it was lost."""
+def renew(lease: Lease, *, after_look: bool = False) -> bool:
+    """Extend the lease by its whole length; False if it was lost. after_look: this turn will not look at the job again,
+    so another one is due after it: what the cluster reported since the look would count as seen."""
     before = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
-            RENEW, {"lease_s": settings.LUTHIER_LEASE_S, "job_id": lease.job_id, "token": lease.token}
+            RENEW,
+            {
+                "lease_s": settings.LUTHIER_LEASE_S,
+                "after_look": after_look,
+                "job_id": lease.job_id,
+                "token": lease.token,
+            },
         )
         kept = cursor.rowcount == 1
     if kept:
@@ -172,16 +182,19 @@ def renew(lease: Lease) -> bool:
     return kept
 
 
-def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int | None) -> bool:
+def release(
+    lease: Lease, *, requeue_after_s: float | None, intent_gen: int | None, looked: bool = True
+) -> bool:
     """Release the lease. The job is due again after requeue_after_s seconds, or earlier if it was notified meanwhile;
     None settles it. False if the lease was lost, or the intent is newer than intent_gen (None: whatever it is): the
-    hint of a halt that came during a long call to the cluster found the job leased, and no other follows."""
+    hint of a halt that came during a long call to the cluster found the job leased, and no other follows. looked: this
+    turn saw what the cluster had reported before; else that makes the job due again."""
     values: dict[str, Any] = {
         "job_id": lease.job_id,
         "token": lease.token,
         "requeue_after_s": requeue_after_s,
         "intent_gen": intent_gen,
-        "fail_streak": 0,
+        "looked": looked,
     }
     with connection.cursor() as cursor:
         cursor.execute(RELEASE, values)

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,9 @@ from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
+IDLE_S = 10.0
+"""A connection that is idle for longer is used no more: the store may have closed it, or what lies between may have
+forgotten it without a word, which only a timeout would show."""
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
 NO_TLS = "https_required"
@@ -69,52 +73,68 @@ async def patiently(request: Callable[[], Awaitable[T]]) -> T:
 class Connections:
     """Connections to a store that are used again: with one for each piece, a large file has hundreds of handshakes.
 
-    Callable from several threads.
+    Only for reading, as a request may be sent twice. Callable from several threads.
     """
 
     def __init__(self) -> None:
-        self._idle: list[tuple[str, http.client.HTTPConnection]] = []
+        self._lock = threading.Lock()
+        self._idle: list[_Idle] = []
+        self._is_closed = False
 
-    def get(self, url: str, headers: dict[str, str]) -> bytes:
-        """The body of the response. Raises Unreachable or Refused."""
+    def get(self, url: str, headers: dict[str, str], most: int) -> bytes:
+        """The first bytes of the response, at most so many. Raises Unreachable or Refused."""
         place, target = _split(url)
+        used = self._take(place)
         while True:
-            connection, is_used = self._take(place)
+            connection = used or _connection(place)
+            may_be_kept = False
             try:
                 connection.request("GET", target, headers=headers)
                 response = connection.getresponse()
                 if response.status >= 300:
                     raise _as_refusal(response.status, response)
-                content: bytes = response.read()
+                content: bytes = response.read(most)  # a store that knows no ranges sends the whole file
+                may_be_kept = response.isclosed() and not response.will_close
+                return content
             except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if is_used and isinstance(error, ConnectionError):
-                    continue  # the store may have closed it since
-                raise _unreachable(target, error) from error
-            except (Refused, Unreachable):
-                connection.close()
-                raise
-            self._idle.append((place, connection))
-            return content
+                if used is None or isinstance(error, TimeoutError) or not isinstance(error, OSError):
+                    raise _unreachable(target, error) from error
+            finally:
+                if not may_be_kept or not self._keep(_Idle(place, connection, time.monotonic())):
+                    connection.close()
+            used = None  # the store has closed it since: once more, by another one
 
     def close(self) -> None:
-        while (idle := self._pop()) is not None:
-            idle[1].close()
+        """None is kept from now on, nor those that are in use."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for each in idle:
+            each.connection.close()
 
-    def _take(self, place: str) -> tuple[http.client.HTTPConnection, bool]:
-        """A connection, and whether it was used before."""
-        while (idle := self._pop()) is not None:
-            found, connection = idle
-            if found == place:
-                return connection, True
-            connection.close()  # the store is elsewhere since
-        return _connection(place), False
+    def _keep(self, idle: _Idle) -> bool:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(idle)
+            return not self._is_closed
 
-    def _pop(self) -> tuple[str, http.client.HTTPConnection] | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+    def _take(self, place: str) -> http.client.HTTPConnection | None:
+        """One that was used before, if any can be; those that cannot are closed."""
+        with self._lock:
+            idle, now = self._idle, time.monotonic()
+            usable = [each for each in idle if each.place == place and now - each.since < IDLE_S]
+            self._idle = usable[:-1]
+        for each in idle:
+            if each not in usable:
+                each.connection.close()
+        return usable[-1].connection if usable else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Idle:
+    place: str
+    connection: http.client.HTTPConnection
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +160,7 @@ class Client:
     async def piece(self, path: str, start: int, size: int) -> bytes:
         """Read bytes start … start+size-1 of the resource at path. Raises Unreachable or Refused."""
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        content = await asyncio.to_thread(self._piece, path, headers)
+        content = await asyncio.to_thread(self._piece, path, headers, size + 1)
         if len(content) != size:
             raise Unreachable(f"{path}: {len(content)} bytes instead of {size}")
         return content
@@ -159,7 +179,7 @@ class Client:
         """Close the connections on which the store gave pieces."""
         self._store.close()
 
-    def _piece(self, path: str, headers: dict[str, str]) -> bytes:
+    def _piece(self, path: str, headers: dict[str, str], most: int) -> bytes:
         link = self._links.get(path)
         if link is None:
             try:
@@ -167,7 +187,7 @@ class Client:
             except Moved as moved:
                 link = self._links[path] = moved.location
         try:
-            return self._store.get(link, headers)
+            return self._store.get(link, headers, most)
         except Refused as refusal:  # of the store, which knows nothing of attempts: never the learner's end
             self._links.pop(path, None)
             if refusal.status == 404:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 from django.db.models import F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs import blobs
 from jobs.blobs import direct
@@ -167,4 +169,10 @@ def test_an_upload_with_parts_of_another_size_is_begun_again(
 def test_a_large_file_has_few_parts_and_none_has_too_many(size: int, part: int) -> None:
     """Both in MiB."""
     assert direct.part_bytes(size * 2**20) == part * 2**20
-    assert size / part < 10_000
+
+
+@given(st.integers(1, 5 * 2**40))
+def test_the_parts_of_every_file_that_s3_can_hold_are_within_its_limits(size: int) -> None:
+    part = direct.part_bytes(size)
+    assert 5 * 2**20 <= part <= 5 * 2**30
+    assert -(-size // part) <= 10_000

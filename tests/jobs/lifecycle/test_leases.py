@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.db.models.functions import Now
 from pytest_django import Settings
@@ -264,6 +265,33 @@ def test_a_change_that_several_workers_report_costs_one_turn(world: World) -> No
     assert change_known_since(60), "nothing was looked at"
     leases.release_later(look(), 100)
     assert change_known_since(60), "the turn failed"
+    assert leases.release(look(), requeue_after_s=100, intent_gen=None, looked=False)
+    assert change_known_since(60), "the cluster did not answer"
+
+
+def test_a_change_counts_as_new_where_the_clock_was_set_back_since_the_last_turn(world: World) -> None:
+    job = world.running()
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    assert leases.release(lease, requeue_after_s=100, intent_gen=None)
+    Job.objects.update(lease_until=Now() + timedelta(seconds=settings.LUTHIER_LEASE_S + 5))
+    leases.make_due({job.pk: 60})
+    assert Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now()).exists()
+
+
+def test_a_lease_that_is_extended_after_the_look_leads_to_another_turn(world: World) -> None:
+    """What is reported between the two would be older than the lease's new beginning."""
+    job = world.running()
+    due = Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now())
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    for may_act, after_look, is_due in ((True, True, False), (False, False, False), (False, True, True)):
+        lease.ends = time.monotonic() + (settings.LUTHIER_LEASE_S if may_act else 0)
+        reconcile._require(lease, after_look=after_look)
+        leases.make_due({job.pk: 60})
+        assert due.exists() == is_due
+    assert leases.release(lease, requeue_after_s=100, intent_gen=None)
+    assert due.exists()
 
 
 @pytest.mark.django_db

@@ -264,6 +264,16 @@ def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     assert changed.take() == {}
 
 
+def test_of_a_gang_that_changed_twice_the_last_change_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn may have begun between the two: it has not seen the second one."""
+    changed = ChangedGangs()
+    for at in (100.0, 107.0):
+        monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda at=at: at)
+        changed.add({"job-x-1"})
+    monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda: 109.0)
+    assert changed.take() == {"job-x-1": 2.0}
+
+
 @pytest.mark.django_db
 def test_a_tick_takes_up_the_jobs_of_which_the_cluster_has_just_reported(
     monkeypatch: pytest.MonkeyPatch,
