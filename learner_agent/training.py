@@ -30,7 +30,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
@@ -41,8 +40,6 @@ METRICS_MAX_BYTES = 256 * 1024 * 1024
 LINE_NAMES, LINE_BYTES = 1_000, 60_000
 """Limits of one line of metrics.jsonl; a larger report becomes several lines."""
 RESERVED = ("step", "time", "total")
-LARGE_FILE_BYTES = 16 * 1024 * 1024
-"""From here on it is worth a thread that a file is hashed and flushed to the disk at the same time."""
 
 _spool: Optional[spool.Spool] = None
 _metrics_handle: Optional[int] = None
@@ -350,31 +347,12 @@ def _write_manifest(folder: Path, step: int, part: int, of: int, ordinal: int) -
 
 
 def _sha256(path: Path) -> str:
-    """Hash a file, and have it on the disk. A large one is written there meanwhile: the program waits for both."""
     digest = hashlib.sha256()
     with path.open("rb") as source:
-        early = _flushed_early(path) if os.fstat(source.fileno()).st_size >= LARGE_FILE_BYTES else None
         for block in iter(lambda: source.read(1024 * 1024), b""):
             digest.update(block)
-        os.fsync(source.fileno())  # it raises what has failed, for the other one has a handle of its own
-    if early is not None:
-        early.join()
-    return digest.hexdigest()
-
-
-def _flushed_early(path: Path) -> Optional[threading.Thread]:
-    """A thread that flushes a file; None where none can be started, as at the interpreter's end."""
-    thread = threading.Thread(target=_flush, args=(path,), daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
-
-
-def _flush(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("rb") as source:
         os.fsync(source.fileno())
+    return digest.hexdigest()
 
 
 _attach()

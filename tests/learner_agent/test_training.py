@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import importlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -224,62 +222,6 @@ def test_a_save_cut_off_while_its_files_are_hashed_leaves_nothing_that_looks_sav
         (folder / "weights").write_bytes(b"long")
 
     assert list((tmp_path / "checkpoints").iterdir()) == []
-
-
-def saved_hash(inside: ModuleType, content: bytes) -> str:
-    """Save one file; the hash that the manifest has."""
-    with inside.checkpoint(7) as folder:
-        (folder / "weights").write_bytes(content)
-    [entry] = json.loads((inside.checkpoint_dir() / "step-7" / "manifest.json").read_text())["files"]
-    return str(entry["sha256"])
-
-
-def test_a_large_file_is_flushed_while_it_is_hashed(
-    inside: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inside, "LARGE_FILE_BYTES", 1)
-    flushed, at_the_end = threading.Event(), []
-
-    def flush(_: int) -> None:
-        if threading.current_thread() is threading.main_thread():
-            at_the_end.append(flushed.is_set())
-        else:
-            flushed.set()
-
-    class Hash:
-        def __init__(self) -> None:
-            self._hash = hashlib.new("sha256")
-            self.hexdigest = self._hash.hexdigest
-
-        def update(self, block: bytes) -> None:
-            assert flushed.wait(60), "the flush waits for the hash"
-            self._hash.update(block)
-
-    monkeypatch.setattr(inside.os, "fsync", flush)
-    monkeypatch.setattr(inside.hashlib, "sha256", Hash)
-    assert saved_hash(inside, b"weights") == hashlib.new("sha256", b"weights").hexdigest()
-    assert True in at_the_end
-
-
-def test_a_large_file_that_does_not_come_onto_the_disk_is_no_checkpoint(
-    inside: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inside, "LARGE_FILE_BYTES", 1)
-    monkeypatch.setattr(inside.os, "fsync", Mock(side_effect=OSError(errno.EIO, "broken")))
-    with pytest.raises(OSError, match="broken"):
-        saved_hash(inside, b"weights")
-    assert list(inside.checkpoint_dir().iterdir()) == []
-
-
-def test_a_large_file_is_saved_where_no_thread_can_be_started(
-    inside: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inside, "LARGE_FILE_BYTES", 1)
-    monkeypatch.setattr(inside.threading.Thread, "start", Mock(side_effect=RuntimeError("at shutdown")))
-    flushed = Mock()
-    monkeypatch.setattr(inside.os, "fsync", flushed)
-    assert saved_hash(inside, b"weights") == hashlib.sha256(b"weights").hexdigest()
-    assert flushed.called
 
 
 def test_saving_the_same_step_again_replaces_it(inside: ModuleType, tmp_path: Path) -> None:
