@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
 IDLE_S = 10.0
-"""A connection that is idle for longer is used no more: the store may have closed it, or what lies between may have
+"""A connection that is idle for longer is used no more: the store may have closed it, or what is between may have
 forgotten it without a word, which only a timeout would show."""
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
