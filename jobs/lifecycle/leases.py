@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,8 @@ WITH one AS (
 {TAKE} WHERE id IN (SELECT id FROM one UNION ALL SELECT id FROM due) {RETURNING}"""
 
 RELEASE = """
-UPDATE jobs_job SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = %(fail_streak)s,
+UPDATE jobs_job SET lease_owner = '', lease_token = NULL, fail_streak = 0,
+  lease_until = CASE WHEN %(looked)s THEN lease_until END,
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
@@ -80,7 +81,7 @@ WHERE id = %(job_id)s AND lease_token = %(token)s
   AND (%(intent_gen)s::bigint IS NULL OR intent_gen = %(intent_gen)s)
 """
 RELEASE_ALL = """
-UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, lease_until = NULL, fail_streak = 0,
+UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, fail_streak = 0,
   next_reconcile_at = CASE WHEN v.requeue_after_s IS NULL THEN NULL
     WHEN j.next_reconcile_at < j.lease_until THEN j.next_reconcile_at  -- as in RELEASE
     ELSE clock_timestamp() + make_interval(secs => v.requeue_after_s) END,
@@ -103,9 +104,22 @@ WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
 RENEW = """
 UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = CASE WHEN next_reconcile_at < lease_until THEN next_reconcile_at
+    WHEN %(after_look)s THEN statement_timestamp()
     ELSE statement_timestamp() + make_interval(secs => %(lease_s)s) END
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
+MAKE_ALL_DUE = """
+UPDATE jobs_job j SET next_reconcile_at = clock_timestamp()
+WHERE NOT settled AND state = ANY(%(states)s)
+  AND next_reconcile_at > clock_timestamp() + make_interval(secs => %(soon_s)s)
+"""
+MAKE_DUE = f"""{MAKE_ALL_DUE} AND id = ANY(%(job_ids)s) AND EXISTS (
+  SELECT FROM unnest(%(job_ids)s, %(ages_s)s::float[]) AS new(id, age_s)
+  WHERE new.id = j.id AND (j.lease_until IS NULL OR j.lease_until - make_interval(secs => %(lease_s)s)
+    NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
+"""
+"""The end of a lease, less its length, is when the last turn began, or was extended; not if that is still to come, as
+after the database's clock was set back."""
 
 _owner = ""
 
@@ -148,12 +162,19 @@ def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
     return sorted(taken, key=lambda lease: lease.job_id != job_id)
 
 
-def renew(lease: Lease) -> bool:
-    """Extend the lease by its whole length; False if it was lost."""
+def renew(lease: Lease, *, after_look: bool = False) -> bool:
+    """Extend the lease by its whole length; False if it was lost. after_look: this turn will not look at the job again,
+    so another one is due after it: what the cluster reported since the look would count as seen."""
     before = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
-            RENEW, {"lease_s": settings.LUTHIER_LEASE_S, "job_id": lease.job_id, "token": lease.token}
+            RENEW,
+            {
+                "lease_s": settings.LUTHIER_LEASE_S,
+                "after_look": after_look,
+                "job_id": lease.job_id,
+                "token": lease.token,
+            },
         )
         kept = cursor.rowcount == 1
     if kept:
@@ -161,16 +182,19 @@ def renew(lease: Lease) -> bool:
     return kept
 
 
-def release(lease: Lease, *, requeue_after_s: float | None, intent_gen: int | None) -> bool:
+def release(
+    lease: Lease, *, requeue_after_s: float | None, intent_gen: int | None, looked: bool = True
+) -> bool:
     """Release the lease. The job is due again after requeue_after_s seconds, or earlier if it was notified meanwhile;
     None settles it. False if the lease was lost, or the intent is newer than intent_gen (None: whatever it is): the
-    hint of a halt that came during a long call to the cluster found the job leased, and no other follows."""
+    hint of a halt that came during a long call to the cluster found the job leased, and no other follows. looked: this
+    turn saw what the cluster had reported before; else that makes the job due again."""
     values: dict[str, Any] = {
         "job_id": lease.job_id,
         "token": lease.token,
         "requeue_after_s": requeue_after_s,
         "intent_gen": intent_gen,
-        "fail_streak": 0,
+        "looked": looked,
     }
     with connection.cursor() as cursor:
         cursor.execute(RELEASE, values)
@@ -212,15 +236,21 @@ def release_later(lease: Lease, requeue_after_s: float) -> int | None:
     return int(row[0]) if row else None
 
 
-def make_due(job_ids: Sequence[str] | None) -> None:
-    """Have these jobs (None: all) reconciled soon, unless they are due within SOON_S anyway or hold no GPUs."""
+def make_due(ages_s: Mapping[str, float] | None) -> None:
+    """Have jobs of which the cluster reports something new reconciled soon, unless they are due within SOON_S anyway or
+    hold no GPUs. ages_s: job -> seconds since this process has known it; None: all jobs.
+
+    A turn that began after that may have been another worker's: what it did not know yet, it reports itself.
+    """
+    values: dict[str, Any] = {
+        "job_ids": list(ages_s or ()),
+        "ages_s": list((ages_s or {}).values()),
+        "states": sorted(HOLDS_GPUS),
+        "soon_s": SOON_S,
+        "lease_s": settings.LUTHIER_LEASE_S,
+    }
     with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE jobs_job SET next_reconcile_at = clock_timestamp()"
-            " WHERE (%s OR id = ANY(%s)) AND NOT settled AND state = ANY(%s)"
-            " AND next_reconcile_at > clock_timestamp() + make_interval(secs => %s)",
-            [job_ids is None, list(job_ids or ()), sorted(HOLDS_GPUS), SOON_S],
-        )
+        cursor.execute(MAKE_ALL_DUE if ages_s is None else MAKE_DUE, values)
 
 
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:

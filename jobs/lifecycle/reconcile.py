@@ -141,7 +141,7 @@ def _observe(rows: JobRows, lease: Lease) -> tuple[JobRows, JobObservation]:
     """The observation with the cluster's report, which is requested only for a gang that may exist."""
     if not may_have_gang(rows):
         return rows, rows.observation
-    _require(lease)
+    _require(lease, after_look=False)
     found = noted(rows, lease, cluster_of(rows).observe([rows.observation.gang_name]))
     note_alive([found])
     return found
@@ -327,9 +327,10 @@ def _batch(attempt: Attempt) -> dict[str, str]:
     return {"LUTHIER_BATCH": str(attempt.batch), "LUTHIER_MICRO_BATCH": str(attempt.micro_batch)}
 
 
-def _require(lease: Lease) -> None:
-    """Begin a call only while the lease lasts CALL_S more; a call may outlast it, and its result is then void."""
-    if not lease.may_act(CALL_S) and not leases.renew(lease):
+def _require(lease: Lease, *, after_look: bool = True) -> None:
+    """Begin a call only while the lease lasts CALL_S more; a call may outlast it, and its result is then void.
+    after_look: see `renew`."""
+    if not lease.may_act(CALL_S) and not leases.renew(lease, after_look=after_look):
         raise LeaseOver
 
 
@@ -340,7 +341,7 @@ def _wait_for_cluster(rows: JobRows, lease: Lease, busy: ClusterError) -> None:
         numbers = {"node": busy.node} if isinstance(busy, GangBlocked) else {}
         transitions.note_reason(rows, lease, Reason(CLUSTER_BUSY, message, numbers))
     fp("busy.after_noted")
-    leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=None)
+    leases.release(lease, requeue_after_s=BUSY_S * random.uniform(0.8, 1.2), intent_gen=None, looked=False)
 
 
 def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> bool:
@@ -353,7 +354,7 @@ def _wait_for_keys(rows: JobRows, lease: Lease, error: SecretsUnavailable) -> bo
         transitions.move(rows, Move(State.STOPPING, reason, StopReason.DEPLOY_TIMEOUT), lease)
         return True
     transitions.note_reason(rows, lease, Reason(error.code, f"Waiting for its secrets: {error}"))
-    leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=None)
+    leases.release(lease, requeue_after_s=KEYS_RETRY_S, intent_gen=None, looked=False)
     return False
 
 
@@ -371,7 +372,9 @@ def _without_cluster(rows: JobRows, lease: Lease, error: ClusterMisconfigured) -
     transitions.note_condition(rows, lease, decision.note)
     if _may_replace_reason(rows.observation):
         transitions.note_reason(rows, lease, decision.note)
-    leases.release(lease, requeue_after_s=decision.requeue_after_s, intent_gen=rows.job.intent_gen)
+    leases.release(
+        lease, requeue_after_s=decision.requeue_after_s, intent_gen=rows.job.intent_gen, looked=False
+    )
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -37,27 +38,28 @@ MAX_CHANGED = 10_000
 
 
 class ChangedGangs:
-    """The gangs that a watch reported since the last ``take``, in bounded memory."""
+    """The gangs that a watch reported since the last ``take``, and when it last did, in bounded memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._names: set[str] = set()
+        self._at: dict[str, float] = {}
         self._all = False
 
     def add(self, names: set[str]) -> None:
         """Callable from any thread."""
         with self._lock:
             if not self._all:
-                self._names |= names
-                if len(self._names) > MAX_CHANGED:
-                    self._names, self._all = set(), True
+                self._at |= dict.fromkeys(names, time.monotonic())
+                if len(self._at) > MAX_CHANGED:
+                    self._at, self._all = {}, True
 
-    def take(self) -> set[str] | None:
-        """The names, which are then forgotten; None for all gangs."""
+    def take(self) -> dict[str, float] | None:
+        """Name -> seconds since then; they are then forgotten. None for all gangs."""
         with self._lock:
-            names, every = self._names, self._all
-            self._names, self._all = set(), False
-        return None if every else names
+            at, every = self._at, self._all
+            self._at, self._all = {}, False
+        now = time.monotonic()
+        return None if every else {name: now - reported for name, reported in at.items()}
 
 
 class Ticker(threading.Thread):
@@ -124,9 +126,11 @@ class Ticker(threading.Thread):
         due = periodic.due(PeriodicTask.CYCLE)
         if (self._plans and PeriodicTask.CYCLE in due) or cycle.has_new():
             self._cycle.request()
+        self._make_changed_due()  # before this worker takes up what is due, so that it finds these jobs, too
         if self._brings_on:
             self._hand_out(due - {PeriodicTask.CYCLE})
-        self._follow_cluster()
+        if self._watch is None:  # it also makes observations free of calls
+            self._watch = clusters.current().watch(self._changed_gangs.add)
 
     def _hand_out(self, due: set[str]) -> None:
         """Give the threads the jobs that are due, and these periodic tasks."""
@@ -145,17 +149,14 @@ class Ticker(threading.Thread):
         if others := [name for name in periodic.TASKS if name in due - OWN_TURN]:
             self._in_turn(self._periodic_turn, partial(periodic.run_due, *others))
 
-    def _follow_cluster(self) -> None:
-        """Keep a watch open, which makes observations free of calls, and reconcile the jobs that it reports soon."""
-        if self._watch is None:
-            self._watch = clusters.current().watch(self._changed_gangs.add)
+    def _make_changed_due(self) -> None:
         changed = self._changed_gangs.take()
         if not self._brings_on:
             return
         if changed is None:
             leases.make_due(None)
         elif changed:
-            leases.make_due([job_of_gang(name) for name in changed])
+            leases.make_due({job_of_gang(name): age_s for name, age_s in changed.items()})
 
     def request_cycle(self) -> None:
         """Have the scheduling cycle run as soon as possible."""

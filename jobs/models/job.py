@@ -125,7 +125,7 @@ class Job(models.Model):
     # The lease (lifecycle): who is working on this job, guarded by lease_token; see docs/adr on leases.
     lease_owner = models.CharField(max_length=80, blank=True)
     lease_token = models.UUIDField(null=True)
-    lease_until = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField(null=True)  # stays after a look, for `leases.make_due`
     fence = models.BigIntegerField(default=0)  # counts the claims; for operators, in SQL
     next_reconcile_at = models.DateTimeField(null=True, db_default=Now())
     fail_streak = models.PositiveIntegerField(default=0)

@@ -91,16 +91,18 @@ async def _send_parts(client: Client, file: Sending, upload: int, state: dict[st
 
 def _hash(file: Sending, start: int, size: int, whole: Any) -> str:
     """SHA-256 of a part, whose bytes are added to the hash of the whole file. Raises NotWhole if it is shorter."""
-    digest = hashlib.sha256()
+    digest = whole if size == file.size else hashlib.sha256()
+    block = memoryview(bytearray(min(BLOCK, size)))
     while size:
-        block = os.pread(file.source.fileno(), min(BLOCK, size), start)
-        if not block:
+        count = os.preadv(file.source.fileno(), [block[:size]], start)
+        if not count:
             raise NotWhole(f"{file.name} became shorter than its manifest says")
-        digest.update(block)
-        whole.update(block)
-        start += len(block)
-        size -= len(block)
-    return digest.hexdigest()
+        whole.update(block[:count])
+        if digest is not whole:
+            digest.update(block[:count])
+        start += count
+        size -= count
+    return str(digest.hexdigest())
 
 
 async def _send_part(

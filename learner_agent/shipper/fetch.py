@@ -49,6 +49,12 @@ class InputFetch:
 
     async def run(self) -> str | None:
         """Returns the value for RESUME_FROM. Raises InputError, or Fenced if the server closed the attempt."""
+        try:
+            return await self._fetch()
+        finally:
+            self._client.leave_store()
+
+    async def _fetch(self) -> str | None:
         outage = _Outage()
         unreachable = damaged = 0
         while True:

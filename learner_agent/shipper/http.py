@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,9 +23,15 @@ from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
+IDLE_S = 10.0
+"""A connection that is idle for longer is used no more: the store may have closed it, or what is between may have
+forgotten it without a word, which only a timeout would show."""
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
 NO_TLS = "https_required"
+BEING_FINISHED = "being_finished"
+FINISHING_S = 2.0
+"""The store makes one object of a file's parts: a job may hold its GPUs until it is there."""
 STORE_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
 """An S3-compatible store answers in XML."""
 T = TypeVar("T")
@@ -33,7 +40,11 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Unreachable(Exception):
-    """The server did not respond, or asked to wait: try again later."""
+    """The server did not respond, or asked to wait: try again later, after most_s seconds at most."""
+
+    def __init__(self, message: str, most_s: float = 30.0) -> None:
+        super().__init__(message)
+        self.most_s = most_s
 
 
 class Refused(Exception):
@@ -52,11 +63,78 @@ async def patiently(request: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await request()
-        except Unreachable:
+        except Unreachable as error:
             if time.monotonic() - began > GIVE_UP_S:
                 raise
             tries += 1
-            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2 ** min(tries, 10))))
+            await asyncio.sleep(random.uniform(0, min(error.most_s, 0.5 * 2 ** min(tries, 10))))
+
+
+class Connections:
+    """Connections to a store that are used again: with one for each piece, a large file has hundreds of handshakes.
+
+    Only for reading, as a request may be sent twice. Callable from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Idle] = []
+        self._is_closed = False
+
+    def get(self, url: str, headers: dict[str, str], most: int) -> bytes:
+        """The first bytes of the response, at most so many. Raises Unreachable or Refused."""
+        place, target = _split(url)
+        used = self._take(place)
+        while True:
+            connection = used or _connection(place)
+            may_be_kept = False
+            try:
+                connection.request("GET", target, headers=headers)
+                response = connection.getresponse()
+                if response.status >= 300:
+                    raise _as_refusal(response.status, response)
+                content: bytes = response.read(most)  # a store that knows no ranges sends the whole file
+                may_be_kept = response.isclosed() and not response.will_close
+                return content
+            except (OSError, http.client.HTTPException) as error:
+                if used is None or isinstance(error, TimeoutError) or not isinstance(error, OSError):
+                    raise _unreachable(target, error) from error
+            finally:
+                if not may_be_kept or not self._keep(_Idle(place, connection, time.monotonic())):
+                    connection.close()
+            used = None  # the store has closed it since: once more, by another one
+
+    def close(self) -> None:
+        """None is kept from now on, nor those that are in use."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for each in idle:
+            each.connection.close()
+
+    def _keep(self, idle: _Idle) -> bool:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(idle)
+            return not self._is_closed
+
+    def _take(self, place: str) -> http.client.HTTPConnection | None:
+        """One that was used before, if any can be; those that cannot are closed."""
+        with self._lock:
+            idle, now = self._idle, time.monotonic()
+            usable = [each for each in idle if each.place == place and now - each.since < IDLE_S]
+            self._idle = usable[:-1]
+        for each in idle:
+            if each not in usable:
+                each.connection.close()
+        return usable[-1].connection if usable else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Idle:
+    place: str
+    connection: http.client.HTTPConnection
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +145,7 @@ class Client:
     secret: str
     _links: dict[str, str] = field(default_factory=dict)
     """Path -> where the store has its bytes, until that link expires."""
+    _store: Connections = field(default_factory=Connections)
 
     async def json(self, path: str, *, method: str = "GET", body: bytes | None = None,
                    headers: Mapping[str, str] | None = None) -> dict[str, Any]:  # fmt: skip
@@ -81,7 +160,7 @@ class Client:
     async def piece(self, path: str, start: int, size: int) -> bytes:
         """Read bytes start … start+size-1 of the resource at path. Raises Unreachable or Refused."""
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        content = await asyncio.to_thread(self._piece, path, headers)
+        content = await asyncio.to_thread(self._piece, path, headers, size + 1)
         if len(content) != size:
             raise Unreachable(f"{path}: {len(content)} bytes instead of {size}")
         return content
@@ -96,7 +175,11 @@ class Client:
         """Where the store has the bytes of this path, None if they come from the server or are not known yet."""
         return self._links.get(path)
 
-    def _piece(self, path: str, headers: dict[str, str]) -> bytes:
+    def leave_store(self) -> None:
+        """Close the connections on which the store gave pieces."""
+        self._store.close()
+
+    def _piece(self, path: str, headers: dict[str, str], most: int) -> bytes:
         link = self._links.get(path)
         if link is None:
             try:
@@ -104,7 +187,7 @@ class Client:
             except Moved as moved:
                 link = self._links[path] = moved.location
         try:
-            return _send(link, "GET", None, headers)
+            return self._store.get(link, headers, most)
         except Refused as refusal:  # of the store, which knows nothing of attempts: never the learner's end
             self._links.pop(path, None)
             if refusal.status == 404:
@@ -146,14 +229,29 @@ def _send(url: str, method: str, body: bytes | None, headers: Mapping[str, str])
             raise Moved(location) from error
         raise _as_refusal(error.code, error) from error
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{urlsplit(url).path}: {error}") from error
+        raise _unreachable(url, error) from error
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Scheme and host of a URL, and what is requested there."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"
+
+
+def _connection(place: str) -> http.client.HTTPConnection:
+    scheme, _, host = place.partition("://")
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    return kind(host, timeout=TIMEOUT_S, blocksize=BLOCK)
+
+
+def _unreachable(url: str, error: Exception) -> Unreachable:
+    """Without the query of a URL: of a link it is the permission."""
+    return Unreachable(f"{urlsplit(url).path}: {error}")
 
 
 def _put_file(url: str, headers: Mapping[str, str], section: _Section) -> None:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    target = f"{parts.path}?{parts.query}"
-    connection = kind(parts.netloc, timeout=TIMEOUT_S, blocksize=BLOCK)
+    place, target = _split(url)
+    connection = _connection(place)
     try:
         connection.request("PUT", target, section, {**headers, "Content-Length": str(section.left)})
         response = connection.getresponse()
@@ -161,7 +259,7 @@ def _put_file(url: str, headers: Mapping[str, str], section: _Section) -> None:
             raise _as_refusal(response.status, response)
         response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{parts.path}: {error}") from error
+        raise _unreachable(target, error) from error
     finally:
         connection.close()
 
@@ -201,10 +299,12 @@ def _as_refusal(status: int, response: Any) -> Exception:
     except ValueError:
         body = None
     body = body if isinstance(body, dict) else {}
-    if status >= 500 or status in (401, 408, 429):
-        return Unreachable(f"HTTP {status}")
     of_store = STORE_CODE.search(content)
     code = str(body.get("code", "")) or (of_store[1].decode() if of_store else "")
+    if code == BEING_FINISHED:
+        return Unreachable(f"HTTP {status} {code}", FINISHING_S)
+    if status >= 500 or status in (401, 408, 429):
+        return Unreachable(f"HTTP {status}")
     if code == NO_TLS:
         return Unreachable(f"HTTP {status} {code}")
     message = str(body.get("detail") or body.get("title") or f"HTTP {status} {code}".strip())

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 from django.db.models import F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs import blobs
 from jobs.blobs import direct
@@ -25,12 +27,14 @@ class SlowStore:
 
     def __init__(self) -> None:
         self.uploads: dict[str, list[Part]] = {}
+        self.begun = 0
         self.objects: dict[str, int] = {}
         self.lists_on = False
         """It lists the parts even then."""
 
     def start(self, key: str) -> str:
-        self.uploads[name := f"upload {len(self.uploads) + 1}"] = list(PARTS)
+        self.begun += 1
+        self.uploads[name := f"upload {self.begun}"] = list(PARTS)
         return name
 
     def parts(self, key: str, upload_id: str) -> list[Part]:
@@ -41,6 +45,9 @@ class SlowStore:
     def finish(self, key: str, upload_id: str, wanted: Any) -> None:
         if not self.lists_on:
             del self.uploads[upload_id]
+
+    def abort(self, key: str, upload_id: str) -> None:
+        del self.uploads[upload_id]
 
     def size(self, key: str) -> int | None:
         return self.objects.get(key)
@@ -130,3 +137,42 @@ def test_a_store_that_never_shows_the_object_is_sent_the_parts_again(slow: SlowS
     assert slow.uploads, "its parts are sent again"
     show(slow, blob)
     assert finish(slow, blob).verified
+
+
+@pytest.mark.parametrize("wrong", [Part(1, 5_242_880, "3" * 64), Part(3, 5_242_880, "3" * 64)])
+def test_an_upload_with_parts_of_another_size_is_begun_again(
+    slow: SlowStore, blob: Blob, wrong: Part
+) -> None:
+    """Of a version before, or of a file that was first offered with another size: no finish would ever take them."""
+    before = verified(blob)[2]
+    slow.uploads[before] = [wrong]
+    arrived(slow, blob)
+    assert before not in slow.uploads
+    assert list(slow.uploads) == [verified(blob)[2]]
+    assert arrived(slow, blob) == PARTS, "and then it goes on"
+
+
+@pytest.mark.parametrize(
+    ("size", "part"),
+    [
+        (1, 16),
+        (64, 16),
+        (256, 16),
+        (257, 17),
+        (800, 50),
+        (1024, 64),
+        (5_000, 64),
+        (600_000, 67),
+        (4_000_000, 445),
+    ],
+)
+def test_a_large_file_has_few_parts_and_none_has_too_many(size: int, part: int) -> None:
+    """Both in MiB."""
+    assert direct.part_bytes(size * 2**20) == part * 2**20
+
+
+@given(st.integers(1, 5 * 2**40))
+def test_the_parts_of_every_file_that_s3_can_hold_are_within_its_limits(size: int) -> None:
+    part = direct.part_bytes(size)
+    assert 5 * 2**20 <= part <= 5 * 2**30
+    assert -(-size // part) <= 10_000

@@ -204,7 +204,9 @@ class Watcher:
                 self._show(newest)
             self._own.reported(self._revision)
             # Half of a pod's changes say nothing about its learner, and each would have its job looked at.
-            is_other = gang is not None and (kind == "DELETED" or self._cache.last(gang) != before)
+            is_other = gang is not None and (
+                kind == "DELETED" or _says(self._cache.last(gang)) != _says(before)
+            )
         self._watches.notify([gang] if gang is not None and is_other else [])
 
     def _show(self, pod: Object) -> None:
@@ -227,6 +229,19 @@ class Watcher:
 
 def _is_preparing(gang: GangReport | None) -> bool:
     return gang is not None and any(learner.phase is LearnerPhase.PREPARING for learner in gang.learners)
+
+
+def _says(gang: GangReport | None) -> tuple[object, ...]:
+    """What there is to see beyond learners that are being prepared, as all are at first: the worker that launched
+    them looks at them again."""
+    if gang is None:
+        return (), False, ""
+    shown = tuple(
+        each
+        for each in gang.learners
+        if each.phase is not LearnerPhase.PREPARING or each.reason is not None or each.message
+    )
+    return shown, gang.stopping, gang.message
 
 
 class _Follower(threading.Thread):

@@ -142,11 +142,15 @@ def test_a_change_that_says_nothing_of_a_learner_is_not_reported(watcher: Watche
     waits = {**pod(3, 4), "status": {"phase": "Pending"}}
     containers = [{"name": manifests.LEARNER, "state": {"running": {}}}]
     runs = {**pod(3, 6), "status": {"phase": "Running", "containerStatuses": containers}}
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}
+    pulling = [{"name": manifests.LEARNER, "image": "x", "state": waiting}]
+    pulls = {**pod(3, 5), "status": {"phase": "Pending", "containerStatuses": pulling}}
     bound = {**waits, "metadata": {**waits["metadata"], "resourceVersion": "5"}}
     for kind, change, reported in (
         ("ADDED", pod(2, 3), False),  # as this process made it
-        ("ADDED", waits, True),
+        ("ADDED", waits, False),  # as another process made it
         ("MODIFIED", bound, False),
+        ("MODIFIED", pulls, True),
         ("MODIFIED", runs, True),
         ("MODIFIED", {**pod(3, 7), "status": {"phase": "Failed"}}, True),
         ("DELETED", pod(3, 8), True),

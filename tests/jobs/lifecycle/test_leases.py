@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.db.models.functions import Now
 from pytest_django import Settings
@@ -15,6 +16,7 @@ from jobs import failpoints
 from jobs.lifecycle import cycle, leases, observation, periodic, reconcile, transitions
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.leases import Lease
 from jobs.models import WORKER_SILENT_S, Job, Worker
 from jobs.states import Intent, State
 from tests import factories
@@ -225,12 +227,71 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     running, waiting = world.running(), world.submit()
     later = {"next_reconcile_at": Now() + timedelta(seconds=100)}
     Job.objects.update(**later)
-    leases.make_due([running.pk, waiting.pk, "no-such-job"])
+    leases.make_due({running.pk: 0, waiting.pk: 0, "no-such-job": 0})
     due = Job.objects.filter(next_reconcile_at__lte=Now())
     assert list(due) == [running]
     Job.objects.update(**later)
     leases.make_due(None)
     assert list(due.all()) == [running]
+
+
+def test_a_change_that_several_workers_report_costs_one_turn(world: World) -> None:
+    """Of those that knew it before the turn began, as all of them watch the same cluster."""
+    job = world.running()
+    due = Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now())
+
+    def change_known_since(age_s: float) -> bool:
+        leases.make_due({job.pk: age_s})
+        return due.exists()
+
+    def look(requeue_after_s: float = 5) -> Lease:
+        Job.objects.filter(pk=job.pk).update(next_reconcile_at=Now())
+        lease = leases.claim(job.pk, "w1")
+        assert lease is not None
+        return lease
+
+    lease = look()
+    assert not change_known_since(60), "the turn that goes on sees it"
+    assert change_known_since(-60), "it may have looked before"
+    assert leases.release(lease, requeue_after_s=5, intent_gen=None)
+    assert due.exists(), "so there is another turn"
+    assert leases.release(look(), requeue_after_s=5, intent_gen=None)
+    assert not change_known_since(60), "a turn that ended has seen it"
+    assert change_known_since(-60)
+    assert leases.release_all([(look(), 5, job_of(job).intent_gen)])
+    assert not change_known_since(60)
+    leases.hand_back(look())
+    Job.objects.filter(pk=job.pk).update(next_reconcile_at=Now() + timedelta(seconds=100))
+    assert change_known_since(60), "nothing was looked at"
+    leases.release_later(look(), 100)
+    assert change_known_since(60), "the turn failed"
+    assert leases.release(look(), requeue_after_s=100, intent_gen=None, looked=False)
+    assert change_known_since(60), "the cluster did not answer"
+
+
+def test_a_change_counts_as_new_where_the_clock_was_set_back_since_the_last_turn(world: World) -> None:
+    job = world.running()
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    assert leases.release(lease, requeue_after_s=100, intent_gen=None)
+    Job.objects.update(lease_until=Now() + timedelta(seconds=settings.LUTHIER_LEASE_S + 5))
+    leases.make_due({job.pk: 60})
+    assert Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now()).exists()
+
+
+def test_a_lease_that_is_extended_after_the_look_leads_to_another_turn(world: World) -> None:
+    """What is reported between the two would be older than the lease's new beginning."""
+    job = world.running()
+    due = Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now())
+    lease = leases.claim(job.pk, "w1")
+    assert lease is not None
+    for may_act, after_look, is_due in ((True, True, False), (False, False, False), (False, True, True)):
+        lease.ends = time.monotonic() + (settings.LUTHIER_LEASE_S if may_act else 0)
+        reconcile._require(lease, after_look=after_look)
+        leases.make_due({job.pk: 60})
+        assert due.exists() == is_due
+    assert leases.release(lease, requeue_after_s=100, intent_gen=None)
+    assert due.exists()
 
 
 @pytest.mark.django_db

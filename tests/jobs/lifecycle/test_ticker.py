@@ -256,11 +256,39 @@ def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     changed = ChangedGangs()
     for number in range(MAX_CHANGED + 1):
         changed.add({f"job-{number}-1", "job-again-1"})
-    assert len(changed._names) == 0
+    assert len(changed._at) == 0
     assert changed.take() is None
     changed.add({"job-x-1"})
-    assert changed.take() == {"job-x-1"}
-    assert changed.take() == set()
+    [(name, age_s)] = (changed.take() or {}).items()
+    assert (name, age_s >= 0) == ("job-x-1", True)
+    assert changed.take() == {}
+
+
+def test_of_a_gang_that_changed_twice_the_last_change_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn may have begun between the two: it has not seen the second one."""
+    changed = ChangedGangs()
+    for at in (100.0, 107.0):
+        monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda at=at: at)
+        changed.add({"job-x-1"})
+    monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda: 109.0)
+    assert changed.take() == {"job-x-1": 2.0}
+
+
+@pytest.mark.django_db
+def test_a_tick_takes_up_the_jobs_of_which_the_cluster_has_just_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else another worker that takes them up is followed by a turn for the same change."""
+    clusters.use(MemoryCluster([]))
+    done: list[str] = []
+    monkeypatch.setattr(leases, "make_due", lambda ages_s: done.extend(ages_s))
+    monkeypatch.setattr(leases, "claim_due", lambda owner, batch: done.append("claim") or [])
+    ticker = Ticker("test")
+    ticker._changed_gangs.add({"job-x-1"})
+    ticker.tick()
+    ticker.stop()
+    clusters.use(None)
+    assert done == ["x", "claim"]
 
 
 @pytest.mark.parametrize(

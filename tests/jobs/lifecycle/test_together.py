@@ -598,7 +598,7 @@ def test_a_gang_that_was_just_launched_is_not_looked_at_before_something_of_it_c
     assert not leases.claim_due("w2", 9)
     for job in jobs:
         world.cluster.exit(gang(job), 0, 3)
-    leases.make_due([job.pk for job in jobs])
+    leases.make_due({job.pk: 0 for job in jobs})
     world.settle()
     assert State.DEPLOYING not in {state(job) for job in jobs}
 
