@@ -46,7 +46,7 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
     rest = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft)).run(explained=explained)
-    return idle.merged(decided, cleared, rest, gangs, explained=explained)
+    return idle.merged(snapshot, decided, cleared, rest, explained=explained)
 
 
 Kind = int | tuple[int, str, str]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from gpu_scheduler import rests
 from gpu_scheduler.checks import Scope
 from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
@@ -51,11 +52,15 @@ def _holder(run: Running) -> Running:
 
 
 def next_event_at(snapshot: Snapshot) -> datetime | None:
-    """When a plan can change without a start, an end or a new job: the policy's time, or when a run that leaves counts
-    as stuck."""
+    """When a plan can change without a start, an end or a new job: the policy's time, when a run that leaves counts as
+    stuck, or when one that left often may start again."""
     leaving = (run.stopping_since for run in snapshot.running if run.gang.opportunistic)
     stuck = [since + LEAVES_WITHIN for since in leaving if since is not None]
-    changes = [policy_of(snapshot).next_event_at(snapshot), *(at for at in stuck if at > snapshot.now)]
+    changes = [
+        policy_of(snapshot).next_event_at(snapshot),
+        rests.next_end(snapshot),
+        *(at for at in stuck if at > snapshot.now),
+    ]
     return min((at for at in changes if at is not None), default=None)
 
 
@@ -64,11 +69,12 @@ def left_for_idle(
 ) -> Snapshot:
     """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, beside what runs
     grow by, by these orders and those under way, and on no node of which anything is reserved. They borrow nothing, and
-    no project's share is theirs."""
+    no project's share is theirs. Those that left too often are not among them."""
+    away = rests.resting(snapshot)
     kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
-        waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
+        waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic and gang.job not in away),
         running=(*snapshot.running, *runs),
         quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
         policy=Idle(kept, tuple(_growing(snapshot, resizes))),
@@ -87,16 +93,18 @@ def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Ru
             yield run, order.learners - len(run.nodes)
 
 
-def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:
-    """One plan of both."""
+def merged(snapshot: Snapshot, plan: Plan, cleared: Cleared, rest: Plan, *, explained: bool) -> Plan:
+    """One plan of both, of this snapshot."""
     starts, stops = (*cleared.starts, *rest.starts), (*plan.stops, *cleared.stops)
     if not explained:
         return replace(plan, starts=starts, stops=stops)
+    gangs = {gang.job: gang for gang in snapshot.waiting}
     waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
     ahead = Counter(_queue(wait, gangs) for wait in plan.waits if "position" in wait.numbers)
     ahead.update((start.placement.slot_type, "") for start, _ in cleared.waiting)
     behind = [_behind(wait, ahead, gangs) for wait in rest.waits]
-    return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind))
+    away = [rests.explained(gangs[job], found) for job, found in rests.resting(snapshot).items()]
+    return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind, *away))
 
 
 def _queue(wait: Explanation, gangs: Mapping[str, Gang]) -> tuple[str, str]:

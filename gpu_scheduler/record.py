@@ -72,7 +72,7 @@ def written(snapshot: Snapshot, waiting: Iterable[str] | None = None) -> bytes:
     before = [snapshot.now, snapshot.nodes]
     behind = [
         snapshot.running, snapshot.quotas, snapshot.tenants, state, sorted(snapshot.promised.items()),
-        snapshot.projects,
+        snapshot.projects, sorted(snapshot.yielded.items()),
     ]  # fmt: skip
     return f"{_text(before)[:-1]},[{','.join(gangs)}],{_text(behind)[1:]}".encode()
 
@@ -89,9 +89,9 @@ def _text(value: Any) -> str:
 def read(text: bytes, policy: Policy) -> Snapshot:
     """The snapshot of this text, to be planned by this policy. Raises NotReadable."""
     try:
-        now, nodes, waiting, running, quotas, tenants, state, promised, projects = json.loads(
-            text, object_hook=_read
-        )
+        parts = json.loads(text, object_hook=_read)
+        now, nodes, waiting, running, quotas, tenants, state, promised, projects = parts[:9]
+        (yielded,) = parts[9:] or ([],)  # of before opportunistic jobs rested
         return Snapshot(
             now,
             tuple(nodes),
@@ -103,6 +103,7 @@ def read(text: bytes, policy: Policy) -> Snapshot:
             policy.load(json.loads(state)),
             dict(promised),
             tuple(projects),
+            {job: tuple(times) for job, times in yielded},
         )
     except (LookupError, TypeError, ValueError) as error:
         raise NotReadable(f"not a snapshot of this version: {error}") from error

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import count
 
-from gpu_scheduler import past_use, world
+from gpu_scheduler import past_use, rests, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
 from gpu_scheduler.policies.base import policy_of
@@ -289,12 +289,12 @@ class _Simulation:
                 orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
                 self._halt({order.job for order in orders})
         if self._events:
-            change = policy.next_event_at(self._world)
-        else:  # a policy may have events forever, such as aging: where nothing else happens, only a promise ends
-            ends = [until for until in self._world.promised.values() if until is not None]
-            change = min((until for until in ends if until > self._world.now), default=None)
-        if change is not None:
-            self._plan_by(change)
+            changes = [policy.next_event_at(self._world)]
+        else:  # a policy may have events forever, such as aging: where nothing else happens, only promises
+            changes = [until for until in self._world.promised.values() if until and until > self._world.now]
+        for change in (*changes, rests.next_end(self._world)):
+            if change is not None:
+                self._plan_by(change)
 
     def _start(self, number: int) -> None:
         """Execute the last starts of the world."""

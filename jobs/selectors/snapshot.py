@@ -33,6 +33,7 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
+from gpu_scheduler.rests import COUNTS_FOR
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
 from jobs.selectors.budgets import may_run_out, with_use
 from jobs.selectors.past_use import with_the_past
@@ -102,6 +103,7 @@ def snapshot(
             policy_state=state,
             promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
             projects=projects(),
+            yielded=_yielded(waiting, now),
         )
 
 
@@ -216,6 +218,21 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
         for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for} - {job}:
             promised[each] = None if each in leaving else closed_at + promise
     return promised
+
+
+def _yielded(waiting: Sequence[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
+    """When the opportunistic ones of these jobs were stopped to leave their slots to others."""
+    idle = {gang.job for gang in waiting if gang.opportunistic}
+    if not idle:
+        return {}
+    left = Attempt.objects.exclude(freed_for="").filter(
+        opportunistic=True, outcome=StopReason.PREEMPTED, closed_at__gt=now - COUNTS_FOR
+    )
+    found: dict[str, tuple[datetime, ...]] = {}
+    for job, closed_at in left.order_by("closed_at").values_list("job", "closed_at"):
+        if job in idle and closed_at is not None:
+            found[job] = (*found.get(job, ()), closed_at)
+    return found
 
 
 def gang_of_job(job_id: str) -> Gang:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import IntegrityError, transaction
+from django.db.models import F
 from django.db.models.functions import Now
 
 from jobs import failpoints, invariants
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, PeriodicTask
 from jobs.selectors.decisions import Verdict, check_newest
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.suggestions import suggestions_for
@@ -123,6 +126,38 @@ def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: 
     assert invariants.violations() == []
 
 
+def left_earlier(job: Job, by: timedelta) -> None:
+    job.attempts.filter(closed_at__isnull=False).update(closed_at=F("closed_at") - by)
+
+
+def test_one_that_left_twice_within_an_hour_says_when_it_starts_again(world: World, bob: User) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    for step in (10, 20):
+        others = of_bob(bob, slots=4)
+        world.settle()
+        save_and_leave(world, idle, step)
+        complete(world, others)
+        if step == 10:
+            assert state(idle) == State.DEPLOYING, "at once after the first stop"
+            world.report(idle, phase=Phase.PROCESSING)
+            world.settle()
+    row, left_at = job_of(idle), idle.attempts.get(n=2).closed_at
+    assert left_at is not None
+    until = left_at + timedelta(minutes=1)
+    assert (row.state, row.reason_code) == (State.QUEUED, "IDLE_BACKOFF")
+    assert row.reason_numbers["rests_until"] == until.isoformat()
+    assert f"no earlier than {until:%Y-%m-%d %H:%M:%S} UTC" in row.reason_message
+    next_pass = PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at
+    assert next_pass is not None
+    assert next_pass <= until
+
+    left_earlier(idle, timedelta(minutes=1))
+    world.elapse(5)  # until the next pass
+    world.settle()
+    assert state(idle) == State.DEPLOYING
+    assert invariants.violations() == []
+
+
 def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(world: World, bob: User) -> None:
     """Between two tries the job waits for runs to leave, which must not begin its back-off again."""
     idle = world.running(learners=2, slots=4, opportunistic=True)
@@ -142,6 +177,7 @@ def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(wor
             "START_FAILED",
             {"failures": failures, "retry_s": wait_s},
         )
+        left_earlier(idle, timedelta(hours=2))  # its own back-off is for another test
         world.elapse(5)  # until the next pass
         world.settle()
         assert state(idle) == State.DEPLOYING, "it is back"
