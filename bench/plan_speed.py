@@ -327,7 +327,8 @@ def main() -> None:
         {f"{name}_{key}": value for name, figure in figures.items() for key, value in figure.items()}
         | {"load_average": os.getloadavg()[0]},
         command=f"python -m bench.plan_speed --jobs {asked.jobs} --nodes {asked.nodes}",
-        baseline=f"HiGHS, for exact_… only, in the same run, with {against_exact.LIMIT_S:g} s at most for each solution",
+        baseline="HiGHS, for exact_… only, in the same run, with"
+        f" {against_exact.LIMIT_S:g} s at most for each solution",
         aims=aims,
     )
 

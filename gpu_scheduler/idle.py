@@ -7,7 +7,7 @@ delay its starts only by what ``clearing`` says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -65,12 +65,15 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
 
 
 def left_for_idle(
-    snapshot: Snapshot, runs: Iterable[Running], resizes: Iterable[Resize], draft: Draft
+    snapshot: Snapshot,
+    runs: Iterable[Running],
+    resizes: Iterable[Resize],
+    draft: Draft,
+    away: Collection[str],
 ) -> Snapshot:
     """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, beside what runs
     grow by, by these orders and those under way, and on no node of which anything is reserved. They borrow nothing, and
-    no project's share is theirs. Those that left too often are not among them."""
-    away = rests.resting(snapshot)
+    no project's share is theirs. away: those of them that are offered nothing."""
     kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
@@ -93,18 +96,16 @@ def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Ru
             yield run, order.learners - len(run.nodes)
 
 
-def merged(snapshot: Snapshot, plan: Plan, cleared: Cleared, rest: Plan, *, explained: bool) -> Plan:
-    """One plan of both, of this snapshot."""
+def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:
+    """One plan of both."""
     starts, stops = (*cleared.starts, *rest.starts), (*plan.stops, *cleared.stops)
     if not explained:
         return replace(plan, starts=starts, stops=stops)
-    gangs = {gang.job: gang for gang in snapshot.waiting}
     waits = [_waits(gangs[start.job], start, count) for start, count in cleared.waiting]
     ahead = Counter(_queue(wait, gangs) for wait in plan.waits if "position" in wait.numbers)
     ahead.update((start.placement.slot_type, "") for start, _ in cleared.waiting)
     behind = [_behind(wait, ahead, gangs) for wait in rest.waits]
-    away = [rests.explained(gangs[job], found) for job, found in rests.resting(snapshot).items()]
-    return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind, *away))
+    return replace(plan, starts=starts, stops=stops, waits=(*waits, *plan.waits, *behind))
 
 
 def _queue(wait: Explanation, gangs: Mapping[str, Gang]) -> tuple[str, str]:

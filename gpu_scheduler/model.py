@@ -573,8 +573,8 @@ class Snapshot:
     policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
     waiting jobs for which others were stopped or resized, or that were resized themselves, and until when they are
     offered slots before all others; None: as long as some of the others still hold theirs. yielded: of opportunistic
-    jobs that wait, when they were stopped to leave their slots to others, the oldest first, as far back as ``rests``
-    reads it.
+    jobs that wait, when they were stopped to leave their slots to others soon after they began, the oldest first, as
+    far back as ``rests`` reads it.
     """
 
     now: datetime

@@ -72,8 +72,10 @@ def written(snapshot: Snapshot, waiting: Iterable[str] | None = None) -> bytes:
     before = [snapshot.now, snapshot.nodes]
     behind = [
         snapshot.running, snapshot.quotas, snapshot.tenants, state, sorted(snapshot.promised.items()),
-        snapshot.projects, sorted(snapshot.yielded.items()),
+        snapshot.projects,
     ]  # fmt: skip
+    if snapshot.yielded:  # left out where there is nothing: the version before can read that
+        behind.append(sorted(snapshot.yielded.items()))
     return f"{_text(before)[:-1]},[{','.join(gangs)}],{_text(behind)[1:]}".encode()
 
 
@@ -91,7 +93,7 @@ def read(text: bytes, policy: Policy) -> Snapshot:
     try:
         parts = json.loads(text, object_hook=_read)
         now, nodes, waiting, running, quotas, tenants, state, promised, projects = parts[:9]
-        (yielded,) = parts[9:] or ([],)  # of before opportunistic jobs rested
+        (yielded,) = parts[9:] or ([],)
         return Snapshot(
             now,
             tuple(nodes),

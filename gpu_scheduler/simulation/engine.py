@@ -290,7 +290,7 @@ class _Simulation:
                 self._halt({order.job for order in orders})
         if self._events:
             changes = [policy.next_event_at(self._world)]
-        else:  # a policy may have events forever, such as aging: where nothing else happens, only promises
+        else:  # a policy may have events forever, such as aging: where nothing else happens, promises and rests end
             changes = [until for until in self._world.promised.values() if until and until > self._world.now]
         for change in (*changes, rests.next_end(self._world)):
             if change is not None:

@@ -14,6 +14,7 @@ from django.db import connection, models, transaction
 from django.db.models import Case, Exists, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now, RowNumber
 
+from gpu_scheduler import rests
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
     Gang,
@@ -33,7 +34,6 @@ from gpu_scheduler.model import (
 )
 from gpu_scheduler.policies.base import Policy, PolicyState, Window
 from gpu_scheduler.policies.selection import policy_from
-from gpu_scheduler.rests import COUNTS_FOR
 from jobs.models import Attempt, Checkpoint, Job, Learner, SchedulerState
 from jobs.selectors.budgets import may_run_out, with_use
 from jobs.selectors.past_use import with_the_past
@@ -221,16 +221,16 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
 
 
 def _yielded(waiting: Sequence[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
-    """When the opportunistic ones of these jobs were stopped to leave their slots to others."""
+    """When the opportunistic ones of these jobs were stopped to leave their slots to others, as far as it counts."""
     idle = {gang.job for gang in waiting if gang.opportunistic}
     if not idle:
         return {}
     left = Attempt.objects.exclude(freed_for="").filter(
-        opportunistic=True, outcome=StopReason.PREEMPTED, closed_at__gt=now - COUNTS_FOR
+        opportunistic=True, outcome=StopReason.PREEMPTED, closed_at__gt=now - rests.COUNTS_FOR
     )
     found: dict[str, tuple[datetime, ...]] = {}
-    for job, closed_at in left.order_by("closed_at").values_list("job", "closed_at"):
-        if job in idle and closed_at is not None:
+    for job, began, closed_at in left.order_by("closed_at").values_list("job", "processing_at", "closed_at"):
+        if job in idle and closed_at is not None and rests.counts(began, closed_at):
             found[job] = (*found.get(job, ()), closed_at)
     return found
 

@@ -79,7 +79,7 @@ RESTS = WaitKind(
     "Backing off",
     "rotate-cw",
     "amber",
-    "It left its devices to other jobs several times within an hour. It starts again by itself.",
+    "It left its devices to other jobs several times, soon after its starts. It starts again by itself.",
 )
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
