@@ -167,7 +167,7 @@ class _Simulation:
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
         self._runs: dict[str, _Run] = {}
         self._failures: Counter[str] = Counter()  # of each node, those that are not over
-        self._notices: Counter[str] = Counter()  # and those that are announced
+        self._notices: Counter[str] = Counter()  # and those of which a notice came
         self._cordoned = {node.name for node in scenario.nodes if node.cordoned}  # all the time
         self._plan_at: datetime | None = None
         self._records: list[RunRecord] = []

@@ -56,7 +56,7 @@ class SimulatedJob:
 class NodeFailure:
     """The node is lost at this time, with all that runs on it, and back down_s later.
 
-    notice_s: it is announced so long before, as clouds do where they take a spot machine back. From then on nothing
+    notice_s: a notice comes so long before, as from clouds where they take a spot machine back. From then on nothing
     starts there, and what runs there and can save in this time saves, leaves and queues again; a run that cannot
     computes until the end, and keeps what it has saved by itself. 0: it comes without a notice.
     """
@@ -139,7 +139,7 @@ class Scenario:
 
 
 class RunEnd(StrEnum):
-    """How a stay on nodes ended. REVOKED: it saved because one of them was announced to be lost. CUT: it did not; the
+    """How a stay on nodes ended. REVOKED: it saved because of a notice that one of them is lost. CUT: it did not; the
     simulated time was over."""
 
     COMPLETED = "completed"

@@ -210,7 +210,7 @@ def test_a_node_with_two_notices_takes_jobs_after_the_second_loss_only_if_it_was
     at = [NOON + timedelta(seconds=s) for s in (20, 30)]
     failures = (NodeFailure(at[0], "a1", 5, 100), NodeFailure(at[1], "a1", 10, 12))
     outcome = simulate(scenario(nodes(a1=8), [job("a1", 1, 10)], Fifo(), failures=failures))
-    assert stays(outcome) == {"a1": [(40, 50)]}, "back at 25, but announced to be lost again"
+    assert stays(outcome) == {"a1": [(40, 50)]}, "back at 25, but a notice says that it is lost again"
     (cordoned,) = (replace(node, cordoned=True) for node in nodes(a1=8))
     assert simulate(scenario([cordoned], [job("a1", 1, 10)], Fifo(), failures=failures)).unfinished == ("a1",)
 
@@ -451,8 +451,8 @@ def test_gangs_run_whole_one_run_at_a_time_and_never_on_a_node_that_is_down(made
             if failure.node in run.nodes:
                 back = failure.at + timedelta(seconds=failure.down_s)
                 assert run.ended <= failure.at or run.began >= back
-                announced = failure.at - timedelta(seconds=failure.notice_s)
-                assert run.began <= announced or run.began >= back, "nothing starts where it would be lost"
+                notice_at = failure.at - timedelta(seconds=failure.notice_s)
+                assert run.began <= notice_at or run.began >= back, "nothing starts where it would be lost"
 
 
 @EVERYDAY
