@@ -38,8 +38,9 @@ bench: front-end  ## Measure every published figure again (long), then `make doc
 	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
 	  __init__|record|log_clients|public_programs) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
 
-bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root), then `make docs`
-	@$(PY) -m bench.peers.slurm $(ARGS)
+bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root) and Ray Jobs, then `make docs`
+	@$(PY) -m bench.peers.slurm
+	@$(PY) -m bench.peers.ray_jobs
 
 docs: env         ## Put the measured figures, the job spec's fields and who may do what into their pages
 	@$(PY) tools/figures.py
@@ -68,6 +69,8 @@ lock: env         ## Re-lock after a change of requirements/*.in
 	@for group in bootstrap runtime dev build go; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --custom-compile-command "make lock" requirements/$$group.in -o requirements/$$group.txt || exit 1; done
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --custom-compile-command "make lock" bench/peers/ray.in -o bench/peers/ray.txt
 
 runtimes: env     ## Re-lock the runtimes of jobs after a change of examples/runtimes/*.in
 	@for source in examples/runtimes/*.in; do \

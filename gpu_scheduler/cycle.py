@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpu_scheduler import budgets, idle
+from gpu_scheduler import budgets, idle, rests
 from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
 from gpu_scheduler.clearing import Clearing
 from gpu_scheduler.draft import Draft
@@ -45,7 +45,12 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
         Running(gangs[start.job], start.placement.slot_type, start.placement.nodes, snapshot.now)
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
-    rest = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft)).run(explained=explained)
+    away = rests.resting(snapshot)
+    third = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft, away))
+    rest = third.run(explained=explained)
+    if explained and away:
+        waits = [third.hindered(gangs[job]) or rests.explained(gangs[job], away[job]) for job in away]
+        rest = replace(rest, waits=(*rest.waits, *waits))
     return idle.merged(decided, cleared, rest, gangs, explained=explained)
 
 
@@ -119,6 +124,14 @@ class _Cycle:
     def delayed(self, gangs: Mapping[str, Gang], starts: Iterable[Start]) -> PolicyState:
         """The policy's state if these starts of the plan have to wait for runs to leave."""
         return self._round.state_delayed((gangs[start.job], start.placement.slot_type) for start in starts)
+
+    def hindered(self, gang: Gang) -> Explanation | None:
+        """Why it could not start if it were offered slots now, where time alone does not change that; else None."""
+        finding = self._evaluate(gang)
+        if isinstance(finding, str) or finding.check.queues:
+            return None
+        checks = _Listed(finding, gang, self._policy.checks_for(finding.supply.slot_type))
+        return Explanation(gang.job, finding.check.code, finding.sentence, finding.numbers, checks)
 
     def _evaluate(self, gang: Gang, shape: int | None = None) -> str | Finding:
         """The slot type on which the gang can start now, or the check that it fails.

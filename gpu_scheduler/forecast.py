@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpu_scheduler import world
+from gpu_scheduler import rests, world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
@@ -274,14 +274,15 @@ class _Simulation:
     def _next_event(self) -> datetime | None:
         """The next end of a run, or before it the next time at which the policy can decide otherwise."""
         event_at = min((run.end for run in self._runs.values() if run.end is not None), default=None)
+        away_until = rests.next_end(self.world)
         if event_at is None:
-            # A policy may have events forever, such as aging. Where nothing ends, only a promise does and frees slots.
-            promises = self.world.promised.values()
-            return min((until for until in promises if until is not None and until > self.now), default=None)
+            # A policy may have events forever, such as aging. Where nothing ends, only promises and rests do.
+            ends = [*self.world.promised.values(), away_until]
+            return min((until for until in ends if until is not None and until > self.now), default=None)
         if self._plans > EXACT_PLANS:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
         change = policy_of(self.world).next_event_at(self._without_resizes())
-        return event_at if change is None else min(event_at, change)
+        return min(at for at in (event_at, change, away_until) if at is not None)
 
     def _without_resizes(self) -> Snapshot:
         """The world in which elastic runs that plans have seen keep their sizes."""

@@ -7,10 +7,11 @@ delay its starts only by what ``clearing`` says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from gpu_scheduler import rests
 from gpu_scheduler.checks import Scope
 from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
@@ -51,24 +52,32 @@ def _holder(run: Running) -> Running:
 
 
 def next_event_at(snapshot: Snapshot) -> datetime | None:
-    """When a plan can change without a start, an end or a new job: the policy's time, or when a run that leaves counts
-    as stuck."""
+    """When a plan can change without a start, an end or a new job: the policy's time, when a run that leaves counts as
+    stuck, or when one that left often may start again."""
     leaving = (run.stopping_since for run in snapshot.running if run.gang.opportunistic)
     stuck = [since + LEAVES_WITHIN for since in leaving if since is not None]
-    changes = [policy_of(snapshot).next_event_at(snapshot), *(at for at in stuck if at > snapshot.now)]
+    changes = [
+        policy_of(snapshot).next_event_at(snapshot),
+        rests.next_end(snapshot),
+        *(at for at in stuck if at > snapshot.now),
+    ]
     return min((at for at in changes if at is not None), default=None)
 
 
 def left_for_idle(
-    snapshot: Snapshot, runs: Iterable[Running], resizes: Iterable[Resize], draft: Draft
+    snapshot: Snapshot,
+    runs: Iterable[Running],
+    resizes: Iterable[Resize],
+    draft: Draft,
+    away: Collection[str],
 ) -> Snapshot:
     """What opportunistic jobs can have: beside all runs and these, of starts that take place or wait, beside what runs
     grow by, by these orders and those under way, and on no node of which anything is reserved. They borrow nothing, and
-    no project's share is theirs."""
+    no project's share is theirs. away: those of them that are offered nothing."""
     kept = frozenset(name for pool in draft.pools.values() for name in pool.reserved_nodes)
     return replace(
         snapshot,
-        waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic),
+        waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic and gang.job not in away),
         running=(*snapshot.running, *runs),
         quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
         policy=Idle(kept, tuple(_growing(snapshot, resizes))),

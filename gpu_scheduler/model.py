@@ -100,7 +100,7 @@ class Priority(IntEnum):
 class WaitReason(StrEnum):
     """Why a job does not start; one code for API, portal and events. Each is given by one rule of ``checks``, except
     NOT_EVALUATED, no plan has covered the job yet, START_PENDING, it can start and other starts come first,
-    IDLE_LEAVING, opportunistic jobs leave what it starts on,
+    IDLE_LEAVING, opportunistic jobs leave what it starts on, IDLE_BACKOFF, it had to leave too often,
     CLUSTER_BUSY, the cluster does not respond, DISK_FULL, there is no room for what jobs store, and START_FAILED, the
     platform failed on the job and leaves it out of its plans for a while."""
 
@@ -130,6 +130,7 @@ class WaitReason(StrEnum):
     NOT_EVALUATED = "NOT_EVALUATED"
     NOT_IDLE = "NOT_IDLE"
     IDLE_LEAVING = "IDLE_LEAVING"
+    IDLE_BACKOFF = "IDLE_BACKOFF"
     START_PENDING = "START_PENDING"
     CLUSTER_BUSY = "CLUSTER_BUSY"
     DISK_FULL = "DISK_FULL"
@@ -571,7 +572,9 @@ class Snapshot:
 
     policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
     waiting jobs for which others were stopped or resized, or that were resized themselves, and until when they are
-    offered slots before all others; None: as long as some of the others still hold theirs.
+    offered slots before all others; None: as long as some of the others still hold theirs. yielded: of opportunistic
+    jobs that wait, when they were stopped to leave their slots to others soon after they began, the oldest first, as
+    far back as ``rests`` reads it.
     """
 
     now: datetime
@@ -584,6 +587,7 @@ class Snapshot:
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     promised: Mapping[str, datetime | None] = field(default_factory=dict)
     projects: tuple[Project, ...] = ()
+    yielded: Mapping[str, tuple[datetime, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

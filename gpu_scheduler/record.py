@@ -74,6 +74,8 @@ def written(snapshot: Snapshot, waiting: Iterable[str] | None = None) -> bytes:
         snapshot.running, snapshot.quotas, snapshot.tenants, state, sorted(snapshot.promised.items()),
         snapshot.projects,
     ]  # fmt: skip
+    if snapshot.yielded:  # left out where there is nothing: the version before can read that
+        behind.append(sorted(snapshot.yielded.items()))
     return f"{_text(before)[:-1]},[{','.join(gangs)}],{_text(behind)[1:]}".encode()
 
 
@@ -89,9 +91,9 @@ def _text(value: Any) -> str:
 def read(text: bytes, policy: Policy) -> Snapshot:
     """The snapshot of this text, to be planned by this policy. Raises NotReadable."""
     try:
-        now, nodes, waiting, running, quotas, tenants, state, promised, projects = json.loads(
-            text, object_hook=_read
-        )
+        parts = json.loads(text, object_hook=_read)
+        now, nodes, waiting, running, quotas, tenants, state, promised, projects = parts[:9]
+        (yielded,) = parts[9:] or ([],)
         return Snapshot(
             now,
             tuple(nodes),
@@ -103,6 +105,7 @@ def read(text: bytes, policy: Policy) -> Snapshot:
             policy.load(json.loads(state)),
             dict(promised),
             tuple(projects),
+            {job: tuple(times) for job, times in yielded},
         )
     except (LookupError, TypeError, ValueError) as error:
         raise NotReadable(f"not a snapshot of this version: {error}") from error

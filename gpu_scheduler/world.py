@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from gpu_scheduler import rests
 from gpu_scheduler.model import (
     Gang,
     Plan,
@@ -29,9 +30,9 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
 
     Starts hold their slots from now and are the last in running, in the plan's order. Stops and resizes are pending
     orders: the job holds its slots until it is in ended; then it waits again with its first queued_at. The slots are
-    promised to the job that it was stopped for, and after a resize to itself, too. A job that ended without an order is
-    gone. plan None: nothing was decided, the policy's state stays. O(n), and what does not change is not copied:
-    forecasts call this at each event.
+    promised to the job that it was stopped for, and after a resize to itself, too; of an opportunistic one it is noted
+    that it left. A job that ended without an order is gone. plan None: nothing was decided, the policy's state stays.
+    O(n), and what does not change is not copied: forecasts call this at each event.
     """
     waiting, running = snapshot.waiting, snapshot.running
     began: list[Running] = []
@@ -59,6 +60,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         tenants=tenants,
         policy_state=snapshot.policy_state if plan is None else plan.policy_state,
         promised=_promised(snapshot, running, released, {run.job for run in began}),
+        yielded=rests.after(snapshot, released),
     )
 
 

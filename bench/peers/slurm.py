@@ -17,96 +17,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg2
-
 from bench.peers import slurm_cluster
+from bench.peers.ours import POLL_S, WAIT_S, Ours
+from bench.peers.sides import Found, alternating, figures
 from bench.peers.slurm_cluster import Slurm
-from bench.record import percentile, record
-from bench.submit_latency import first_line_s
-from bench.submits import cpu_s, submit_many
-from portal.settings.embedded import layout
-from tests.platform import Platform, running, wait_for
+from bench.record import record
+from tests.platform import running, wait_for
 
 SLOTS = 40
-WAIT_S = 3600
-POLL_S = 0.2
-TRUE = {
-    "apiVersion": "luthier/v1",
-    "name": "true",
-    "framework": "plain",
-    "code": {"files": {"main.py": ""}},
-    "command": "true",
-    "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-}
-
-
-class Ours:
-    """The platform, as Slurm's opponent."""
-
-    def __init__(self, platform: Platform, connections: int) -> None:
-        self.platform, self.connections = platform, connections
-        self.client = platform.client()
-        self._submitted = 0
-        first_line_s(self.client)  # make the runtime
-
-    def first_line_s(self) -> float:
-        return first_line_s(self.client)
-
-    def jobs_per_s(self, count: int, *, array: bool) -> float:
-        """Rate of jobs of `true`, from the first submit until the last has ended. There are no arrays here."""
-        # One connection: opening one for each look would count as the platform's CPU time.
-        with closing(psycopg2.connect(layout(self.platform.data).database_url)) as watching:
-            watching.autocommit = True
-            wanted, began = _states(watching)["COMPLETED"] + count, time.monotonic()
-            self._submit(count)
-            wait_for(
-                lambda: _states(watching)["COMPLETED"] >= wanted,
-                within_s=WAIT_S,
-                every_s=POLL_S,
-                what=f"{count} jobs",
-            )
-            return count / (time.monotonic() - began)
-
-    def submits_per_s(self, count: int) -> float:
-        path = f"/tenants/{self.client.tenant}/quotas/cpu"
-        closed = self.platform.client("admin").call("PUT", path, {"limit": 0, "reason": "measuring submits"})
-        assert closed.status == 200, closed
-        began = time.monotonic()
-        self._submit(count)
-        return count / (time.monotonic() - began)
-
-    def cpu_s(self) -> float:
-        return sum(cpu_s(self.platform).values())
-
-    def _submit(self, count: int) -> None:
-        firsts = range(self._submitted, self._submitted + count)
-        shares = [firsts[place :: self.connections] for place in range(self.connections)]
-        starts = [firsts[0] + sum(map(len, shares[:place])) for place in range(len(shares))]
-        self._submitted += count
-        with ThreadPoolExecutor(self.connections) as threads:
-            sent = threads.map(lambda n, share: submit_many(self.client, n, len(share), TRUE), starts, shares)
-            statuses = Counter(status for part in sent for status, _, _ in part)
-        assert set(statuses) == {201}, statuses
-
-
-def _states(watching: Any) -> Counter[str]:
-    """How many jobs are in which state, by an open connection."""
-    with watching.cursor() as cursor:
-        cursor.execute("SELECT state, count(*) FROM jobs_job GROUP BY state")
-        found = Counter(dict(cursor.fetchall()))
-    assert not found["FAILED"], found
-    return found
 
 
 class Theirs:
@@ -161,13 +87,6 @@ class Theirs:
 
 
 Side = Ours | Theirs
-Found = dict[str, defaultdict[str, list[float]]]
-
-
-def alternating(sides: Mapping[str, Side], place: int) -> list[tuple[str, Side]]:
-    """Both; which is first changes from place to place."""
-    both = list(sides.items())
-    return both if place % 2 == 0 else both[::-1]
 
 
 def one_round(sides: Mapping[str, Side], place: int, chosen: argparse.Namespace, found: Found) -> None:
@@ -196,19 +115,6 @@ def one_round(sides: Mapping[str, Side], place: int, chosen: argparse.Namespace,
     found["slurm"]["array_jobs_per_s"].append(sides["slurm"].jobs_per_s(chosen.jobs, array=True))
     print(f"round {place + 1}: slurm  array {found['slurm']['array_jobs_per_s'][-1]:.3f} jobs/s", flush=True)
     measure("submits_per_s", lambda side: side.submits_per_s(chosen.submits))
-
-
-def figures(found: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
-    """Medians of each side, and ours by Slurm's. found: values by side and figure."""
-    flat: dict[str, dict[str, float]] = {}
-    for name, values in found.items():
-        lines = values["first_line_s"]
-        flat[name] = {"first_line_p50_s": percentile(lines, 0.5), "first_line_p99_s": percentile(lines, 0.99)}
-        flat[name] |= {
-            key: statistics.median(taken) for key, taken in values.items() if key != "first_line_s"
-        }
-    flat["ratio"] = {key: flat["ours"][key] / flat["slurm"][key] for key in flat["slurm"]}
-    return {f"{name} {key}": value for name, each in flat.items() for key, value in each.items()}
 
 
 def main() -> None:
@@ -242,7 +148,7 @@ def main() -> None:
     details: dict[str, Any] = {"columns": ["ours", "slurm", "ratio"], "values": found}
     record(
         "slurm",
-        figures(found),
+        figures(found, "slurm"),
         command=f"python -m bench.peers.slurm {' '.join(sys.argv[1:])}".strip(),
         baseline="Slurm, in the same run on the same machine, where other programs kept "
         f"{busy:.1f} processes busy before it",

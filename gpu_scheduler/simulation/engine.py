@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import count
 
-from gpu_scheduler import past_use, world
+from gpu_scheduler import past_use, rests, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
 from gpu_scheduler.policies.base import policy_of
@@ -56,8 +56,9 @@ class _Kind(IntEnum):
     RATE = 3
     CHECKPOINT = 4
     ARRIVED = 5
-    NODE_LOST = 6
-    LEAVES = 7
+    NOTICE = 6
+    NODE_LOST = 7
+    LEAVES = 8
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class _Progress:
 class _Run:
     """A job on its nodes. began_s: the work that it began with. since: when its start or restore was over, or its rate
     last changed; base_s, before_s: the work that was done by then, and the seconds of computing. useful_s: the seconds
-    of computing up to its last save. halted_at: when it was ordered to stop; from then on it only saves."""
+    of computing up to its last save. halted_at: when it was ordered to stop; from then on it only saves. saved_end: how
+    it has ended once it has saved."""
 
     progress: _Progress
     running: Running
@@ -84,6 +86,7 @@ class _Run:
     before_s: float = 0.0
     useful_s: float = 0.0
     halted_at: datetime | None = None
+    saved_end: RunEnd = RunEnd.STOPPED
 
     def computed_s(self, now: datetime) -> float:
         """Seconds of computing until now."""
@@ -159,9 +162,13 @@ class _Simulation:
                 self._add(job.arrives + timedelta(seconds=job.waits_at_most_s), _Kind.LEAVES, job)
         for failure in scenario.failures:
             self._add(failure.at, _Kind.NODE_LOST, failure)
+            if _has_notice(failure):
+                self._add(failure.at - timedelta(seconds=failure.notice_s), _Kind.NOTICE, failure)
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
         self._runs: dict[str, _Run] = {}
         self._failures: Counter[str] = Counter()  # of each node, those that are not over
+        self._notices: Counter[str] = Counter()  # and those of which a notice came
+        self._cordoned = {node.name for node in scenario.nodes if node.cordoned}  # all the time
         self._plan_at: datetime | None = None
         self._records: list[RunRecord] = []
         self._completed: dict[str, datetime] = {}
@@ -224,7 +231,7 @@ class _Simulation:
                 self._arrived.append(subject.gang)
                 changed = True
             elif isinstance(subject, NodeFailure):
-                ended += self._node_changed(subject, lost=kind is _Kind.NODE_LOST)
+                ended += self._node_changed(subject, kind)
                 changed = True
             elif self._runs.get(subject.running.job) is not subject:
                 continue  # it ended in another way before this
@@ -234,7 +241,9 @@ class _Simulation:
                 self._change_rate(subject)
             elif kind is _Kind.SAVED or subject.halted_at is None:
                 self._keep(subject)
-                ended.append(self._end(subject, RunEnd.STOPPED if kind is _Kind.SAVED else RunEnd.COMPLETED))
+                ended.append(
+                    self._end(subject, subject.saved_end if kind is _Kind.SAVED else RunEnd.COMPLETED)
+                )
         if ended:
             self._world = world.apply(self._world, ended=ended)
         if ended or changed:
@@ -289,12 +298,12 @@ class _Simulation:
                 orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
                 self._halt({order.job for order in orders})
         if self._events:
-            change = policy.next_event_at(self._world)
-        else:  # a policy may have events forever, such as aging: where nothing else happens, only a promise ends
-            ends = [until for until in self._world.promised.values() if until is not None]
-            change = min((until for until in ends if until > self._world.now), default=None)
-        if change is not None:
-            self._plan_by(change)
+            changes = [policy.next_event_at(self._world)]
+        else:  # a policy may have events forever, such as aging: where nothing else happens, promises and rests end
+            changes = [until for until in self._world.promised.values() if until and until > self._world.now]
+        for change in (*changes, rests.next_end(self._world)):
+            if change is not None:
+                self._plan_by(change)
 
     def _start(self, number: int) -> None:
         """Execute the last starts of the world."""
@@ -360,9 +369,12 @@ class _Simulation:
         for running in self._world.running:
             run = self._runs[running.job]
             if running.job in jobs and running.order is not None and run.halted_at is None:
-                run.halted_at = self._world.now
-                saved_at = self._world.now + timedelta(seconds=run.progress.job.costs.checkpoint_s)
-                self._add(saved_at, _Kind.SAVED, run)
+                self._save(run)
+
+    def _save(self, run: _Run) -> None:
+        run.halted_at = self._world.now
+        saved_at = self._world.now + timedelta(seconds=run.progress.job.costs.checkpoint_s)
+        self._add(saved_at, _Kind.SAVED, run)
 
     def _keep(self, run: _Run) -> None:
         """All that it has computed until now is saved."""
@@ -382,21 +394,46 @@ class _Simulation:
         if every is not None:
             self._add(after + timedelta(seconds=every), _Kind.CHECKPOINT, run)
 
-    def _node_changed(self, failure: NodeFailure, *, lost: bool) -> list[str]:
+    def _node_changed(self, failure: NodeFailure, kind: _Kind) -> list[str]:
         """The jobs that ended because the node was lost. They queue again with what they had saved."""
-        self._failures[failure.node] += 1 if lost else -1
-        up = not self._failures[failure.node]
+        name = failure.node
+        if kind is _Kind.NOTICE:
+            self._notices[name] += 1
+        elif kind is _Kind.NODE_LOST:
+            self._failures[name] += 1
+            self._notices[name] -= int(_has_notice(failure))
+        else:
+            self._failures[name] -= 1
+        up, cordoned = not self._failures[name], name in self._cordoned or self._notices[name] > 0
         nodes = tuple(
-            replace(node, ready=up) if node.name == failure.node else node for node in self._world.nodes
+            replace(node, ready=up, cordoned=cordoned) if node.name == name else node
+            for node in self._world.nodes
         )
         self._world = replace(self._world, nodes=nodes)
-        if not lost:
+        if kind is _Kind.NOTICE:
+            self._leave_in_time(failure)
+        if kind is not _Kind.NODE_LOST:
             return []
         self._add(self._world.now + timedelta(seconds=failure.down_s), _Kind.NODE_BACK, failure)
         hit = [run for run in self._runs.values() if failure.node in run.running.nodes]
         ended = [self._end(run, RunEnd.NODE_FAILED) for run in hit]
         self._set_running(_queuing_again, ended)
         return ended
+
+    def _leave_in_time(self, failure: NodeFailure) -> None:
+        """Have those save that can before the node is lost."""
+        left_s = (failure.at - self._world.now).total_seconds()
+        leaving = {
+            run.running.job: run
+            for run in self._runs.values()
+            if failure.node in run.running.nodes
+            and run.halted_at is None
+            and run.progress.job.costs.checkpoint_s <= left_s
+        }
+        self._set_running(lambda each: replace(each, order=Stop(each.job, "node_leaves")), leaving)
+        for run in leaving.values():
+            run.saved_end = RunEnd.REVOKED
+            self._save(run)
 
     def _set_running(self, change: Callable[[Running], Running], jobs: Collection[str]) -> None:
         running = tuple(change(run) if run.job in jobs else run for run in self._world.running)
@@ -422,6 +459,10 @@ class _Simulation:
             )
         )
         return job
+
+
+def _has_notice(failure: NodeFailure) -> bool:
+    return failure.notice_s > 0
 
 
 def _queuing_again(run: Running) -> Running:

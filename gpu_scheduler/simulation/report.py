@@ -36,6 +36,7 @@ class Report:
     jain: float
     guarantee_violation_h: float
     stops: int
+    revocations: int
     node_failures: int
     lost_slot_h: float
 
@@ -85,6 +86,7 @@ def report(outcome: Outcome, scenario: Scenario, nominal: Mapping[str, float]) -
         jain=jain(shares.values()),
         guarantee_violation_h=sum(violations_s(outcome, scenario, nominal).values()) / 3600,
         stops=sum(run.end is RunEnd.STOPPED for run in outcome.runs),
+        revocations=sum(run.end is RunEnd.REVOKED for run in outcome.runs),
         node_failures=sum(run.end is RunEnd.NODE_FAILED for run in outcome.runs),
         lost_slot_h=lost_slot_s(outcome, scenario) / 3600,
     )

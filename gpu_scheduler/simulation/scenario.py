@@ -54,11 +54,17 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
-    """The node is lost at this time, with all that runs on it, and back down_s later."""
+    """The node is lost at this time, with all that runs on it, and back down_s later.
+
+    notice_s: a notice comes so long before, as from clouds where they take a spot machine back. From then on nothing
+    starts there, and what runs there and can save in this time saves, leaves and queues again; a run that cannot
+    computes until the end, and keeps what it has saved by itself. 0: it comes without a notice.
+    """
 
     at: datetime
     node: str
     down_s: float
+    notice_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Scenario:
     profile says stays. begin: None: the first arrival. until: nothing happens after this; None: the simulation ends by
     itself. work: units that plans may use, at most, in a simulation with an end: where they would use more, they are
     made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError for two jobs of one name, for work
-    that is not positive, for waits below 0, for failures of unknown nodes and for a bound without an end.
+    that is not positive, for waits and notices below 0, for failures of unknown nodes and for a bound without an end.
     """
 
     nodes: tuple[Node, ...]
@@ -121,6 +127,11 @@ class Scenario:
             if job.waits_at_most_s is not None and not job.waits_at_most_s >= 0
         ]
         wrong += [f"failures: no node {each.node}" for each in self.failures if each.node not in known]
+        wrong += [
+            f"failures: {each.node} has less than no notice"
+            for each in self.failures
+            if not each.notice_s >= 0
+        ]
         if self.work is not None and (self.work <= 0 or self.until is None):
             wrong.append("work: must be more than 0, and of a scenario with until")
         if wrong:
@@ -128,10 +139,12 @@ class Scenario:
 
 
 class RunEnd(StrEnum):
-    """How a stay on nodes ended. CUT: it did not; the simulated time was over."""
+    """How a stay on nodes ended. REVOKED: it saved because of a notice that one of them is lost. CUT: it did not; the
+    simulated time was over."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
+    REVOKED = "revoked"
     NODE_FAILED = "node_failed"
     CUT = "cut"
 

@@ -22,6 +22,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 from psycopg2.errors import CheckViolation
 
+from gpu_scheduler.backoff import doubling_s
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.losses import Loss
 from gpu_scheduler.model import Explanation, Placement, Resize, Start, StartReason, Stop, WaitReason
@@ -461,7 +462,7 @@ def quarantine(job_id: str, error: Exception) -> None:
     # The job's row does not say how many came before: it may have waited for something else between two tries.
     failed = JobEvent.objects.filter(job=job_id, reason=WaitReason.START_FAILED, attempt=F("job__attempt"))
     failures = 1 + int(failed.order_by("-n").values_list("numbers__failures", flat=True).first() or 0)
-    wait_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0 ** min(failures - 1, 16))
+    wait_s = doubling_s(failures, free=0, first_s=QUARANTINE_S, most_s=QUARANTINE_MAX_S)
     times = "once" if failures == 1 else f"{failures} times in a row"
     message = (
         f"The platform failed to start this job {times} ({type(error).__name__}); it tries again after"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_scheduler.backoff import doubling_s
 from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
 from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, ended_without_code
@@ -281,9 +282,7 @@ def _early_ends(job: JobObservation) -> int:
 
 def back_off_s(early_ends: int) -> float:
     """Seconds that the next attempt waits after this number of early ends in a row, whatever their cause."""
-    if early_ends < BACK_OFF_FROM:
-        return 0
-    return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(early_ends - BACK_OFF_FROM, 10))
+    return doubling_s(early_ends, free=BACK_OFF_FROM - 1, first_s=BACK_OFF_S, most_s=BACK_OFF_MAX_S)
 
 
 def _time_is_up(job: JobObservation, target: State) -> bool:

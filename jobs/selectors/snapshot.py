@@ -14,6 +14,7 @@ from django.db import connection, models, transaction
 from django.db.models import Case, Exists, F, OrderBy, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now, RowNumber
 
+from gpu_scheduler import rests
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.model import (
     Gang,
@@ -102,6 +103,7 @@ def snapshot(
             policy_state=state,
             promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
             projects=projects(),
+            yielded=_yielded(waiting, now),
         )
 
 
@@ -216,6 +218,21 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
         for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for} - {job}:
             promised[each] = None if each in leaving else closed_at + promise
     return promised
+
+
+def _yielded(waiting: Sequence[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
+    """When the opportunistic ones of these jobs were stopped to leave their slots to others, as far as it counts."""
+    idle = {gang.job for gang in waiting if gang.opportunistic}
+    if not idle:
+        return {}
+    left = Attempt.objects.exclude(freed_for="").filter(
+        opportunistic=True, outcome=StopReason.PREEMPTED, closed_at__gt=now - rests.COUNTS_FOR
+    )
+    found: dict[str, tuple[datetime, ...]] = {}
+    for job, began, closed_at in left.order_by("closed_at").values_list("job", "processing_at", "closed_at"):
+        if job in idle and closed_at is not None and rests.counts(began, closed_at):
+            found[job] = (*found.get(job, ()), closed_at)
+    return found
 
 
 def gang_of_job(job_id: str) -> Gang:

@@ -14,6 +14,7 @@ from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.queue import forecast_view
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.throughput import run_times
+from jobs.selectors.wait_reasons import is_idle_backoff
 from jobs.selectors.what_if import NEW
 from jobs.spec.definition import MAX_IDLE_GRACE
 from jobs.spec.quantities import parse_duration
@@ -52,8 +53,8 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     At most eight queries and REQUEST_WORK units of work, however long the queue is. Each variant takes at least one
     plan; run times are read only where a later start can be predicted.
     """
-    if job.state != State.QUEUED:
-        return []
+    if job.state != State.QUEUED or is_idle_backoff(job.reason_code):
+        return []  # of one that backs off, any clone would start sooner, whatever is changed
     now = database_now()
     seen = snapshot(nodes=scheduler_nodes(), now=now, at_most=FORECAST_JOBS, with_job=job.pk)
     own = next((gang for gang in seen.waiting if gang.job == job.pk), None)

@@ -2,8 +2,8 @@
 
 The portal never imports the scheduler. All that it says about a rule (title, who can act, meter, words, what is hidden
 outside the tenant) comes from the rule's one Check through this module, so a new rule appears everywhere.
-A reason that no rule gives (NOT_EVALUATED, IDLE_LEAVING, START_PENDING, CLUSTER_BUSY, DISK_FULL, START_FAILED, a
-restart, a halt) has no Check.
+A reason that no rule gives (NOT_EVALUATED, IDLE_LEAVING, IDLE_BACKOFF, START_PENDING, CLUSTER_BUSY, DISK_FULL,
+START_FAILED, a restart, a halt) has no Check.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "failed_meter",
     "is_cluster_busy",
     "is_disk_full",
+    "is_idle_backoff",
     "is_idle_leaving",
     "is_start_failed",
     "is_start_pending",
@@ -36,6 +37,7 @@ __all__ = [
 NOT_CHECKED = "not checked yet"
 LABELS = {
     WaitReason.IDLE_LEAVING.value: "opportunistic jobs leave for it",
+    WaitReason.IDLE_BACKOFF.value: "left its devices too often to start at once",
     WaitReason.START_PENDING.value: "start pending",
     WaitReason.CLUSTER_BUSY.value: "cluster not responding",
     WaitReason.DISK_FULL.value: "disk full",
@@ -79,6 +81,11 @@ def is_start_pending(code: str) -> bool:
 def is_idle_leaving(code: str) -> bool:
     """The job starts as soon as opportunistic ones have left the devices that it starts on."""
     return code == WaitReason.IDLE_LEAVING
+
+
+def is_idle_backoff(code: str) -> bool:
+    """The job is opportunistic, left its devices to others several times within an hour, and stays away for a while."""
+    return code == WaitReason.IDLE_BACKOFF
 
 
 def is_disk_full(code: str) -> bool:

@@ -21,6 +21,7 @@ from jobs.selectors.wait_reasons import (
     check_results,
     is_cluster_busy,
     is_disk_full,
+    is_idle_backoff,
     is_idle_leaving,
     is_start_failed,
     is_start_pending,
@@ -73,6 +74,13 @@ START_FAILED = WaitKind(
     "red",
     "The platform failed to start it and tries again automatically; a platform admin should look at the worker's log.",
 )
+RESTS = WaitKind(
+    "back-off",
+    "Backing off",
+    "rotate-cw",
+    "amber",
+    "It left its devices to other jobs several times, soon after its starts. It starts again by itself.",
+)
 BY_REMEDY = {Remedy.FIX: FIX, Remedy.ASK: ASK, Remedy.WAIT: WAIT}
 
 
@@ -85,6 +93,8 @@ def kind_of(code: str, numbers: Mapping[str, Any]) -> WaitKind:
         return START_FAILED
     if is_disk_full(code):
         return ASK
+    if is_idle_backoff(code):
+        return RESTS
     moves_on = is_cluster_busy(code) or is_start_pending(code) or is_idle_leaving(code)
     return WAIT if moves_on else CHECKING
 

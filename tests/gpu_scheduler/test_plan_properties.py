@@ -454,6 +454,7 @@ def test_each_reason_is_given_by_one_rule_that_has_all_its_words() -> None:
             WaitReason.NOT_IDLE,
             WaitReason.NOT_EVALUATED,
             WaitReason.IDLE_LEAVING,
+            WaitReason.IDLE_BACKOFF,
             WaitReason.START_PENDING,
             WaitReason.CLUSTER_BUSY,
             WaitReason.DISK_FULL,

@@ -76,6 +76,7 @@ def full() -> Snapshot:
         runs,
         policy_state={"j1": NOON},
         promised={"j1": None, "r1": NOON + timedelta(1)},
+        yielded={"j1": (NOON - timedelta(1), NOON)},
         tenants=(TenantState("red"),),
         projects=(Project("red", "vision", 2, (ProjectShare("a100", 3, 4), ProjectShare("h200"))),),
     )
@@ -96,7 +97,7 @@ def test_any_change_is_another_text() -> None:
     parts: list[tuple[Any, str]] = [(seen.waiting[0], "waiting"), (seen.running[0], "running")]
     parts += [(seen.nodes[0], "nodes"), (seen.quotas[0], "quotas"), (seen.tenants[0], "tenants")]
     parts += [(seen.projects[0], "projects")]
-    others: dict[str, Any] = {"now": NOON + timedelta(1), "policy_state": {}, "promised": {}}
+    others: dict[str, Any] = {"now": NOON + timedelta(1), "policy_state": {}, "promised": {}, "yielded": {}}
     assert {name for _, name in parts} | others.keys() | {"policy"} == {each.name for each in fields(seen)}
     changes = 1
     for part, name in parts:

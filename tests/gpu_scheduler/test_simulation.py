@@ -157,6 +157,64 @@ def test_a_lost_node_costs_the_work_since_the_last_checkpoint() -> None:
     ]
 
 
+def test_with_a_notice_what_can_save_in_time_leaves_first_and_loses_nothing() -> None:
+    def revoked(save_s: float, notice_s: float) -> Outcome:
+        costs = Costs(start_s=2, restore_s=4, checkpoint_s=save_s, checkpoint_every_s=10)
+        failures = (NodeFailure(NOON + timedelta(seconds=37), "a1", 60, notice_s),)
+        jobs = [job("a1", 0, 50, costs=costs), job("b1", 36, 10)]
+        return simulate(scenario(nodes(a1=8), jobs, Fifo(), failures=failures))
+
+    saved = revoked(5, 8)
+    assert [(run.gang.job, run.end, run.work_s, run.lost_s) for run in saved.runs] == [
+        ("a1", RunEnd.REVOKED, 27, 0),
+        ("b1", RunEnd.COMPLETED, 10, 0),
+        ("a1", RunEnd.COMPLETED, 23, 0),
+    ]
+    assert stays(saved) == {"a1": [(0, 34), (97, 124)], "b1": [(97, 107)]}, (
+        "b1 does not start where it would be lost"
+    )
+    assert stays(revoked(5, 5))["a1"][0] == (0, 37), "just in time"
+    assert revoked(5, 5).runs[0].end is RunEnd.REVOKED
+    for save_s, notice_s in ((6, 5), (5, 0)):
+        lost = revoked(save_s, notice_s).runs[0]
+        assert (lost.end, lost.work_s, lost.lost_s) == (RunEnd.NODE_FAILED, 30, 5), "it saved by itself at 32"
+
+
+def test_what_a_notice_drives_away_starts_at_once_where_there_is_room() -> None:
+    """All learners of it leave, also those on other nodes; what runs elsewhere stays."""
+    costs = Costs(restore_s=4, checkpoint_s=5)
+    failures = (NodeFailure(NOON + timedelta(seconds=60), "a1", 60, 30),)
+    jobs = [job("a2", 0, 100, 2, 8, costs=costs), job("b1", 0, 100, 1, 8, costs=costs)]
+    outcome = simulate(scenario(nodes(a1=8, a2=8, a3=8, a4=8), jobs, Fifo(), failures=failures))
+    (first, again), (other,) = (
+        [run for run in outcome.runs if run.gang.job == name] for name in ("a2", "b1")
+    )
+    assert (first.end, "a1" in first.nodes, first.lost_s) == (RunEnd.REVOKED, True, 0)
+    assert ("a1" in again.nodes, again.began) == (False, first.ended)
+    assert other.end is RunEnd.COMPLETED
+
+
+def test_a_notice_changes_nothing_for_what_saves_already() -> None:
+    failures = (NodeFailure(NOON + timedelta(seconds=80), "a1", 60, 38),)
+    costs = Costs(checkpoint_s=5)
+    jobs = [
+        job("low1", 0, 100, 1, 8, costs=costs, priority=0),
+        job("top2", 40, 20, 1, 8, costs=costs, priority=3),
+    ]
+    run = simulate(scenario(nodes(a1=8), jobs, Preempting(), failures=failures)).runs[0]
+    assert (run.gang.job, run.end, run.work_s) == ("low1", RunEnd.STOPPED, 40)
+    assert run.ended == NOON + timedelta(seconds=45)
+
+
+def test_a_node_with_two_notices_takes_jobs_after_the_second_loss_only_if_it_was_not_cordoned() -> None:
+    at = [NOON + timedelta(seconds=s) for s in (20, 30)]
+    failures = (NodeFailure(at[0], "a1", 5, 100), NodeFailure(at[1], "a1", 10, 12))
+    outcome = simulate(scenario(nodes(a1=8), [job("a1", 1, 10)], Fifo(), failures=failures))
+    assert stays(outcome) == {"a1": [(40, 50)]}, "back at 25, but a notice says that it is lost again"
+    (cordoned,) = (replace(node, cordoned=True) for node in nodes(a1=8))
+    assert simulate(scenario([cordoned], [job("a1", 1, 10)], Fifo(), failures=failures)).unfinished == ("a1",)
+
+
 def test_a_rate_changes_with_what_is_done_also_over_a_stop() -> None:
     def rate(gang: Any, nodes: Any, done: float) -> Rate:
         return Rate(1.0, 30) if done < 30 else Rate(0.5, 60) if done < 60 else Rate(4.0)
@@ -295,6 +353,9 @@ def test_a_scenario_that_means_nothing_is_refused_with_all_reasons() -> None:
     failures = (NodeFailure(NOON, "b9", 1),)
     with pytest.raises(ValueError, match=r"same name; jobs: a1 has no work; failures: no node b9"):
         scenario(nodes(a1=8), [job("a1", 0, 1), job("a1", 0, 0)], Fifo(), failures=failures)
+    for notice_s in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="failures: a1 has less than no notice"):
+            scenario(nodes(a1=8), [], Fifo(), failures=(NodeFailure(NOON, "a1", 1, notice_s),))
     for waits_s in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="jobs: a1 waits for less than no time"):
             scenario(nodes(a1=8), [replace(job("a1", 0, 1), waits_at_most_s=waits_s)], Fifo())
@@ -347,6 +408,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             NOON + timedelta(seconds=draw(st.integers(0, 500))),
             draw(st.sampled_from(on)).name,
             draw(st.integers(0, 200)),
+            draw(st.sampled_from([0, 30, 120])),
         )
         for _ in range(draw(st.integers(0, 3)))
     )
@@ -389,6 +451,8 @@ def test_gangs_run_whole_one_run_at_a_time_and_never_on_a_node_that_is_down(made
             if failure.node in run.nodes:
                 back = failure.at + timedelta(seconds=failure.down_s)
                 assert run.ended <= failure.at or run.began >= back
+                notice_at = failure.at - timedelta(seconds=failure.notice_s)
+                assert run.began <= notice_at or run.began >= back, "nothing starts where it would be lost"
 
 
 @EVERYDAY
@@ -408,6 +472,9 @@ def test_work_is_conserved_over_stops_and_failures(made: Scenario) -> None:
         else:
             assert -1e-5 <= other_s <= start_s + costs.checkpoint_s + 1e-5
         assert run.lost_s == 0 or run.end is RunEnd.NODE_FAILED
+        if run.end is RunEnd.REVOKED:
+            gone = [each for each in made.failures if each.node in run.nodes and run.ended <= each.at]
+            assert any(each.at - run.ended <= timedelta(seconds=each.notice_s) for each in gone)
     for name in outcome.completed:
         assert kept[name] == pytest.approx(jobs[name].work_s, abs=1e-4)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bench.peers import slurm, slurm_cluster
+from bench.peers import slurm_cluster
 
 
 def test_configuration_is_private_and_on_loopback() -> None:
@@ -43,20 +43,3 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slurm_cluster.os, "geteuid", lambda: 1000)
     with pytest.raises(slurm_cluster.MissingPackages, match="apt-get install munge slurm-wlm"):
         slurm_cluster.install()
-
-
-def test_ratios_are_ours_by_slurms() -> None:
-    def side(lines: list[float], rates: list[float]) -> defaultdict[str, list[float]]:
-        return defaultdict(list, first_line_s=lines, submits_per_s=rates)
-
-    found = slurm.figures({"ours": side([0.2, 0.3, 0.4], [100, 200]), "slurm": side([3, 3, 3], [300, 300])})
-    assert found["ratio first_line_p50_s"] == pytest.approx(0.1)
-    assert found["ratio submits_per_s"] == pytest.approx(0.5)
-
-
-def test_who_is_first_alternates() -> None:
-    sides = dict.fromkeys(("ours", "slurm"))
-    assert [[name for name, _ in slurm.alternating(sides, place)] for place in (0, 1)] == [  # type: ignore[arg-type]
-        ["ours", "slurm"],
-        ["slurm", "ours"],
-    ]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
+from gpu_scheduler import rests
 from jobs import failpoints, invariants
-from jobs.models import Attempt, Job
+from jobs.lifecycle import cycle
+from jobs.models import Attempt, Job, PeriodicTask
 from jobs.selectors.decisions import Verdict, check_newest
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.usage import quotas_of
 from jobs.selectors.validation import of_valid
 from jobs.selectors.what_if import preview
+from jobs.services.intents import job_halt, job_resume
 from jobs.spec import parse
 from jobs.states import EventCode, Phase, State, StopReason
 from tenants.models import Project, ProjectShare, Quota, Tenant, User
@@ -123,8 +128,90 @@ def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: 
     assert invariants.violations() == []
 
 
-def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(world: World, bob: User) -> None:
+def test_one_that_left_twice_within_an_hour_says_when_it_starts_again(
+    world: World, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    for step in (10, 20):
+        others = of_bob(bob, slots=4)
+        world.settle()
+        save_and_leave(world, idle, step)
+        complete(world, others)
+        if step == 10:
+            assert state(idle) == State.DEPLOYING, "at once after the first stop"
+            world.report(idle, phase=Phase.PROCESSING)
+            world.settle()
+    row, left_at = job_of(idle), idle.attempts.get(n=2).closed_at
+    assert left_at is not None
+    until = left_at + timedelta(minutes=1)
+    assert (row.state, row.reason_code) == (State.QUEUED, "IDLE_BACKOFF")
+    assert row.reason_numbers["rests_until"] == until.isoformat()
+    assert f"no earlier than {until:%Y-%m-%d %H:%M:%S} UTC" in row.reason_message
+    next_pass = PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at
+    assert next_pass is not None
+    assert next_pass <= until
+    assert suggestions_for(row) == [], "it waits for nothing that a change would save it"
+
+    for early, expected in ((timedelta(seconds=1), State.QUEUED), (timedelta(), State.DEPLOYING)):
+        monkeypatch.setattr(cycle, "database_now", lambda at=until - early: at)
+        world.elapse(70)  # until the next pass
+        world.settle()
+        assert state(idle) == expected
+    assert invariants.violations() == []
+    assert {each.verdict for each in check_newest(100)} == {Verdict.SAME}
+
+
+def test_halts_by_its_owner_keep_it_away_from_nothing(world: World) -> None:
+    idle = world.running(slots=2, opportunistic=True)
+    for _ in range(3):
+        job_halt(user=world.alice, job_id=idle.pk)
+        world.settle()
+        world.exit(idle, halted=True)
+        world.done(idle)
+        world.settle()
+        assert state(idle) == State.HALTED
+        job_resume(user=world.alice, job_id=idle.pk)
+        world.settle()
+        assert state(idle) == State.DEPLOYING
+        world.report(idle, phase=Phase.PROCESSING)
+        world.settle()
+
+
+def test_only_stops_for_other_jobs_soon_after_a_start_keep_it_away(world: World) -> None:
+    idle, now = world.submit(slots=2, opportunistic=True), database_now()
+
+    def ended(n: int, ago: int, outcome: str, ran: int | None = 5, **changes: object) -> None:
+        """ago: minutes; ran: minutes of computing, None: its program had not begun."""
+        at = now - timedelta(minutes=ago)
+        began = None if ran is None else at - timedelta(minutes=ran)
+        fields = {"freed_for": "x", "opportunistic": True} | changes
+        Attempt.objects.create(
+            job=idle, tenant=world.tenant, n=n, cluster="memory", slot_type="cpu", slots=2, learners=1,
+            nodes=["node-a"], held=False, opened_at=at - timedelta(minutes=30), processing_at=began, closed_at=at,
+            outcome=outcome, **fields,
+        )  # fmt: skip
+
+    ended(1, 91, "preempted")
+    ended(2, 50, "preempted")
+    ended(3, 40, "preempted", ran=10)
+    ended(4, 30, "node_lost")
+    ended(5, 29, "halt_requested")
+    ended(6, 28, "moved")
+    ended(7, 27, "budget_exhausted", freed_for="")
+    ended(8, 26, "preempted", opportunistic=False)
+    ended(9, 25, "preempted", ran=None)
+    assert snapshot(nodes=(), now=now).yielded == {
+        idle.pk: (now - timedelta(minutes=50), now - timedelta(minutes=25))
+    }
+    Job.objects.filter(pk=idle.pk).update(opportunistic=False)
+    assert snapshot(nodes=(), now=now).yielded == {}
+
+
+def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(
+    world: World, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between two tries the job waits for runs to leave, which must not begin its back-off again."""
+    monkeypatch.setattr(rests, "FREE", 99)  # its own back-off is for another test
     idle = world.running(learners=2, slots=4, opportunistic=True)
     broken = of_bob(bob, slots=4)
 

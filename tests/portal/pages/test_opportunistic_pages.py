@@ -198,6 +198,13 @@ def test_a_wait_for_opportunistic_jobs_to_leave_needs_no_action() -> None:
     assert label_of(WaitReason.NOT_IDLE.value) == "waiting for idle devices"
 
 
+def test_one_that_stays_away_is_shown_as_backing_off() -> None:
+    code = WaitReason.IDLE_BACKOFF.value
+    assert kind_of(code, {}).chip == "Backing off"
+    assert "It starts again by itself" in kind_of(code, {}).advice
+    assert label_of(code) == "left its devices too often to start at once"
+
+
 def test_a_start_says_that_it_lasts_until_another_job_can(alice: User) -> None:
     job = runs(alice)
     JobEvent.objects.create(
