@@ -39,6 +39,7 @@ import hashlib, json, sys
 from datetime import timedelta
 from django.utils import timezone
 from jobs.models import Attempt, Job, Learner, Progress
+from tests.factories import spec
 from tenants.models import Membership, Token, User
 owner = User.objects.get(username="{of}")
 tenant = Membership.objects.get(user=owner).tenant
@@ -46,7 +47,7 @@ count = int({learners})
 jobs = []
 for n in range({first}, {first} + count):
     job = Job.objects.create(
-        tenant=tenant, owner=owner, name=f"bench-{{n}}", spec={{}}, framework="plain", learners=1, gpus=0, slots=1,
+        tenant=tenant, owner=owner, name=f"bench-{{n}}", spec=spec(), framework="plain", learners=1, gpus=0, slots=1,
         placement="pack", priority="normal", priority_rank=1, max_restarts=0, state="PROCESSING", attempt=1,
         settled=True)
     Progress.objects.create(job=job)

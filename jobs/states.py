@@ -69,7 +69,7 @@ PHASE_ORDER: dict[str, int] = {phase: order for order, phase in enumerate(Phase)
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.DEPLOYING, State.HALTED, State.CANCELED}),
+    State.QUEUED: frozenset({State.DEPLOYING, State.HALTED, State.FAILED, State.CANCELED}),
     State.DEPLOYING: frozenset({State.DOWNLOADING, State.STOPPING}),
     State.DOWNLOADING: frozenset({State.PROCESSING, State.STOPPING}),
     State.PROCESSING: frozenset({State.STORING, State.STOPPING}),

@@ -12,10 +12,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import queue
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -25,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from django.conf import settings
 from django.db import connection as database
 
-from tenants import audit, audit_chain
+from tenants import audit, audit_chain, outgoing
 from tenants.cut_off import CutOff
 from tenants.pauses import pause_after
 
@@ -36,15 +33,25 @@ BATCH, BATCH_BYTES = audit.EXPORTED, 512 * 1024
 """Entries and bytes of one request; a single entry may be longer."""
 SENDS_S = 10.0
 """After this long no further request is begun; the next run continues."""
-STEP_S, LONGEST_S = 5.0, 20.0
-"""How long to find the host, to reach it and each step of TLS may take, and a request in all, its answer included."""
+LONGEST_S = 20.0
+"""How long a request may take in all, from the question for the host's address to the answer."""
 RUN_S = 2 * (SENDS_S + LONGEST_S)
 """For so long a run is one worker's: far longer than it takes, so that no other one begins where it began."""
 
-WAITING = f"""
-SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0) FROM (
-  SELECT e.at FROM tenants_auditseal s JOIN tenants_auditentry e ON e.id = s.entry_id WHERE s.n > %s
-  UNION ALL SELECT e.at FROM tenants_auditentry e WHERE {audit_chain.IS_UNSEALED}) new"""
+NAMED_S = 3 * 24 * 3600.0
+"""For so long after a worker last had an address, what that has not taken stays here, and is said to wait."""
+COUNTED = 100_000
+"""Entries that wait are counted up to here: a collector may be away for months."""
+
+WAITING = f"""(SELECT count(*) FROM (SELECT FROM tenants_auditseal s
+    WHERE s.n > {{place}} AND NOT s.removed LIMIT {COUNTED}) sealed)
+  + (SELECT count(*) FROM tenants_auditentry e WHERE {audit_chain.IS_UNSEALED})"""
+"""SQL: how many entries behind this place in the chain, or not in it yet, there are to send."""
+OLDEST_S = f"""coalesce(extract(epoch FROM clock_timestamp() - least(
+    (SELECT e.at FROM tenants_auditseal s JOIN tenants_auditentry e ON e.id = s.entry_id
+     WHERE s.n > {{place}} AND NOT s.removed ORDER BY s.n LIMIT 1),
+    (SELECT min(e.at) FROM tenants_auditentry e WHERE {audit_chain.IS_UNSEALED}))), 0)::float8"""
+"""SQL: the age of the first of them, in seconds; 0: there is none."""
 
 Result = dict[str, Any]
 Entry = dict[str, Any]
@@ -63,17 +70,20 @@ def send_new(before: Result, encode: Callable[[Entry], bytes], keep: Callable[[R
     called after each request that was taken.
 
     places: for each address, by its mark, the place in the chain up to which it has everything; a new address gets all
-    of it. to: the mark of the one that was sent to last. failures: runs in a row that failed and sent nothing before.
-    problem: what went wrong; empty: nothing. next_in_s: None: as usual.
+    of it. to: the mark of the one that was sent to last. named: for each address, when a worker last had it, in seconds
+    since 1970 by the database. lacked_at: when a worker had none last, although others do. failures: runs in a row that
+    failed and sent nothing before. problem: what went wrong; empty: nothing. next_in_s: None: as usual.
     """
-    ends: Result = {"failures": 0, "problem": "", "next_in_s": None}
-    address = settings.LUTHIER_AUDIT_URL
-    if address is None:
-        return before | ends
+    address, now_s = settings.LUTHIER_AUDIT_URL, database_s()
+    named = named_by(before, now_s)
+    if address is None:  # what other workers found stays as it is
+        return before | {"next_in_s": None} | ({"lacked_at": now_s} if named else {})
     to = mark(address)
     places = {**before.get("places", {})}
     start = places.setdefault(to, 0)
-    result: Result = {"to": to, "places": places, **ends}
+    result: Result = before | {
+        "to": to, "places": places, "named": named | {to: now_s}, "failures": 0, "problem": "", "next_in_s": None,
+    }  # fmt: skip
     until = time.monotonic() + SENDS_S
     try:
         while batch := _batch(places[to], encode):
@@ -98,11 +108,23 @@ def mark(address: str) -> str:
     return hashlib.sha256(address.encode()).hexdigest()
 
 
-def waiting(after: int) -> tuple[int, float]:
-    """How many entries behind this place in the chain, or not in it yet, there are to send, and the age of the oldest
-    in seconds."""
+def named_by(result: Result, now_s: float) -> dict[str, float]:
+    """The marks of addresses that a worker had within NAMED_S, by the result of the last run, and when."""
+    return {to: at for to, at in result.get("named", {}).items() if at > now_s - NAMED_S}
+
+
+def database_s() -> float:
+    """The database's time, in seconds since 1970."""
     with database.cursor() as cursor:
-        cursor.execute(WAITING, [after])
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return float(cursor.fetchone()[0])
+
+
+def waiting(after: int) -> tuple[int, float]:
+    """How many entries behind this place in the chain, or not in it yet, there are to send, up to COUNTED and the new
+    ones, and the age of the first in seconds."""
+    with database.cursor() as cursor:
+        cursor.execute(f"SELECT {WAITING}, {OLDEST_S}".format(place="%(place)s"), {"place": after})
         count, age_s = cursor.fetchone()
     return int(count), float(age_s)
 
@@ -126,7 +148,7 @@ def _post(to: SplitResult, body: bytes) -> None:
     encrypted = to.scheme == "https"
     kind = http.client.HTTPSConnection if encrypted else http.client.HTTPConnection
     connection = kind(to.hostname or "", to.port)
-    plain = _connected(connection.host, connection.port, until)
+    plain = outgoing.connected(connection.host, connection.port, until)
     over = CutOff(plain, max(until - time.monotonic(), 0.0))
     try:
         connection.sock = plain
@@ -144,51 +166,6 @@ def _post(to: SplitResult, body: bytes) -> None:
         connection.close()
     if not 200 <= status < 300:
         raise Refused(f"it answered with {status}")
-
-
-def _connected(host: str, port: int, until: float) -> socket.socket:
-    """A connection to one of the host's addresses, tried in their order until this time of time.monotonic."""
-    fault: Exception = TimeoutError(f"{host} could not be reached")
-    for family, kind, protocol, _, where in _addresses(host, port):
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            break
-        try:
-            plain = socket.socket(
-                family, kind, protocol
-            )  # fails for one of a kind that this machine does not have
-        except OSError as error:
-            fault = error
-            continue
-        plain.settimeout(min(STEP_S, left_s))
-        try:
-            plain.connect(where)
-        except OSError as error:
-            plain.close()
-            fault = error
-        else:
-            return plain
-    raise fault
-
-
-def _addresses(host: str, port: int) -> list[Any]:
-    """As getaddrinfo has them, which knows no timeout: so a thread asks, and is left to itself when it takes long."""
-    found: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            found.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
-        except (OSError, UnicodeError) as error:
-            found.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = found.get(timeout=STEP_S)
-    except queue.Empty:
-        raise TimeoutError(f"the name {host} was not resolved in time") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _text(fault: Exception) -> str:

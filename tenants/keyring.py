@@ -1,7 +1,8 @@
 """Encryption of secrets at rest: AES-256-GCM under the newest of the installation's keys, any of which can decrypt.
 
 A sealed value is bound to the row that it belongs to: moved to another tenant, user or name, it does not open. A key is
-known by an id, so that a value whose key is missing is recognized as such.
+known by an id, so that a value whose key is missing is recognized as such. A value names its algorithm as well: another
+one begins to be used by a line in ALGORITHMS, and `manage.py secrets rotate` encrypts everything with it.
 """
 
 from __future__ import annotations
@@ -11,25 +12,45 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from django.conf import settings
 
 from tenants.errors import SecretsUnavailable
 
-if TYPE_CHECKING:  # imported where it is used: most processes never need it
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 NONCE_BYTES = 12
 ID_CHARS = 16
 
 
+class Cipher(Protocol):
+    """Authenticated encryption with nonces of NONCE_BYTES."""
+
+    def encrypt(self, nonce: bytes, data: bytes, bound_to: bytes, /) -> bytes: ...
+    def decrypt(self, nonce: bytes, data: bytes, bound_to: bytes, /) -> bytes: ...
+
+
+def _aes_gcm(key: bytes) -> Cipher:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # most processes never need it
+
+    return AESGCM(key)
+
+
+ALGORITHMS: dict[str, Callable[[bytes], Cipher]] = {"A256GCM": _aes_gcm}
+"""By the name that a value has, as JSON Web Algorithms name them (RFC 7518). The last encrypts; all decrypt."""
+
+
+def algorithm() -> str:
+    """The one that encrypts now."""
+    return next(reversed(ALGORITHMS))
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An encrypted value, and the id of the key that opens it."""
+    """An encrypted value, the id of the key that opens it, and how."""
 
     key_id: str
     data: bytes
+    algorithm: str
 
 
 def seal(value: str, *, bound_to: str) -> Sealed:
@@ -38,8 +59,9 @@ def seal(value: str, *, bound_to: str) -> Sealed:
     if not keys:
         raise SecretsUnavailable(f"There is no key to encrypt secrets with in {_place()}.")
     key_id, key = next(iter(keys.items()))
-    nonce = os.urandom(NONCE_BYTES)
-    return Sealed(key_id, nonce + _cipher(key).encrypt(nonce, value.encode(), bound_to.encode()))
+    nonce, name = os.urandom(NONCE_BYTES), algorithm()
+    data = nonce + ALGORITHMS[name](key).encrypt(nonce, value.encode(), bound_to.encode())
+    return Sealed(key_id, data, name)
 
 
 def unseal(sealed: Sealed, *, bound_to: str) -> str:
@@ -51,9 +73,12 @@ def unseal(sealed: Sealed, *, bound_to: str) -> str:
         raise SecretsUnavailable(
             f"The key {sealed.key_id} of this secret is missing: an operator must put it back into {_place()}."
         )
+    cipher = ALGORITHMS.get(sealed.algorithm)
+    if cipher is None:
+        raise SecretsUnavailable(f"It was encrypted by {sealed.algorithm}, which this version does not know.")
     nonce, data = sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:]
     try:
-        return _cipher(key).decrypt(nonce, data, bound_to.encode()).decode()
+        return cipher(key).decrypt(nonce, data, bound_to.encode()).decode()
     except InvalidTag:
         raise SecretsUnavailable("A stored secret is damaged: set it again.") from None
 
@@ -93,9 +118,3 @@ def _change(change: Callable[[], None]) -> None:
 
 def _place() -> str:
     return str(settings.LUTHIER_SECRETS_KEYS.place)
-
-
-def _cipher(key: bytes) -> AESGCM:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    return AESGCM(key)

@@ -104,6 +104,7 @@ class AuthenticatorApp(models.Model):
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="authenticator_apps")
     key_id = models.CharField(max_length=16)
+    algorithm = models.CharField(max_length=16, db_default="A256GCM")  # tenants.keyring.ALGORITHMS
     sealed = models.BinaryField()
     last_step = models.BigIntegerField(default=0)
     created_at = models.DateTimeField()
@@ -423,6 +424,7 @@ class Secret(models.Model):
     )
     name = models.CharField(max_length=63)
     key_id = models.CharField(max_length=16)
+    algorithm = models.CharField(max_length=16, db_default="A256GCM")  # tenants.keyring.ALGORITHMS
     sealed = models.BinaryField()
     updated_at = models.DateTimeField(db_default=Now())
     updated_by = models.ForeignKey(

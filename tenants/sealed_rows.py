@@ -1,6 +1,6 @@
 """Rows with an encrypted value, of every kind: sealed and unsealed by the keyring, and encrypted again at a rotation.
 
-Each has key_id, sealed and bound_to; its str() is what an error calls it.
+Each has key_id, algorithm, sealed and bound_to; its str() is what an error calls it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def seal(row: Row, value: str) -> None:
     if not any(kind._default_manager.exists() for kind in KINDS):
         keyring.make_first_key()
     sealed = keyring.seal(value, bound_to=row.bound_to)
-    row.key_id, row.sealed = sealed.key_id, sealed.data
+    row.key_id, row.algorithm, row.sealed = sealed.key_id, sealed.algorithm, sealed.data
 
 
 def unseal(row: Row) -> str:
     """The value. Raises SecretsUnavailable, which names the row."""
     try:
-        return keyring.unseal(keyring.Sealed(row.key_id, bytes(row.sealed)), bound_to=row.bound_to)
+        sealed = keyring.Sealed(row.key_id, bytes(row.sealed), row.algorithm)
+        return keyring.unseal(sealed, bound_to=row.bound_to)
     except SecretsUnavailable as error:
         raise SecretsUnavailable(f"{row} cannot be decrypted. {error}") from None
 
@@ -53,14 +54,15 @@ def unreadable() -> int:
 
 @transaction.atomic
 def reencrypt() -> int:
-    """Encrypt every value with the newest key; returns how many were not. All or none. Raises SecretsUnavailable."""
+    """Encrypt every value with the newest key and today's algorithm; returns how many were not. All or none. Raises
+    SecretsUnavailable."""
     ids = keyring.key_ids()
     done = 0
     for kind in KINDS:
-        old = kind._default_manager.exclude(key_id__in=ids[:1]).select_for_update(no_key=True).order_by("pk")
-        for row in old:
+        old = kind._default_manager.exclude(key_id__in=ids[:1], algorithm=keyring.algorithm())
+        for row in old.select_for_update(no_key=True).order_by("pk"):
             seal(row, unseal(row))
-            row.save(update_fields=["key_id", "sealed"])
+            row.save(update_fields=["key_id", "algorithm", "sealed"])
             done += 1
     if done:
         audit.record(actor=None, action="secret.reencrypt", details={"secrets": done, "key": ids[0]})

@@ -247,6 +247,16 @@ class GangSpec:
         return len(self.learners) > 1 if self.distributed is None else self.distributed
 
 
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """What the versions of a job's packages are chosen for, before there is a gang. Its fields are GangSpec's."""
+
+    runtime: str | None = None
+    python: str | None = None
+    runtime_requirements: Sequence[str] | None = None
+    requirements: Sequence[str] = ()
+
+
 def gang_name(job: str, attempt: int) -> str:
     """The gang of one attempt of a job, on every cluster."""
     return f"job-{job}-{attempt}"
@@ -442,6 +452,19 @@ class ReportsIsolation(Protocol):
 
     def isolation(self) -> Isolation:
         """What it does now. Raises ClusterBusy."""
+        ...
+
+
+@runtime_checkable
+class ChoosesPackages(Protocol):
+    """A cluster that can choose the versions of a job's packages while the job waits, by the resolver that would choose
+    them when its first attempt is prepared. It keeps nothing of it for long and is asked again by who needs it."""
+
+    def choose(self, environment: EnvironmentSpec) -> tuple[str, ...] | None:
+        """The versions, sorted; empty if none of the requirements applies there. None: they are being chosen, so ask
+        again within seconds. Raises LaunchRefused in the resolver's words if there are none, and ClusterError if that
+        cannot be said now: the package index is away, too many are being chosen, the cluster's version cannot do it.
+        """
         ...
 
 

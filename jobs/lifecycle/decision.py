@@ -40,6 +40,7 @@ class Act(StrEnum):
     """One effect on the cluster. Each may happen twice."""
 
     NONE = "none"
+    CHOOSE = "choose"
     LAUNCH = "launch"
     STOP = "stop"
     REMOVE = "remove"
@@ -143,9 +144,10 @@ def _queued(job: JobObservation) -> Decision:
         return _to(State.CANCELED, "cancel_requested", _canceled_while_it_waited(job))
     if job.intent == Intent.HALT:
         return _to(State.HALTED, "halt_requested", "Halted while waiting; it held no devices.")
+    act = Act.CHOOSE if job.needs_versions else Act.NONE
     if job.wait_s > 0:
-        return Decision(requeue_after_s=min(job.wait_s, WAIT_QUEUED_S))
-    return Decision(requeue_after_s=WAIT_QUEUED_S, wants_cycle=True)
+        return Decision(act=act, requeue_after_s=min(job.wait_s, WAIT_QUEUED_S))
+    return Decision(act=act, requeue_after_s=WAIT_QUEUED_S, wants_cycle=True)
 
 
 def _canceled_while_it_waited(job: JobObservation) -> str:

@@ -196,6 +196,8 @@ class JobObservation:
     time_left_s: float | None = None
     wait_s: float = 0
     """Seconds until a restart that backs off may start."""
+    needs_versions: bool = False
+    """It requires packages, and no versions of them were chosen yet."""
     deploy_left_s: float | None = None
     """Seconds until its gang must be complete. None: its cluster sets no deadline."""
     stall_limit_s: float = 1800.0

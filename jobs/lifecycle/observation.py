@@ -206,6 +206,7 @@ def _observation(
         ran_s=ran_s(attempt.processing_at, now) if attempt else 0,
         time_left_s=_time_left_s(job, attempt, _counts_until(job, known_at, now)),
         wait_s=max(0.0, (job.start_after - now).total_seconds()) if job.start_after else 0,
+        needs_versions=bool(job.packages.get("requirements")) and "lock" not in job.packages,
         deploy_left_s=_deploy_left_s(job, attempt, now),
         stall_limit_s=settings.LUTHIER_STORING_STALL_S,
         store_problem=store.sentence if store.problem else "",

@@ -387,6 +387,7 @@ WITH unlocked AS (
 UPDATE jobs_job j SET reason_code = v.code, reason_message = v.message, reason_numbers = v.numbers,
   event_seq = event_seq + %s,
   next_reconcile_at = CASE WHEN j.intent = 'RUN' AND j.lease_token IS NULL AND j.start_after IS NULL
+    AND (j.packages ? 'lock' OR NOT j.packages ? 'requirements')  -- else its versions are being chosen
     THEN clock_timestamp() + make_interval(secs => {WAIT_QUEUED_S}) ELSE j.next_reconcile_at END
 FROM jsonb_to_recordset(%s) AS v(job text, code text, message text, numbers jsonb)
 JOIN unlocked ON unlocked.id = v.job

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -32,7 +33,7 @@ from gpu_scheduler.clusters.registry import ClusterMisconfigured
 from jobs import clusters, events, tokens
 from jobs.errors import ImageNotAllowed
 from jobs.failpoints import fp
-from jobs.lifecycle import leases, transitions
+from jobs.lifecycle import choosing, leases, transitions
 from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_cluster
 from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
@@ -97,7 +98,16 @@ def _walk(lease: Lease) -> bool:
                 continue
             if decision.act is not Act.NONE:
                 fp(f"{decision.act}.before_cluster")
-                if act(rows, observation, decision, lease):
+                if decision.act is Act.CHOOSE:
+                    requeue_after_s = _choose(rows, lease)
+                    if requeue_after_s is None:
+                        wants_cycle = True
+                        continue
+                    assert decision.requeue_after_s is not None, "a waiting job is never settled"
+                    decision = replace(
+                        decision, requeue_after_s=min(requeue_after_s, decision.requeue_after_s)
+                    )
+                elif act(rows, observation, decision, lease):
                     continue
         except ClusterBusy as busy:
             _wait_for_cluster(rows, lease, busy)
@@ -200,6 +210,12 @@ def _launch(rows: JobRows, lease: Lease) -> bool:
     return False
 
 
+def _choose(rows: JobRows, lease: Lease) -> float | None:
+    """See choosing.choose."""
+    _require(lease)
+    return choosing.choose(rows, lease, runtimes_of([rows]).get(rows.job.pk))
+
+
 def runtimes_of(all_rows: Sequence[JobRows]) -> dict[str, Runtime]:
     """By the ids of their jobs, the runtimes that these name and that say what to run. Not those of the source tree:
     their requirements are a file, or their image a setting."""
@@ -265,6 +281,7 @@ def _gang_to_launch(rows: JobRows, runtime: Runtime | None) -> GangSpec:
     image = spec.get("image") or (runtime.image if runtime is not None and runs_images else "")
     if image and runs_images:
         image = allowed_image(job, runtime)
+    environment = choosing.environment_of(job, runtime)
     return GangSpec(
         name=rows.observation.gang_name,
         job=job.pk,
@@ -285,10 +302,10 @@ def _gang_to_launch(rows: JobRows, runtime: Runtime | None) -> GangSpec:
         memory_mib=parse_memory(resources["memory"]),
         command=spec["command"],
         ingest_url=settings.LUTHIER_INGEST_URL,
-        runtime=None if image else spec.get("framework"),
-        python=runtime.python or None if runtime is not None else spec.get("python"),
-        runtime_requirements=None if runtime is None else runtime.requirements,
-        requirements=job.packages.get("requirements", ()),
+        runtime=None if image else environment.runtime,
+        python=environment.python,
+        runtime_requirements=environment.runtime_requirements,
+        requirements=environment.requirements,
         lock=job.packages.get("lock", ()),
         image=image or None,
         grace_s=job.grace_s,

@@ -243,7 +243,7 @@ class _Turn:
                 effects.moves.setdefault(key, (decision.move, []))[1].append((rows, lease))
             else:
                 self._leave(job)
-        elif decision.act is Act.STOP:
+        elif decision.act in (Act.STOP, Act.CHOOSE):
             self._leave(job)
         elif decision.act is not Act.NONE:
             effects.acts.append((rows, observation, decision))

@@ -7,7 +7,6 @@ by state and intent, and voids any lease. note_alive and note_reports are not gu
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -32,6 +31,7 @@ from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
 from jobs.retries import retry_on_serialization_failure
+from jobs.selectors.packages import versions_chosen
 from jobs.selectors.usage_sql import LOST
 from jobs.states import (
     BY_ORDER,
@@ -100,7 +100,6 @@ NO_ORDER: dict[str, Any] = {
     "order_loss": None,
 }
 """The row of a job without an order. order_gen stays: the newest generation ever ordered for."""
-SHOWN_PACKAGES = 20
 NOTED_EVERY = timedelta(seconds=NOTED_EVERY_S)
 REPORT_FIELDS = ["cluster_uid", "cluster_phase", "cluster_exit_code", "cluster_message", "failure_details"]
 
@@ -333,28 +332,22 @@ def note_alive(all_rows: Sequence[JobRows]) -> None:
             cursor.execute(ALIVE, values)
 
 
-def _package(line: str) -> str:
-    """The name in a requirement, in its one spelling."""
-    return re.sub("[-_.]+", "-", re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0]).lower()
-
-
 def note_lock(rows: JobRows, lease: Lease, lock: Sequence[str]) -> None:
-    """Keep the versions that were first chosen for the job's packages: every later attempt and clone uses them.
+    """Keep the versions that were first chosen for the job's packages, empty if none of these applies: every later
+    attempt and clone uses them.
 
-    An event lists them, first those that the job requests. Raises StaleJob.
+    An event lists them. Raises StaleJob.
     """
     job = rows.job
     if job.packages.get("lock"):
         return
-    asked = {_package(line) for line in job.packages.get("requirements", ())}
-    named = sorted(lock, key=lambda line: _package(line) not in asked)  # their dependencies may be dozens
-    shown = ", ".join(named[:SHOWN_PACKAGES]) + (
-        f" and {len(lock) - SHOWN_PACKAGES} more" if lock[SHOWN_PACKAGES:] else ""
-    )
-    message = f"Packages chosen: {shown}. Later attempts use the same versions"
+    chosen = {**job.packages, "lock": list(lock)}
+    use = "Later attempts use the same versions" if job.attempt else "Its attempts use these versions"
     with transaction.atomic():
-        _swap(rows, lease, {"packages": {**job.packages, "lock": list(lock)}})
-        _append_condition(rows, Reason("packages_chosen", message, {"packages": list(lock)}))
+        _swap(rows, lease, {"packages": chosen})
+        if lock:
+            message = f"Packages chosen: {versions_chosen(chosen)}. {use}"
+            _append_condition(rows, Reason("packages_chosen", message, {"packages": list(lock)}))
 
 
 @retry_on_serialization_failure

@@ -43,10 +43,42 @@ def mail_problem() -> str:
     return str(_result("mail").get("problem", ""))
 
 
-def audit_sent(to: str) -> tuple[int, str]:
-    """The place in the audit log's chain up to which this address has everything, and why the last try failed."""
-    found, mark = _result("forward"), audit_forward.mark(to)
-    return int(found.get("places", {}).get(mark, 0)), str(found["problem"]) if found.get("to") == mark else ""
+@dataclass(frozen=True, slots=True)
+class AuditSending:
+    """Where the audit log is sent to. place: up to which of its chain everything has arrived. problem: why the last try
+    failed; empty: it did not. lacked_s: seconds since a worker ran without the address; None: none did."""
+
+    place: int
+    problem: str
+    lacked_s: float | None
+
+
+def audit_sending() -> AuditSending | None:
+    """To the address that this process has, else to the one that a worker had last; None: nothing is sent."""
+    found, now_s = _result("forward"), audit_forward.database_s()
+    named, address = audit_forward.named_by(found, now_s), settings.LUTHIER_AUDIT_URL
+    mark = (
+        max(named, key=lambda each: named[each], default="")
+        if address is None
+        else audit_forward.mark(address)
+    )
+    if not mark:
+        return None
+    return AuditSending(
+        place=int(found.get("places", {}).get(mark, 0)),
+        problem=str(found["problem"]) if found.get("to") == mark else "",
+        lacked_s=now_s - found["lacked_at"] if "lacked_at" in found else None,
+    )
+
+
+def audit_taken() -> int | None:
+    """The place in the audit log's chain up to which every address has everything that this process has, or that a
+    worker had within audit_forward.NAMED_S; None: there is none."""
+    found, address = _result("forward"), settings.LUTHIER_AUDIT_URL
+    marks = {*audit_forward.named_by(found, audit_forward.database_s())}
+    if address is not None:
+        marks.add(audit_forward.mark(address))
+    return min((int(found.get("places", {}).get(mark, 0)) for mark in marks), default=None)
 
 
 def _result(task: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from jobs.models import SCHEDULER, WORKER_SILENT_S, PeriodicTask
 from jobs.selectors.budgets import THIS_MONTH, used_sql
 from jobs.selectors.platform_stops import waited_s_sql
 from jobs.states import FINAL, HOLDS_GPUS, EventCode, State
+from tenants import audit_forward
 
 MAX_SERIES = 1000
 """Series of one fact. Those with the smallest values beyond it are one series, whose labels are OTHERS."""
@@ -127,6 +128,16 @@ USED_THIS_MONTH = used_sql(
     end=THIS_MONTH[1],
     of="tenant.budget_gpu_hours IS NOT NULL",
 )
+FORWARDED = f"""
+forwarded AS (
+  SELECT (task.result->'places'->>named.mark)::bigint AS place, (task.result->>'failures')::int AS failures
+  FROM jobs_periodictask AS task
+  CROSS JOIN LATERAL jsonb_each_text(coalesce(task.result->'named', '{{}}')) AS named(mark, at)
+  WHERE task.name = 'forward'
+    AND named.at::float8 > extract(epoch FROM clock_timestamp()) - {audit_forward.NAMED_S}
+  ORDER BY named.at::float8 DESC LIMIT 1
+)"""
+"""The address that the audit log is sent to; no row: none."""
 FACTS = (
     Fact(
         "luthier_jobs",
@@ -295,6 +306,25 @@ FACTS = (
         (),
         "SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(next_reconcile_at)), 0))::float8"
         " FROM jobs_job WHERE NOT settled",
+    ),
+    Fact(
+        "luthier_audit_unsent_entries",
+        "Entries of the audit log that the address to which workers send it has not taken, 100,000 and the newest at"
+        " most; missing if it is sent nowhere.",
+        (),
+        f"WITH {FORWARDED} SELECT {audit_forward.WAITING.format(place='place')} FROM forwarded",
+    ),
+    Fact(
+        "luthier_audit_unsent_age_seconds",
+        "Age of the first of them; 0 if there is none.",
+        (),
+        f"WITH {FORWARDED} SELECT {audit_forward.OLDEST_S.format(place='place')} FROM forwarded",
+    ),
+    Fact(
+        "luthier_audit_send_failures",
+        "Tries in a row that sent nothing of the audit log; 0 after one that did.",
+        (),
+        f"WITH {FORWARDED} SELECT failures FROM forwarded",
     ),
     Fact(
         "luthier_database_connections",

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Exists, Max, Min, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from jobs.errors import RemovedByRetention
 from jobs.models import POINT_BYTES, UNIT, Removal, counted
-from jobs.selectors.installation import audit_sent
+from jobs.selectors.installation import audit_taken
 from jobs.states import BY_ORDER, FINAL, EventCode, State
 from tenants.models import AuditEntry, AuditSeal, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
@@ -210,9 +209,9 @@ def old_entries(tenant_id: int | None, days: int) -> QuerySet[AuditEntry]:
     """Entries of a tenant's audit log that are older than this; None: those of the installation. Where the log is sent
     to another system, what that has not taken stays."""
     old = AuditEntry.objects.filter(tenant=tenant_id, at__lt=Now() - timedelta(days=days))
-    if settings.LUTHIER_AUDIT_URL is None:
+    place = audit_taken()
+    if place is None:
         return old
-    place, _ = audit_sent(settings.LUTHIER_AUDIT_URL)
     return old.filter(Exists(AuditSeal.objects.filter(entry_id=OuterRef("pk"), n__lte=place)))
 
 

@@ -46,6 +46,8 @@ from tenants.roles import Permission
 
 FIRST_LOOK = Now() + timedelta(seconds=30)
 """The scheduling cycle handles waiting jobs; the single job's reconciliation only makes sure that none is forgotten."""
+TO_CHOOSE = Now() + timedelta(seconds=1)
+"""Then the versions of its packages are chosen, unless it has started: what prepares it chooses them, too."""
 
 Source = str | bytes | Mapping[str, Any]
 
@@ -346,7 +348,7 @@ def create_job(
         time_limit_s=spec.time_limit_s,
         grace_s=spec.checkpoint.grace_s,
         intent_by=user,
-        next_reconcile_at=FIRST_LOOK,
+        next_reconcile_at=TO_CHOOSE if requirements and not lock else FIRST_LOOK,
         reason_code=WaitReason.NOT_EVALUATED.value,
         reason_message="Waits for the next scheduling cycle, usually within a second.",
         event_seq=1,

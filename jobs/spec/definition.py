@@ -35,6 +35,7 @@ MAX_ENV_BYTES = 32 * 1024
 MAX_SECRETS = 50
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
+MAX_METRIC_RULES = 20
 MAX_IDLE_GRACE = "5m"
 """Of an opportunistic job, for which others wait while it saves."""
 MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
@@ -402,7 +403,7 @@ def _course() -> dict[str, Any]:
         "metrics": {
             "type": "array",
             "description": "Rules that read metrics from printed lines; report() and TensorBoard need none.",
-            "maxItems": 20,
+            "maxItems": MAX_METRIC_RULES,
             "default": DEFAULTS["metrics"],
             "items": {
                 "type": "object",

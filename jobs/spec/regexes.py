@@ -19,6 +19,8 @@ MAX_OPEN_REPEATS = 12
 MAX_WILD_REPEATS = 2
 MAX_COUNT = 200
 MAX_METRICS = 20
+MAX_COVERED = 70_000
+"""Characters that the ranges of an expression cover: to compile one of all of them takes milliseconds."""
 REPEATS = frozenset({op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT})
 STEP_GROUPS = frozenset({"step", "time"})
 _REFUSED = {
@@ -31,38 +33,41 @@ _REFUSED = {
 
 def pattern_fault(pattern: str) -> tuple[str, str] | None:
     """Return (code, message) for a metric rule that may not be used, None for a good one."""
-    compiled, fault = _compiled(pattern)
-    if compiled is None:
+    names, fault = _checked(pattern)
+    if names is None:
         return fault
-    named = set(compiled.groupindex)
-    if not named - STEP_GROUPS:
+    metrics = names - STEP_GROUPS
+    if not metrics:
         return "regex_no_metric", "names no metric: put one in a group, such as loss=(?P<loss>\\S+)"
-    if len(named) > MAX_METRICS:
-        return "regex_too_many", f"names {len(named)} groups; at most {MAX_METRICS}"
+    if len(metrics) > MAX_METRICS:
+        return "regex_too_many", f"names {len(metrics)} groups; at most {MAX_METRICS}"
     return fault
 
 
 def step_pattern_fault(pattern: str) -> tuple[str, str] | None:
     """Return (code, message) for a rule that cannot read the step of a checkpoint, None for a good one."""
-    compiled, fault = _compiled(pattern)
-    if compiled is not None and "step" not in compiled.groupindex:
+    names, fault = _checked(pattern)
+    if names is not None and "step" not in names:
         return "regex_no_step", "names no step: put it in a group, such as ckpt-(?P<step>\\d+)"
     return fault
 
 
-def _compiled(pattern: str) -> tuple[re.Pattern[str] | None, tuple[str, str] | None]:
-    """The expression, None if it is none; and why it may not be used, None if it may."""
+def _checked(pattern: str) -> tuple[frozenset[str] | None, tuple[str, str] | None]:
+    """The names of its groups, None if it is no expression; and why it may not be used, None if it may.
+
+    One that is refused by its form is not compiled, which may take long as well."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            compiled = re.compile(pattern)
             tree = parser.parse(pattern)
+            message = _catastrophe(tree)
+            if message is None:
+                re.compile(pattern)
     except (re.error, Warning) as error:
         return None, ("regex_syntax", f"is not a regular expression: {error}")
     except (RecursionError, OverflowError):
         return None, ("regex_syntax", "is nested too deeply")
-    message = _catastrophe(tree)
-    return compiled, ("regex_unsafe", message) if message else None
+    return frozenset(tree.state.groupdict), ("regex_unsafe", message) if message else None
 
 
 def _catastrophe(tree: Any) -> str | None:
@@ -78,6 +83,8 @@ def _catastrophe(tree: Any) -> str | None:
                 return f"repeats more than {MAX_COUNT} times"
         if code is op.BRANCH and inside_repeat:
             return "repeats an alternative, which can take forever: (a|b)+; write [ab]+"
+    if sum(_covered(argument) for code, argument, _ in nodes if code is op.IN) > MAX_COVERED:
+        return f"has ranges of more than {MAX_COVERED:,} characters in all, such as [\\u0000-\\uffff] twice"
     open_repeats = [argument for code, argument, _ in nodes if _is_open(code, argument)]
     if len(open_repeats) > MAX_OPEN_REPEATS:
         return f"has more than {MAX_OPEN_REPEATS} repeats without upper bound"
@@ -103,6 +110,12 @@ def _nodes(tree: Any, *, inside_repeat: bool) -> Iterator[tuple[Any, Any, bool]]
         elif code is op.BRANCH:
             for choice in argument[1]:
                 yield from _nodes(choice, inside_repeat=inside_repeat)
+
+
+def _covered(parts: Any) -> int:
+    """Characters of a set's ranges; those above U+FFFF cost nothing."""
+    ranges = (argument for code, argument in parts if code is op.RANGE)
+    return sum(max(0, min(last, 0xFFFF) - first + 1) for first, last in ranges)
 
 
 def _is_open(code: Any, argument: Any) -> bool:

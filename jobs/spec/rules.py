@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_scheduler.model import CPU_TYPE
-from jobs.spec.definition import MAX_CODE_BYTES, MAX_ENV_BYTES, MAX_IDLE_GRACE, MAX_PATTERN_CHARS
+from jobs.spec.definition import (
+    MAX_CODE_BYTES,
+    MAX_ENV_BYTES,
+    MAX_IDLE_GRACE,
+    MAX_METRIC_RULES,
+    MAX_PATTERN_CHARS,
+)
 from jobs.spec.key_like import VALUE as KEY
 from jobs.spec.paths import folded, path_fault
 from jobs.spec.problems import Path, Problem
@@ -283,7 +289,8 @@ def _checkpoint_faults(checkpoint: Any, walk: Walk) -> Iterator[Problem]:
 
 
 def _metric_faults(metrics: Any, walk: Walk) -> Iterator[Problem]:
-    for index, rule in enumerate(metrics if isinstance(metrics, list | tuple) else ()):
+    found = metrics if isinstance(metrics, list | tuple) else ()
+    for index, rule in enumerate(found[:MAX_METRIC_RULES]):  # more are refused by their number
         pattern = rule.get("pattern") if isinstance(rule, Mapping) else None
         if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN_CHARS:
             continue

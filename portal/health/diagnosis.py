@@ -17,7 +17,7 @@ from gpu_scheduler.clusters.kubernetes.settings import without_store
 from jobs import blobs
 from jobs.clusters import DriverSettings
 from jobs.humanize import duration
-from jobs.selectors.installation import audit_sent, mail_problem
+from jobs.selectors.installation import audit_sending, mail_problem
 from portal.health.checks import HealthCheck, first_line, run_checks
 from portal.settings.env import BASE_DIR, warnings
 from portal.settings.values import required_settings
@@ -226,27 +226,31 @@ def mail() -> HealthCheck:
 def audit_log() -> HealthCheck:
     """Whether the audit log leaves for another system. Nothing of it is lost here, so this only warns."""
     to = settings.LUTHIER_AUDIT_URL
-    if to is None:
-        return HealthCheck("audit log", "kept here only")
     try:
-        place, why = audit_sent(to)
-        count, age_s = audit_forward.waiting(place)
+        sending = audit_sending()
+        if sending is None:
+            return HealthCheck("audit log", "kept here only")
+        count, age_s = audit_forward.waiting(sending.place)
         head = audit_chain.head()
     except DatabaseError as error:
         return HealthCheck("audit log", "", first_line(error), "See the database check.")
     warned = []
-    if place > head:
+    if sending.place > head:
         warned.append(
-            f"seal {place} of the audit log was sent, and its chain ends at {head}: seals were removed. Compare what"
-            " the other system has; new entries are not sent before the chain is as long again."
+            f"seal {sending.place} of the audit log was sent, and its chain ends at {head}: seals were removed."
+            " Compare what the other system has; new entries are not sent before the chain is as long again."
         )
     if age_s >= LATE_S:
-        text = (
-            f"entries of the audit log have waited for {duration(age_s)}: {why or 'see the logs of workers'}."
-        )
+        why = sending.problem or "see the logs of workers"
         remedy = "Correct LUTHIER_AUDIT_URL, LUTHIER_AUDIT_AUTHORIZATION or the system that it names."
-        warned.append(f"{text} {remedy}")
-    return HealthCheck("audit log", f"{urlsplit(to).hostname}, {count} to send", warnings=tuple(warned))
+        warned.append(f"entries of the audit log have waited for {duration(age_s)}: {why}. {remedy}")
+    if sending.lacked_s is not None and sending.lacked_s < LATE_S:
+        warned.append(
+            "a worker runs without LUTHIER_AUDIT_URL, and another had it within three days: set it for all of them."
+            " Where it was unset on purpose, retention begins to remove what was not sent after these days."
+        )
+    where = urlsplit(to).hostname if to else "an address that other processes have"
+    return HealthCheck("audit log", f"{where}, {count} to send", warnings=tuple(warned))
 
 
 def running_url() -> str:

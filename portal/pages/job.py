@@ -21,6 +21,7 @@ from jobs.selectors import logs, metrics
 from jobs.selectors.attempts import attempts_of, begins_again, counts_again, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes, save_request
 from jobs.selectors.jobs import job_get, may_manage, may_operate
+from jobs.selectors.packages import packages_line
 from jobs.selectors.platform_stops import stops_between
 from jobs.selectors.redaction import needs_redaction
 from jobs.selectors.requests import size_range
@@ -285,6 +286,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "checkpoints": kept[:3],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
+        "packages": "" if job.state in FINAL and "lock" not in job.packages else packages_line(job.packages),
         "attempts": [
             (one, job_events.outcome(one), _ran(one), repeated_steps(one), counts_again(one))
             for one in attempts

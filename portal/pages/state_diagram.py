@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString, mark_safe
 from jobs.states import FINAL
 from portal.pages.badges import phase_badge
 
-WIDTH, HEIGHT = 1040, 350
+WIDTH, HEIGHT = 1040, 366
 BOX_W, BOX_H, STEP = 104, 34, 178
 TOP, MIDDLE, BOTTOM = 46, 166, 276
 """Centers of the rows: the path of a job that is not stopped, its exit, and where the exit leads."""
@@ -148,6 +148,15 @@ def _routes() -> dict[tuple[str, str], Route]:
                 (canceled.x, canceled.bottom),
             ),
             ((halted.x + canceled.x) / 2, under - 8),
+        ),
+        ("QUEUED", "FAILED"): Route(
+            (
+                below(-48, queued.bottom),
+                below(-48, under + 24),
+                (failed.x, under + 24),
+                (failed.x, failed.bottom),
+            ),
+            ((canceled.x + failed.x) / 2, under + 16),
         ),
     }
 

@@ -66,6 +66,7 @@ LUTHIER_METRICS_TOKEN = ENV.luthier_metrics_token
 LUTHIER_MIN_FREE_DISK = ENV.luthier_min_free_disk
 LUTHIER_OVERCOMMIT_MAX = ENV.luthier_overcommit_max
 DATABASE_URL = ENV.database_url or EMBEDDED.database_url
+LUTHIER_OWNER_DATABASE_URL = ENV.luthier_owner_database_url
 REDIS_URL = ENV.redis_url or EMBEDDED.redis_url
 
 # --- Django -------------------------------------------------------------------------------------

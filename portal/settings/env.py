@@ -17,6 +17,7 @@ from portal.settings import single_sign_on, values
 from portal.settings.plain_connections import plain_connections
 
 PREFIX = "LUTHIER_"
+OWNER_URL = "LUTHIER_OWNER_DATABASE_URL"
 READ_ELSEWHERE = re.compile("LUTHIER_(URL|TOKEN|WAIT_FOR|PROCESS_MARK|LONG|PICTURES|TEST_.*)")
 """Variables of REST clients, of processes that `up` starts, and of the tests."""
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -32,6 +33,8 @@ class Environment:
     debug: Annotated[bool, values.yes_or_no] = False
     # postgresql://…; none = the embedded server
     database_url: Annotated[str | None, values.database] = None
+    # as the role that owns the tables, for `prepare` alone; none = the role of DATABASE_URL owns them
+    luthier_owner_database_url: Annotated[str | None, values.database] = None
     # none = the embedded server
     redis_url: Annotated[str | None, values.broker] = None
     secret_key: Annotated[str | None, values.secret] = None
@@ -205,6 +208,7 @@ def read_environment(options: Mapping[str, str] | None = None, wrong: Sequence[s
         for name in values.required_settings(environment.luthier_cluster)
         if not os.environ.get(name)
     ]
+    problems += values.owner_problems(environment.database_url, environment.luthier_owner_database_url)
     problems += single_sign_on.problems(os.environ)
     if not environment.luthier_password_sign_in and not os.environ.get(single_sign_on.ISSUER):
         problems.append(

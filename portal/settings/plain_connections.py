@@ -32,7 +32,7 @@ LOCAL = ("localhost", "ip6-localhost", "ip6-loopback")
 def plain_connections(environment: Environment, variables: Mapping[str, str]) -> list[str]:
     """One sentence for each, with what to do. variables: for the store's and libpq's, which are read elsewhere."""
     found = [
-        *_database(environment, variables),
+        *_database("DATABASE_URL", environment.database_url, environment, variables),
         *_by_scheme("REDIS_URL", environment.redis_url, "redis", "use rediss://", environment),
         *_redis_unchecked(environment),
         *_by_scheme(
@@ -42,6 +42,8 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
         *_by_scheme("LUTHIER_AUDIT_URL", environment.luthier_audit_url, "http", "use https://", environment),
         *_by_scheme("SENTRY_DSN", environment.sentry_dsn, "http", "use https://", environment),
     ]
+    if owner := environment.luthier_owner_database_url:
+        found += _database("LUTHIER_OWNER_DATABASE_URL", owner, environment, variables)
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         found += _by_scheme(name, variables.get(name), "http", "use https://", environment)
     email = environment.email_url
@@ -50,11 +52,13 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
     return [f"{text} {ACKNOWLEDGE}" for text in found]
 
 
-def _database(environment: Environment, variables: Mapping[str, str]) -> Iterator[str]:
+def _database(
+    name: str, url: str | None, environment: Environment, variables: Mapping[str, str]
+) -> Iterator[str]:
     try:
-        given = _of_libpq(environment.database_url, variables)
+        given = _of_libpq(url, variables)
     except LookupError as error:
-        yield f"DATABASE_URL: service {error.args[0]} is in no file that is read here: use its host and sslmode."
+        yield f"{name}: service {error.args[0]} is in no file that is read here: use its host and sslmode."
         return
     mode = given["sslmode"] or ("verify-full" if given["sslrootcert"] == "system" else "prefer")
     if mode == "verify-full":
@@ -65,7 +69,7 @@ def _database(environment: Environment, variables: Mapping[str, str]) -> Iterato
         to = address or host  # the address is connected to, and the name only compared
         if to and (address or not to.startswith(SOCKETS)) and not _is_private(to, environment):
             yield (
-                f"DATABASE_URL: {to} may be reached {what} (sslmode={mode}): add ?sslmode=verify-full, with "
+                f"{name}: {to} may be reached {what} (sslmode={mode}): add ?sslmode=verify-full, with "
                 "&sslrootcert= for an authority of your own."
             )
 

@@ -413,6 +413,19 @@ def database_from_url(url: str) -> dict[str, object]:
     }
 
 
+def owner_problems(running: str | None, owner: str | None) -> list[str]:
+    """What is wrong with LUTHIER_OWNER_DATABASE_URL beside DATABASE_URL."""
+    if owner is None:
+        return []
+    if running is None:
+        return [
+            "LUTHIER_OWNER_DATABASE_URL: set DATABASE_URL, too: the role that uses the tables of this one"
+        ]
+    if database_from_url(running)["USER"] in ("", database_from_url(owner)["USER"]):
+        return ["DATABASE_URL: must name another role than LUTHIER_OWNER_DATABASE_URL, which owns the tables"]
+    return []
+
+
 def _split(text: str) -> SplitResult:
     """The parts of a URL. Python's own error would quote the URL, and with it a password that is not escaped."""
     try:

@@ -8,7 +8,7 @@ from signal import SIGINT, SIGTERM
 from portal.migrations_gate import GATE
 from portal.settings import queues, values
 from portal.settings.embedded import Layout, layout
-from portal.settings.env import BASE_DIR, Environment
+from portal.settings.env import BASE_DIR, OWNER_URL, Environment
 from portal.supervisor import postgres, readiness, valkey
 from portal.supervisor.service import Service
 
@@ -41,6 +41,8 @@ class StartPlan:
     url: str
     env: dict[str, str]
     prepare: list[str] = field(default_factory=list)
+    prepare_env: dict[str, str] = field(default_factory=dict)
+    """What it gets besides and no other process does."""
     servers: list[Service] = field(default_factory=list)
     web: list[Service] = field(default_factory=list)
     nodes: list[Service] = field(default_factory=list)
@@ -70,6 +72,7 @@ def start_plan(options: Options, environment: Environment, *, port: int) -> Star
         url=url,
         env=env,
         prepare=["prepare"] if options.demo else ["prepare", "--no-demo"],
+        prepare_env={OWNER_URL: owner} if (owner := environment.luthier_owner_database_url) else {},
         servers=_servers(where, environment),
         web=[_web(port, env)],
         nodes=(

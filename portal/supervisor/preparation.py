@@ -34,7 +34,7 @@ class Preparation:
         with os.fdopen(written, "wb") as output, self._log.open("wb") as log:
             self._process = await start(
                 [sys.executable, str(BASE_DIR / "manage.py"), *self._plan.prepare],
-                env={**os.environ, **self._plan.env},
+                env={**os.environ, **self._plan.env, **self._plan.prepare_env},
                 output=output.fileno(),
                 errors=log.fileno(),
                 on_parent_death=SIGINT,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from portal.settings.embedded import layout
-from portal.settings.env import Environment, read_environment, refuse_at_start, warnings
+from portal.settings.env import OWNER_URL, Environment, read_environment, refuse_at_start, warnings
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.folders import refuse_sources
 from portal.supervisor.lock import DataLock
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         report.say(f"Starting Luthier in {plan.layout.data}")
         for warning in warnings(environment, os.environ):
             report.say(f"Warning: {warning}")
+        os.environ.pop(OWNER_URL, None)  # the preparation has it of the plan, and nothing else needs it
         asyncio.run(Supervisor(plan, report).run())
     except CannotStart as error:
         sys.stderr.write(f"\n{error}\n")

@@ -15,6 +15,7 @@ from gpu_scheduler.clusters.kubernetes import client
 from tests.cluster.api_proxy import ApiProxy
 from tests.cluster.folders import new_folder
 from tests.cluster.pods import platform_on_pods
+from tests.log_collector import LogCollector
 from tests.platform import Platform
 from tools.kube import binaries, fake, nodes
 from tools.kube.client import Api, Object
@@ -89,9 +90,10 @@ def platform(
 ) -> Iterator[Platform]:
     """A whole platform with its two tenants, whose learners are pods on the real nodes. Started once per run."""
     data = tmp_path_factory.mktemp("pods") / "data"
-    token = {"LUTHIER_METRICS_TOKEN": uuid4().hex * 2}
-    with platform_on_pods(real_cluster, data, api_proxy.kubeconfig, **token) as started:
-        yield started
+    with LogCollector() as collector:
+        monitored = {"LUTHIER_METRICS_TOKEN": uuid4().hex * 2, "LUTHIER_AUDIT_URL": collector.url}
+        with platform_on_pods(real_cluster, data, api_proxy.kubeconfig, **monitored) as started:
+            yield started
 
 
 @pytest.fixture(scope="session")

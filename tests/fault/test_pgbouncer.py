@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Servers]:
 
 
 def documented_settings() -> str:
-    (found,) = [block for block in blocks() if block.language == "sql"]
+    (found,) = [block for block in blocks() if block.language == "sql" and "lock_timeout" in block.text]
     return found.text
 
 

@@ -11,13 +11,12 @@ import pytest
 from django.db import transaction
 from django.test import TestCase, override_settings
 
-from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import blobs, clusters, failpoints, invariants
 from jobs.models import Runtime
 from tests.jobs.lifecycle.children import Served, in_child
 from tests.jobs.lifecycle.points import OPERATION_POINTS
-from tests.jobs.lifecycle.world import World
+from tests.jobs.lifecycle.world import ChoosingCluster, World
 from tests.jobs.lock_order import one_lock_order
 from tests.jobs.operations import OPERATIONS, Operation, store_agrees
 
@@ -25,7 +24,7 @@ NOW = timedelta(0)
 
 
 def new_world() -> World:
-    world = World(lambda clock: MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
+    world = World(lambda clock: ChoosingCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
     clusters.use(world.cluster)
     Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
     return world

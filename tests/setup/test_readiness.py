@@ -186,6 +186,22 @@ def test_an_audit_log_that_does_not_leave_is_a_warning_of_doctor(settings: Any) 
     assert "seal 3 of the audit log was sent, and its chain ends at 2" in warning
 
 
+def test_a_worker_without_the_address_that_others_have_is_a_warning_of_doctor(settings: Any) -> None:
+    settings.LUTHIER_AUDIT_URL = None
+    now_s = audit_forward.database_s()
+    result = {"places": {"a mark": 0}, "named": {"a mark": now_s}, "to": "a mark", "problem": ""}
+    row = PeriodicTask.objects.create(name="forward", result=result)
+    audit.record(actor=None, action="job.edit")
+    assert diagnosis.audit_log().found == "an address that other processes have, 1 to send"
+    assert not diagnosis.audit_log().warnings
+    PeriodicTask.objects.update(result=result | {"lacked_at": now_s})
+    (warning,) = diagnosis.audit_log().warnings
+    assert "a worker runs without LUTHIER_AUDIT_URL" in warning
+    row.refresh_from_db()
+    PeriodicTask.objects.update(result=row.result | {"named": {"a mark": now_s - audit_forward.NAMED_S}})
+    assert diagnosis.audit_log().found == "kept here only"
+
+
 def test_a_disk_below_its_minimum_is_a_warning_because_running_jobs_continue(
     client: Client, worker: Worker, settings: Any
 ) -> None:

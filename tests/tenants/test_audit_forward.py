@@ -17,9 +17,10 @@ from django.db import connection, connections, transaction
 
 from jobs import retention
 from jobs.models import PeriodicTask
+from jobs.selectors.installation import audit_taken
 from jobs.serialization import json_bytes
 from portal.settings import values
-from tenants import audit, audit_chain, audit_forward
+from tenants import audit, audit_chain, audit_forward, outgoing
 from tenants.models import AuditEntry, User
 from tenants.pauses import PAUSE_S
 from tenants.retention import Rule
@@ -238,7 +239,50 @@ def test_what_was_not_sent_outlives_its_retention_rule(
     assert not AuditEntry.objects.filter(pk=sent).exists()
     assert AuditEntry.objects.filter(pk__in=[kept, unsealed]).count() == 2
     settings.LUTHIER_AUDIT_URL = None
-    assert retention.remove_entries(None, old) == 2, "who sends it nowhere keeps nothing for anyone"
+    assert retention.remove_entries(None, old) == 0, "a process without the address knows that others have it"
+    nothing = send(known())
+    assert known() | {"next_in_s": None, "lacked_at": nothing["lacked_at"]} == nothing, (
+        "and takes nothing back"
+    )
+    name_again(collector.url, days_ago=4)
+    assert retention.remove_entries(None, old) == 2, "given up for days: nothing is kept for anyone"
+    assert "lacked_at" not in send(known())
+
+
+def test_what_one_of_two_addresses_lacks_stays_while_a_worker_had_it(
+    collector: LogCollector, settings: LazySettings
+) -> None:
+    """While a setting is rolled out, workers have different addresses."""
+    write(1)
+    first = send({})
+    write(1)
+    with LogCollector() as second:
+        settings.LUTHIER_AUDIT_URL = second.url
+        PeriodicTask.objects.create(name="forward", result=send(first))
+        assert audit_taken() == 1
+        name_again(collector.url, days_ago=4)
+        assert audit_taken() == 2
+        settings.LUTHIER_AUDIT_URL = "https://another.example/"
+        assert audit_taken() == 0, "this process's own counts in any case"
+
+
+def known() -> dict[str, Any]:
+    return dict(PeriodicTask.objects.get(name="forward").result)
+
+
+def name_again(address: str, *, days_ago: float) -> None:
+    """As if a worker had had it last at this time."""
+    before = known()
+    at = audit_forward.database_s() - days_ago * 24 * 3600
+    named = before["named"] | {audit_forward.mark(address): at}
+    PeriodicTask.objects.filter(name="forward").update(result=before | {"named": named})
+
+
+def test_what_waits_is_counted_up_to_a_limit(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_forward, "COUNTED", 2)
+    monkeypatch.setattr(audit_forward, "WAITING", audit_forward.WAITING.replace("LIMIT 100000", "LIMIT 2"))
+    write(4)
+    assert audit_forward.waiting(0)[0] == 2
 
 
 def test_an_entry_that_no_rule_removed_is_missed_loudly(
@@ -289,7 +333,7 @@ def test_what_was_taken_is_kept_whatever_fails_later(
 def test_an_answer_may_take_longer_than_a_step_of_the_connection(
     collector: LogCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_forward, "STEP_S", 0.5)
+    monkeypatch.setattr(outgoing, "STEP_S", 0.5)
     made = write(1)
     collector.after_s = 1.5
     assert send({})["problem"] == ""
@@ -300,7 +344,7 @@ def test_a_name_that_is_not_resolved_in_time_is_a_failure(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
-    monkeypatch.setattr(audit_forward, "STEP_S", 0.1)
+    monkeypatch.setattr(outgoing, "STEP_S", 0.1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
     settings.LUTHIER_AUDIT_URL = "http://logs.example/"
     write(1)
@@ -325,7 +369,7 @@ def test_each_address_of_a_host_is_tried(collector: LogCollector, monkeypatch: p
 def test_a_host_that_no_name_could_be_is_a_failure(settings: LazySettings) -> None:
     settings.LUTHIER_AUDIT_URL = f"http://{'l' * 64}.example/"
     write(1)
-    assert send({})["problem"].startswith("UnicodeError")
+    assert "is no name of a host" in send({})["problem"]
 
 
 @pytest.mark.parametrize(

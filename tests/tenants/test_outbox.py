@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,11 +11,12 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.core.mail.utils import DNS_NAME
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from portal.settings.email import email_settings
-from tenants import audit, outbox, smtp
+from tenants import audit, outbox, outgoing, smtp
 from tenants.models import SecurityNotice, User
 from tenants.pauses import PAUSE_MAX_S, PAUSE_S
 from tenants.tokens import token_create
@@ -183,7 +186,7 @@ def test_a_server_that_is_down_costs_no_notice_and_is_asked_less_often(
 def test_a_server_that_does_not_go_on_holds_a_worker_for_a_bounded_time(
     alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, behavior: str
 ) -> None:
-    monkeypatch.setattr(smtp, "LONGEST_S", 0.5)
+    monkeypatch.setattr(smtp, "TALK_S", 0.5)
     for _ in range(5):
         changed(alice)
     with MailServer(behavior) as server:
@@ -205,7 +208,7 @@ def test_a_server_that_does_not_go_on_with_tls_is_cut_off_as_well(
     alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, behavior: str, url: str
 ) -> None:
     """Meanwhile the connection has no socket, or another one than before."""
-    monkeypatch.setattr(smtp, "LONGEST_S", 0.5)
+    monkeypatch.setattr(smtp, "TALK_S", 0.5)
     changed(alice)
     with MailServer(behavior) as server:
         for name, value in email_settings(url.format(server.port)).items():
@@ -216,6 +219,37 @@ def test_a_server_that_does_not_go_on_with_tls_is_cut_off_as_well(
         assert time.monotonic() - began < 30
     assert done["failures"] == 1
     assert alice.security_notices.filter(try_at__isnull=False).count() == 1
+
+
+@pytest.mark.parametrize("asked", ["getaddrinfo", "getfqdn"])
+def test_a_resolver_that_hangs_holds_no_worker(
+    alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Neither the server's name nor this machine's own, which is said in the greeting, is waited for without end."""
+    over = threading.Event()
+    monkeypatch.delattr(DNS_NAME, "_fqdn", raising=False)  # Django asks once for each process
+    monkeypatch.setattr(socket, asked, lambda *_, **__: over.wait(120) and [])
+    monkeypatch.setattr(outgoing, "STEP_S", 0.2)
+    changed(alice)
+    with MailServer() as server:
+        use(settings, server)
+        began = time.monotonic()
+        done = outbox.send_due({})
+        assert time.monotonic() - began < 60, "the resolver takes 120 s"
+        assert "was not resolved in time" in done["problem"]
+        assert (server.connections, done["failures"], done["next_in_s"]) == (0, 1, PAUSE_S)
+    over.set()
+    assert alice.security_notices.filter(try_at__isnull=False).count() == 1
+
+
+def test_a_host_that_no_name_could_be_is_a_failure(alice: User, settings: LazySettings) -> None:
+    changed(alice)
+    with MailServer() as server:
+        use(settings, server)
+        settings.EMAIL_HOST = f"{'m' * 64}.example"
+        done = outbox.send_due({})
+    assert "is no name of a host" in done["problem"]
+    assert done["failures"] == 1
 
 
 def test_a_notice_of_days_ago_is_no_news_by_mail(server: MailServer, alice: User) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from django.core.management import call_command
 
 from portal.health import diagnosis
@@ -99,6 +100,24 @@ def test_rotation_encrypts_everything_with_a_new_key_and_the_old_one_may_go(
     assert opened(alice, team) == VALUE
     assert opened(alice, team, "mine") == VALUE + "2"
     assert "0 secrets encrypted" in command("reencrypt")
+
+
+def test_another_algorithm_is_used_for_what_is_new_and_at_a_rotation_for_all(
+    team: Tenant, dave: User, alice: User, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets.secret_set(user=dave, tenant=team, name="wandb", value=VALUE)
+    assert Secret.objects.get().algorithm == "A256GCM"
+    monkeypatch.setitem(keyring.ALGORITHMS, "C20P", ChaCha20Poly1305)
+    assert opened(alice, team) == VALUE
+    secrets.secret_set(user=alice, name="mine", value=VALUE + "2")
+    assert Secret.objects.get(name="mine").algorithm == "C20P"
+    assert "1 secrets encrypted" in command("reencrypt")
+    assert set(Secret.objects.values_list("algorithm", flat=True)) == {"C20P"}
+    assert opened(alice, team) == VALUE
+    assert opened(alice, team, "mine") == VALUE + "2"
+    monkeypatch.delitem(keyring.ALGORITHMS, "C20P")
+    with pytest.raises(SecretsUnavailable, match="encrypted by C20P, which this version does not know"):
+        opened(alice, team)
 
 
 def test_a_missing_key_stops_everything_with_a_message_that_names_it(

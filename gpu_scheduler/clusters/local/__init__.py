@@ -20,6 +20,7 @@
     builder         makes one environment with uv: once, whole or not at all
     runtimes        environments of the source tree's requirement files, made on first use
     packages        a gang's environment: a runtime or a plain Python, and the job's own packages on top
+    choices         the versions of packages of jobs that wait
     package_cache   which environments are removed, and when
     layers          environments on top of each other, down to the learner's own, in which pip installs
     interpreters    which Python versions this machine has

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from gpu_scheduler.clusters.local import environment, isolation, processes, protocol
+from gpu_scheduler.clusters.local.choices import Choices
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     environments = Environments(data, runtimes, on_change=wakeup.wake)
     gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)
     try:
-        Daemon(gangs, options.socket, protocol.read_key(options.key), wakeup).run()
+        Daemon(gangs, Choices(environments), options.socket, protocol.read_key(options.key), wakeup).run()
     finally:
         shippers.close()
         launchers.close()

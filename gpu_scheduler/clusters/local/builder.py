@@ -63,6 +63,8 @@ class Build:
 
     python = sys.executable
     """Whose standard library and interpreter it has."""
+    within: tuple[str, ...] = ()
+    """A command in front of each of its commands, such as one that sets limits."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -180,7 +182,7 @@ class Build:
         self._log.add(f"$ {_shown(command)}")
         with processes.spawning:
             child = self._child = subprocess.Popen(
-                [*_killed_with_parent(), *command],
+                [*_killed_with_parent(), *self.within, *command],
                 env=builder_environment(os.environ),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,

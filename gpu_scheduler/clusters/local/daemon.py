@@ -24,6 +24,7 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.clusters.local import processes, protocol
+from gpu_scheduler.clusters.local.choices import Choices
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.protocol import InvalidRequest, WrongKey
 
@@ -68,8 +69,9 @@ def hold_folder(data: Path) -> int:
 class Daemon:
     """Serves the socket and manages the gangs until a signal ends it."""
 
-    def __init__(self, gangs: Gangs, socket_path: Path, key: str, wakeup: Wakeup) -> None:
+    def __init__(self, gangs: Gangs, choices: Choices, socket_path: Path, key: str, wakeup: Wakeup) -> None:
         self._gangs = gangs
+        self._choices = choices
         self._path = socket_path
         self._key = key.encode()
         self._wakeup = wakeup
@@ -98,6 +100,7 @@ class Daemon:
             if self._signals and not stopping:
                 stopping = True
                 logger.info("node daemon stopping its learners")
+                self._choices.close()
                 self._gangs.shut_down()
             if self._signals > 1:
                 logger.warning("node daemon ends at once; learners keep running")
@@ -193,9 +196,11 @@ class Daemon:
                     protocol.parse_gang_name(request["name"]), request.get("uids")
                 )
                 return {"removal": removal, "revision": revision}
+            case "choose":
+                return {"lock": self._choices.choose(protocol.environment_from_json(request["environment"]))}
             case other:
                 raise InvalidRequest(
-                    f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, watch"
+                    f"op: {str(other)[:40]!r} is none of ping, nodes, launch, observe, stop, remove, choose, watch"
                 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
     Capabilities,
+    EnvironmentSpec,
     GangSpec,
     Isolation,
     LaunchRefused,
@@ -23,6 +25,8 @@ from gpu_scheduler.clusters.local.client import Address, ping, request
 from gpu_scheduler.clusters.local.feed import Feed
 from gpu_scheduler.model import Node
 
+CHOOSE_S = 5.0
+"""No job is worth waiting longer for its versions: it is asked about again."""
 NO_IMAGES = "The local cluster runs no container images: name a framework instead."
 
 
@@ -62,6 +66,11 @@ class LocalCluster:
         if spec.image is not None:
             raise LaunchRefused(NO_IMAGES, code=RefusalCode.IMAGE_ERROR)
         self._effect("launch", gang=protocol.spec_to_json(spec))
+
+    def choose(self, environment: EnvironmentSpec) -> tuple[str, ...] | None:
+        found = request(self._address, "choose", timeout_s=CHOOSE_S, environment=asdict(environment))
+        lock = found["lock"]
+        return None if lock is None else tuple(lock)
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         if (cached := self._feed.observation(names)) is not None:

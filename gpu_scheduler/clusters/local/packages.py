@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from gpu_scheduler.clusters.base import GangSpec
+from gpu_scheduler.clusters.base import EnvironmentSpec, GangSpec
 from gpu_scheduler.clusters.local import interpreters, layers, package_cache, runtime_failure
 from gpu_scheduler.clusters.local.builder import BUILDING, Build, Preparing, exclusive_lock, is_complete
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
@@ -53,7 +53,7 @@ class Environments:
         self._builds: dict[str, Build] = {}
         self._lock = threading.Lock()
 
-    def refusal(self, spec: GangSpec) -> str:
+    def refusal(self, spec: GangSpec | EnvironmentSpec) -> str:
         """Why this machine can never make the environment of that gang; empty if it can."""
         if spec.python and spec.python not in interpreters.find():
             return no_python(spec.python)
@@ -71,10 +71,9 @@ class Environments:
 
         Raises RuntimeFailed once when an attempt has failed; asking again tries again.
         """
-        base = self._base(spec)
+        base = self.base(spec)
         if isinstance(base, Preparing):
             return base
-        package_cache.touch(base)
         if not spec.requirements:
             return Ready(base, base)
         build = self._built(f"packages of {spec.name}", lambda: PackagesBuild(spec, self._home, base))
@@ -117,7 +116,18 @@ class Environments:
         for build in builds:
             build.cancel()
 
-    def _base(self, spec: GangSpec) -> Path | Preparing:
+    def base(self, spec: GangSpec | EnvironmentSpec) -> Path | Preparing:
+        """The runtime below the packages; as ``get``."""
+        base = self._base(spec)
+        if not isinstance(base, Preparing):
+            package_cache.touch(base)
+        return base
+
+    def choice(self, spec: EnvironmentSpec, base: Path) -> PackagesBuild:
+        """What ``choose`` has to be called on, to know the versions of packages on top of that runtime."""
+        return PackagesBuild(spec, self._home, base)
+
+    def _base(self, spec: GangSpec | EnvironmentSpec) -> Path | Preparing:
         if spec.runtime_requirements is None and not spec.python:
             assert spec.runtime is not None, "launch refuses a gang without one"
             return self.runtimes.get(spec.runtime)
@@ -200,16 +210,23 @@ class PackagesBuild(Build):
 
     _fetched = ""
 
-    def __init__(self, spec: GangSpec, home: Path, base: Path) -> None:
+    def __init__(self, spec: GangSpec | EnvironmentSpec, home: Path, base: Path) -> None:
         super().__init__("packages", home / "unknown")
         self.python = str(base / "bin" / "python")
-        self.lock = tuple(spec.lock)
+        self.lock = tuple(spec.lock) if isinstance(spec, GangSpec) else ()
         self.missing: tuple[str, ...] = ()
         self._requirements = tuple(spec.requirements)
         self._home = home
         self._base = base
 
     def run(self) -> None:
+        self.choose()
+        if self.failed is None and self.missing:
+            super().run()
+        self._end()
+
+    def choose(self) -> None:
+        """Know the versions and what is missing of them; ``failed`` says why they could not be chosen."""
         self._making = True
         try:
             self._home.mkdir(parents=True, exist_ok=True)
@@ -219,10 +236,6 @@ class PackagesBuild(Build):
         except OSError as error:
             self._log.add(f"error: {error}")
             self.failed = runtime_failure.of_packages([str(error)])
-        else:
-            if self.missing:
-                super().run()
-        self._end()
 
     def _title(self) -> str:
         return "Preparing packages"

@@ -1,6 +1,6 @@
 """The JSON between a driver and the node daemon: one line per request, one line per response, then the socket closes.
 
-Requests:  {"key", "op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove" | "watch", …}
+Requests:  {"key", "op": "ping" | "nodes" | "launch" | "observe" | "stop" | "remove" | "choose" | "watch", …}
 Responses: {"ok": true, "result": …}
            {"ok": false, "error": "busy" | "refused" | "wrong_key" | "bad_request", "code", "message"}
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import (
     EndReason,
+    EnvironmentSpec,
     GangReport,
     GangSpec,
     LearnerPhase,
@@ -70,6 +71,17 @@ def spec_from_json(value: Mapping[str, Any]) -> GangSpec:
         raise InvalidRequest("gang.learners: there must be one per rank, in order from 0")
     if spec.slots < 1:
         raise InvalidRequest(f"gang.slots: {spec.slots} is not at least 1")
+    return spec
+
+
+def environment_from_json(value: Mapping[str, Any]) -> EnvironmentSpec:
+    """Read what versions are to be chosen for. Raises InvalidRequest."""
+    try:
+        spec = EnvironmentSpec(**value)
+    except TypeError as error:
+        raise InvalidRequest(f"environment: {error}") from error
+    if not spec.requirements or not (spec.runtime or spec.python):
+        raise InvalidRequest("environment: requirements on a runtime or on a plain Python are expected")
     return spec
 
 

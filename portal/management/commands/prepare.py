@@ -20,6 +20,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import OperationalError, connection
 
+from portal.database import roles
 from portal.health.checks import pending_migrations
 from portal.runtimes import register_runtimes
 from portal.settings.env import refuse_at_start
@@ -55,10 +56,13 @@ class Command(BaseCommand):
             from portal import demo
 
             passwords = demo.Passwords()
-        wait_for_database(passwords.make_one if wanted else (lambda: False))
-        pending = pending_migrations()
-        if pending:
-            call_command("migrate", interactive=False, verbosity=0)
+        with roles.as_owner():
+            wait_for_database(passwords.make_one if wanted else (lambda: False))
+            pending = pending_migrations()
+            if pending:
+                call_command("migrate", interactive=False, verbosity=0)
+            if settings.LUTHIER_OWNER_DATABASE_URL is not None:
+                roles.grant(str(settings.DATABASES["default"]["USER"]))
         register_runtimes()
         # Not an error: the jobs of everyone else run on, and the remedy takes a database that is up.
         warnings = [NO_WAY_IN] if not settings.LUTHIER_PASSWORD_SIGN_IN and admins_locked_out() else []

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from portal.health.checks import HealthCheck, run_checks
-from portal.health.diagnosis import broker, variables
+from portal.health.diagnosis import audit_log, broker, mail, variables
 from portal.pages.guard import admins_only
 
 
@@ -22,8 +22,7 @@ from portal.pages.guard import admins_only
 def card(request: HttpRequest) -> HttpResponse:
     """Each part with what was found and, where it cannot do its work, why and what to do."""
     parts = [_described(part, needed=True) for part in run_checks()]
-    parts.append(_described(broker(), needed=False))
-    parts.append(_described(variables(), needed=False))
+    parts += [_described(part(), needed=False) for part in (broker, mail, audit_log, variables)]
     return render(request, "console/_system.html", {"parts": parts, "now": timezone.now()})
 
 

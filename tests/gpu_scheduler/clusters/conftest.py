@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpu_scheduler.clusters.local import processes
+from gpu_scheduler.clusters.local.packages import Environments
+from gpu_scheduler.clusters.local.runtimes import Runtimes
 from tests.gpu_scheduler.clusters.harness import Harness, LocalHarness, MemoryHarness, SlowHarness
 from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon
+from tests.gpu_scheduler.clusters.wheelhouse import wheel
 
 
 @pytest.fixture(params=["memory", "local", "local, watched", "slow"])
@@ -28,6 +32,28 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 def daemon() -> Iterator[NodeDaemon]:
     with running_daemon() as daemon:
         yield daemon
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index of a folder; no other can be reached."""
+    folder = tmp_path / "wheels"
+    for version in ("1.0", "2.0"):
+        wheel(folder, "lower", version)
+    wheel(folder, "upper", "1.0", requires=("lower",))
+    wheel(folder, "upper", "1.5", requires=("lower<2",))
+    wheel(folder, "greedy", "1.0", requires=("lower>=2",))
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
+    return folder
+
+
+@pytest.fixture
+def environments(tmp_path: Path, index: Path) -> Environments:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "plain.txt").write_text("# nothing\n")
+    return Environments(tmp_path / "data", Runtimes(tmp_path / "data", tmp_path / "requirements"))
 
 
 @pytest.fixture

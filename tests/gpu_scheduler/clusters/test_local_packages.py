@@ -28,35 +28,12 @@ from gpu_scheduler.clusters.local.builder import (
 from gpu_scheduler.clusters.local.package_cache import Cached
 from gpu_scheduler.clusters.local.packages import Environments, PackagesBuild, Ready
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
-from gpu_scheduler.clusters.local.runtimes import Runtimes
 from tests.gpu_scheduler.clusters.harness import all_ended, launch
 from tests.gpu_scheduler.clusters.node_daemon import TIMEOUT_S, NodeDaemon, wait_for
 from tests.gpu_scheduler.clusters.wheelhouse import wheel
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 ADMINS = ("lower==1.0",)
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package index of a folder; no other can be reached."""
-    folder = tmp_path / "wheels"
-    for version in ("1.0", "2.0"):
-        wheel(folder, "lower", version)
-    wheel(folder, "upper", "1.0", requires=("lower",))
-    wheel(folder, "upper", "1.5", requires=("lower<2",))
-    wheel(folder, "greedy", "1.0", requires=("lower>=2",))
-    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    (tmp_path / "index").mkdir()
-    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
-    return folder
-
-
-@pytest.fixture
-def environments(tmp_path: Path, index: Path) -> Environments:
-    (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "plain.txt").write_text("# nothing\n")
-    return Environments(tmp_path / "data", Runtimes(tmp_path / "data", tmp_path / "requirements"))
 
 
 def wanted(name: str = "job-x-1", **changes: object) -> GangSpec:

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from django.db import connection
 
+from gpu_scheduler.clusters.base import EnvironmentSpec
 from gpu_scheduler.clusters.memory import CAPABILITIES, MemoryCluster
 from jobs import clusters, failpoints
 from jobs.lifecycle import leases
 
-VERBS = ("nodes", "launch", "observe", "stop", "remove")
+VERBS = ("nodes", "launch", "observe", "stop", "remove", "choose")
 
 
 class Reachable(Protocol):
@@ -31,7 +32,7 @@ class Reachable(Protocol):
 
 
 class Served:
-    """Lets other processes call the five verbs of this process's cluster over a Unix socket."""
+    """Lets other processes call the verbs of this process's cluster over a Unix socket."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
@@ -91,6 +92,11 @@ class Remote:
 
     def __init__(self, address: str) -> None:
         self._server = Client(address, "AF_UNIX")
+
+    def choose(self, environment: EnvironmentSpec) -> tuple[str, ...] | None:
+        """Written out: what a cluster may do beyond the contract is found by its attributes."""
+        versions: tuple[str, ...] | None = self.__getattr__("choose")(environment)
+        return versions
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb not in VERBS:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused
 from gpu_scheduler.model import Resize, Stop
 from jobs.lifecycle import plan_effects
 from jobs.lifecycle.reconcile import PERSISTENT_AFTER
 from jobs.models import Job
 from jobs.states import Intent, Phase, State
+from tenants.models import Quota
 from tests.jobs.lifecycle.world import World, job_of, state
 
 Look = Callable[[], object]
@@ -188,6 +189,32 @@ def failing_then_canceled(world: World, look: Look) -> Iterator[Job]:
     assert state(job) == State.CANCELED
 
 
+def waiting_while_its_packages_are_chosen(world: World, look: Look) -> Iterator[Job]:
+    Quota.objects.update(limit=0)
+    job = world.submit(packages={"requirements": ["upper"]})
+    yield job
+    world.cluster.answers = [None, ("upper==1.5",)]
+    look()
+    world.elapse(3)
+    look()
+    assert job_of(job).packages["lock"] == ["upper==1.5"]
+    assert job.events.filter(reason="packages_chosen").count() == 1
+    world.request(job, Intent.CANCEL)
+    look()
+    assert state(job) == State.CANCELED
+
+
+def failed_for_its_packages(world: World, look: Look) -> Iterator[Job]:
+    Quota.objects.update(limit=0)
+    job = world.submit(packages={"requirements": ["uper"]})
+    yield job
+    world.cluster.answers = [
+        LaunchRefused("The job's packages cannot be installed. Because uper was not found.")
+    ]
+    look()
+    assert state(job) == State.FAILED
+
+
 LIVES = (
     halted_resumed_failed_restarted_completed,
     preempted_and_rescaled_by_order,
@@ -201,4 +228,6 @@ LIVES = (
     failed_without_budget,
     kept_waiting_by_the_cluster,
     failing_then_canceled,
+    waiting_while_its_packages_are_chosen,
+    failed_for_its_packages,
 )

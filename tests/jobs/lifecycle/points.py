@@ -41,9 +41,9 @@ def _names(argument: ast.expr) -> Iterator[str]:
         for source, targets in TRANSITIONS.items():
             if source != "QUEUED":
                 yield from (f"move.before_{source}_to_{target}".lower() for target in targets)
-        yield from ("move.before_queued_to_halted", "move.before_queued_to_canceled")
+        yield from (f"move.before_queued_to_{target}" for target in ("halted", "canceled", "failed"))
     elif isinstance(argument, ast.JoinedStr) and ast.unparse(argument) == "f'{decision.act}.before_cluster'":
-        yield from ("launch.before_cluster", "stop.before_cluster", "remove.before_cluster")
+        yield from (f"{act}.before_cluster" for act in ("choose", "launch", "stop", "remove"))
     else:
         raise AssertionError(f"a failpoint whose name cannot be read: {ast.unparse(argument)}")
 

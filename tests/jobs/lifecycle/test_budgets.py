@@ -13,7 +13,6 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, invariants, usage_days
 from jobs.lifecycle import cycle
@@ -31,7 +30,7 @@ from jobs.spec import parse
 from jobs.states import EventCode, State, StopReason
 from tenants.models import Tenant
 from tests import factories
-from tests.jobs.lifecycle.world import World, job_of, last_move, one_pass, state
+from tests.jobs.lifecycle.world import ChoosingCluster, World, job_of, last_move, one_pass, state
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.django_db
 def world(db: None) -> Iterator[World]:
     """Eight GPUs, and CPUs."""
     made = World(
-        lambda clock: MemoryCluster(
+        lambda clock: ChoosingCluster(
             [Node.with_slots("gpu-a", "a100", 8), Node.with_slots("cpu-a", "cpu", 4)], clock=clock
         )
     )

@@ -89,6 +89,13 @@ TABLE: list[tuple[str, JobObservation, str]] = [
     ("queued, halt", JobObservation("x", State.QUEUED, **HALT), "HALTED"),
     ("queued, cancel", JobObservation("x", State.QUEUED, **CANCEL), "CANCELED"),
     ("queued, backing off", JobObservation("x", State.QUEUED, wait_s=20), "wait"),
+    ("queued, without versions", JobObservation("x", State.QUEUED, needs_versions=True), "choose"),
+    (
+        "without versions, cancel",
+        JobObservation("x", State.QUEUED, needs_versions=True, **CANCEL),
+        "CANCELED",
+    ),
+    ("halted, without versions", JobObservation("x", State.HALTED, needs_versions=True, **HALT), "settle"),
     ("halted rests", JobObservation("x", State.HALTED, **HALT), "settle"),
     ("halted, resume", JobObservation("x", State.HALTED), "QUEUED"),
     ("halted, cancel", JobObservation("x", State.HALTED, **CANCEL), "CANCELED"),

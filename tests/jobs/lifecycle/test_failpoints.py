@@ -21,7 +21,7 @@ from jobs.states import FINAL, State
 from tests.jobs.lifecycle.children import Remote, Served, in_child
 from tests.jobs.lifecycle.lives import LIVES
 from tests.jobs.lifecycle.points import POINTS
-from tests.jobs.lifecycle.world import World, two_nodes, used
+from tests.jobs.lifecycle.world import ChoosingCluster, World, two_nodes, used
 
 LOOKS = 3
 Life = Callable[[World, Callable[[], Any]], Iterator[Job]]
@@ -51,7 +51,7 @@ def passed_by(django_db_setup: None, django_db_blocker: Any) -> dict[str, Life]:
     found: dict[str, Life] = {}
     with django_db_blocker.unblock(), transaction.atomic():
         for life in reversed(LIVES):  # the first of LIVES is the longest
-            world = World(lambda clock: MemoryCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
+            world = World(lambda clock: ChoosingCluster([Node.with_slots("node-a", "cpu", 4)], clock=clock))
             clusters.use(world.cluster)
             passed: set[str] = set()
             failpoints.arm(passed.add)

@@ -26,7 +26,6 @@ from hypothesis.stateful import (
 )
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy
-from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Resize, Stop
 from jobs import clusters, failpoints, invariants
 from jobs.errors import JobError
@@ -37,7 +36,7 @@ from jobs.states import FINAL, HOLDS_GPUS, Intent, Phase, State
 from tenants.models import Quota, Tenant
 from tests import factories
 from tests.jobs.lifecycle.points import OUTSIDE, POINTS
-from tests.jobs.lifecycle.world import World
+from tests.jobs.lifecycle.world import ChoosingCluster, World
 
 LONG = bool(os.environ.get("LUTHIER_LONG"))
 SEQUENCES, STEPS = (5_000 if LONG else 60), 25
@@ -62,7 +61,7 @@ class Lifecycle(RuleBasedStateMachine):
         with connection.cursor() as cursor:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         nodes = [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)]
-        self.world = World(lambda clock: MemoryCluster(nodes, clock=clock))
+        self.world = World(lambda clock: ChoosingCluster(nodes, clock=clock))
         self.cluster = self.world.cluster
         self.cluster.stops_in_s = 3
         clusters.use(self.cluster)

@@ -31,7 +31,7 @@ from jobs.models import (
     Upload,
     Worker,
 )
-from jobs.selectors.installation import audit_sent, unknown_gangs
+from jobs.selectors.installation import AuditSending, audit_sending, unknown_gangs
 from jobs.selectors.snapshot import database_now
 from jobs.states import State
 from tenants import audit, audit_forward, outbox, smtp
@@ -109,8 +109,9 @@ def test_what_was_sent_of_the_audit_log_is_known_to_the_next_run(monkeypatch: py
             PeriodicTask.objects.update(next_at=Now() - timedelta(seconds=1))
             assert periodic.run_due("forward") == ["forward"]
         assert [entry["action"] for entry in collector.entries] == ["job.edit"]
-        assert audit_sent(collector.url) == (1, "")
-        assert audit_sent("https://another.example") == (0, "")
+        assert audit_sending() == AuditSending(place=1, problem="", lacked_s=None)
+        monkeypatch.setattr(settings, "LUTHIER_AUDIT_URL", "https://another.example")
+        assert audit_sending() == AuditSending(place=0, problem="", lacked_s=None)
 
 
 def test_a_stop_of_the_platform_is_noted_once_when_a_worker_is_back() -> None:

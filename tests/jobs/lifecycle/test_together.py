@@ -14,7 +14,6 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import leases, observation, reconcile, together, transitions
@@ -26,7 +25,17 @@ from jobs.services import job_halt
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tests import factories
 from tests.jobs.lifecycle.locks import JOB, QUOTAS, locked
-from tests.jobs.lifecycle.world import World, gang, hold_all, job_of, one_pass, state, two_nodes, used
+from tests.jobs.lifecycle.world import (
+    ChoosingCluster,
+    World,
+    gang,
+    hold_all,
+    job_of,
+    one_pass,
+    state,
+    two_nodes,
+    used,
+)
 
 COUNT = 4
 VOLATILE = {"seconds", "counted_seconds", "plan", "nodes"}
@@ -631,7 +640,7 @@ def test_a_locked_row_is_not_waited_for_by_the_others() -> None:
 @pytest.mark.django_db
 def test_jobs_of_two_slot_types_return_each_its_own() -> None:
     world = World(
-        lambda clock: MemoryCluster(
+        lambda clock: ChoosingCluster(
             [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "a100", 4)], clock=clock
         )
     )

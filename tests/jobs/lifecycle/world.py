@@ -5,7 +5,8 @@ Time is the database's. It is not waited for: `elapse` moves every moment that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from django.db import connection
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import LearnerPhase
+from gpu_scheduler.clusters.base import EnvironmentSpec, LearnerPhase
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
@@ -48,10 +49,26 @@ LOOK_S = WAIT_WORKING_S + 1
 """After so many seconds a launched gang is looked at, although no watch reports anything in these tests."""
 
 
+class ChoosingCluster(MemoryCluster):
+    """It chooses versions, too. answers: what it says when it is asked, one after the other; the last one stays."""
+
+    def __init__(self, nodes: Iterable[Node] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(nodes, clock)
+        self.answers: list[tuple[str, ...] | Exception | None] = [None]
+        self.asked: list[EnvironmentSpec] = []
+
+    def choose(self, environment: EnvironmentSpec) -> tuple[str, ...] | None:
+        self.asked.append(environment)
+        answer = self.answers.pop(0) if self.answers[1:] else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
 class World:
     """One tenant, its alice, a cluster, and any number of workers by name."""
 
-    def __init__(self, build: Callable[[Callable[[], float]], MemoryCluster]) -> None:
+    def __init__(self, build: Callable[[Callable[[], float]], ChoosingCluster]) -> None:
         self.now = 1000.0
         self.cluster = build(lambda: self.now)
         self.tenant: Tenant = factories.tenant(quotas={"cpu": 8})
@@ -176,7 +193,7 @@ __all__ = ["HOLDS_GPUS", "LearnerPhase", "World", "gang", "job_of", "last_move",
 def two_nodes() -> Iterator[World]:
     """A world of two nodes of four CPU slots, one tenant with eight, alice in it; its cluster is the lifecycle's."""
     made = World(
-        lambda clock: MemoryCluster(
+        lambda clock: ChoosingCluster(
             [Node.with_slots("node-a", "cpu", 4), Node.with_slots("node-b", "cpu", 4)], clock=clock
         )
     )

@@ -88,7 +88,7 @@ def test_versions_are_kept_from_the_first_report_on_and_later_ones_change_nothin
         assert rows is not None
         transitions.note_lock(rows, lease, GangReport("job", (), lock=lock).lock)
     event = job.events.get(reason="packages_chosen")
-    assert event.message == "Packages chosen: upper==1.5, lower==1.0. Later attempts use the same versions."
+    assert event.message == "Packages chosen: upper==1.5, lower==1.0. Its attempts use these versions."
     assert event.numbers == {"packages": ["lower==1.0", "upper==1.5"]}
     assert Job.objects.get(pk=job.pk).packages == {
         "requirements": ["upper"],
@@ -108,7 +108,7 @@ def test_the_packages_that_a_job_requests_are_named_before_the_dozens_that_these
     transitions.note_lock(rows, lease, (*needed, "torch-vision==0.3"))
     event = job.events.get(reason="packages_chosen")
     assert event.message.startswith("Packages chosen: torch-vision==0.3, nvidia-0==1, ")
-    assert event.message.endswith(" and 11 more. Later attempts use the same versions.")
+    assert event.message.endswith(" and 11 more. Its attempts use these versions.")
 
 
 def test_the_next_attempt_is_launched_with_the_versions_of_the_first(people: People) -> None:

@@ -3,34 +3,146 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from portal.live.socket import Socket, binary_frame, close_reason, direct_write, text_frame
+from portal.live.socket import FRAGMENTS_MAX, Socket, binary_frame, close_reason, direct_write, text_frame
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 200_000]
 
 
 @contextlib.asynccontextmanager
-async def served(app: App) -> AsyncIterator[ClientConnection]:
-    """A connection to this application behind uvicorn."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off", ws=Socket)
+async def serving(app: App, **more: Any) -> AsyncIterator[int]:
+    """The port of this application behind uvicorn."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="error", lifespan="off", ws=Socket, **more
+    )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
+    task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    async with connect(f"ws://127.0.0.1:{port}/", proxy=None, max_queue=1) as client:
-        yield client
+    yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
-    await serving
+    await task
+
+
+@contextlib.asynccontextmanager
+async def served(app: App) -> AsyncIterator[ClientConnection]:
+    """A connection to it."""
+    async with serving(app) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None, max_queue=1) as client:
+        yield client
+
+
+class Quiet:
+    """An application that accepts and reads until the end. sockets: the server's side of each connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sockets: list[Socket] = []
+        self.ended = asyncio.Event()
+        made = Socket.connection_made
+
+        def connection_made(socket: Socket, transport: Any) -> None:
+            self.sockets.append(socket)
+            made(socket, transport)
+
+        monkeypatch.setattr(Socket, "connection_made", connection_made)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+        self.ended.set()
+
+
+@contextlib.asynccontextmanager
+async def mute(port: int) -> AsyncIterator[asyncio.StreamWriter]:
+    """A client that has opened a websocket and reads nothing any more."""
+    here = socket.socket()
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    here.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(here, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=here, limit=1024)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stubs have one for writing alone
+    try:
+        yield writer
+    finally:
+        writer.transport.abort()
+
+
+def frame_of(kind: int, data: bytes = b"") -> bytes:
+    """A short frame of a client, masked by zeros."""
+    return bytes((kind, 0x80 | len(data))) + bytes(4) + data
+
+
+async def test_pings_of_one_who_reads_no_answer_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, pings = Quiet(monkeypatch), frame_of(0x89, b"p" * 125) * 500
+    async with serving(app) as port, mute(port) as client:
+        for _ in range(500):  # 32 MiB of them, if all were taken
+            client.write(pings)
+            try:
+                await asyncio.wait_for(client.drain(), 1)
+            except TimeoutError:
+                break
+        else:
+            raise AssertionError("all pings were taken")
+        assert app.sockets[0].transport.get_write_buffer_size() < 2**20
+
+
+async def test_one_who_reads_late_gets_all_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading continues once they are taken."""
+    app = Quiet(monkeypatch)
+    async with serving(app) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as client:
+        payload = os.urandom(60)
+        answers = [await client.ping(payload + n.to_bytes(4)) for n in range(20_000)]
+        await asyncio.wait_for(asyncio.gather(*answers), 60)
+        await client.send("and a message")
+        await client.close()
+        await asyncio.wait_for(app.ended.wait(), 20)
+
+
+async def test_one_who_reads_nothing_is_cut_off_once_the_connection_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits to be sent would keep it open otherwise."""
+    monkeypatch.setattr(Socket, "STALL_S", 0.5)
+    app = Quiet(monkeypatch)
+    async with serving(app, ws_ping_interval=0.2, ws_ping_timeout=0.2) as port, mute(port):
+        while not app.sockets[0].writable.is_set() or app.sockets[0].transport.get_write_buffer_size() == 0:
+            if not app.sockets[0].write_ready(binary_frame(b"b" * 60_000)):
+                break
+            await asyncio.sleep(0)
+        await asyncio.wait_for(app.ended.wait(), 30)
+        assert app.sockets[0].disconnected
+
+
+async def test_a_message_of_very_many_fragments_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Quiet(monkeypatch)
+    async with serving(app) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as client:
+        client.transport.write(frame_of(0x01, b"x") + frame_of(0x00) * FRAGMENTS_MAX)
+        await asyncio.wait_for(client.wait_closed(), 20)
+        assert client.close_code == 1009
+        await asyncio.wait_for(app.ended.wait(), 20)
+    async with serving(app) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as client:
+        await client.send([b"piece"] * 500)
+        await client.close()
+        assert client.close_code == 1000
 
 
 async def test_frames_of_every_size_arrive_whole_and_in_order_beside_those_that_are_sent() -> None:

@@ -18,8 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs import counters, events
 from jobs.models import SCHEDULER, ClusterNode, Job, PeriodicTask, PlatformStop, Worker
 from jobs.selectors import monitoring
+from jobs.serialization import json_bytes
 from jobs.states import EventCode, Intent, State
 from portal.monitoring import collector, views
+from tenants import audit, audit_chain, audit_forward
+from tenants.models import AuditEntry
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)  # the facts are read on a connection of their own
@@ -172,6 +175,42 @@ def test_a_pass_that_never_completed_has_no_age_and_a_silent_worker_is_not_alive
         name=PeriodicTask.CYCLE, defaults={"done_at": Now() - timedelta(seconds=50)}
     )
     assert (value(scraped(), "luthier_scheduler_pass_age_seconds") or 0) >= 50
+
+
+def test_what_is_not_sent_of_the_audit_log_is_a_fact_while_a_worker_sends_it(settings: Any) -> None:
+    """Of the rows: a web process need not have the address."""
+    names = ("unsent_entries", "unsent_age_seconds", "send_failures")
+
+    def facts() -> list[float | None]:
+        found = scraped()
+        return [value(found, f"luthier_audit_{name}") for name in names]
+
+    audit.record(actor=None, action="job.edit")
+    assert facts() == [None, None, None]
+    AuditEntry(action="job.edit", at=timezone.now() - timedelta(hours=2)).save(force_insert=True)
+    audit_chain.seal_new()
+    settings.LUTHIER_AUDIT_URL = "http://127.0.0.1:1/"  # no one listens there
+    row = PeriodicTask.objects.create(
+        name="forward", result=audit_forward.send_new({}, json_bytes, lambda _: None)
+    )
+    settings.LUTHIER_AUDIT_URL = None
+    count, age_s, failures = facts()
+    head = audit_chain.head()
+    assert (count, failures) == (AuditEntry.objects.count(), 1)
+    assert age_s is not None
+    row.result["places"] = dict.fromkeys(row.result["places"], head - 1)
+    row.save()
+    count, age_s, failures = facts()
+    assert count == 1
+    assert 7200 <= (age_s or 0) < 9000
+    row.result["places"] = dict.fromkeys(row.result["places"], head)
+    row.save()
+    assert facts() == [0, 0, 1]
+    row.result["named"] = dict.fromkeys(
+        row.result["named"], audit_forward.database_s() - audit_forward.NAMED_S
+    )
+    row.save()
+    assert facts() == [None, None, None]
 
 
 def test_counters_say_which_process_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -15,6 +16,7 @@ from jobs.states import State
 from portal.health.checks import HealthCheck
 from portal.pages.admin import quota_history, system
 from portal.pages.admin.quota_history import PER_PAGE, Fate
+from tenants import audit_chain
 from tenants.models import AuditEntry, Membership, Quota, QuotaChange, Tenant, User
 from tenants.services.quotas import Change
 from tests import factories
@@ -487,11 +489,23 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     client = signed_in(admin)
     assert 'data-fetch="/admin-console/system"' in client.get("/admin-console/").content.decode()
     card = client.get("/admin-console/system").content.decode()
-    assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow", "good"], (
-        "the last: variables"
+    assert re.findall(r'data-part-state="(\w+)"', card) == ["good", "bad", "slow", "good", "good", "good"], (
+        "the last: mail, audit log, variables"
     )
     assert "PostgreSQL 17.2" in card
     assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card
+
+
+def test_the_system_card_says_that_the_audit_log_does_not_leave(
+    signed_in: SignIn, admin: User, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr(system, "run_checks", list)
+    settings.LUTHIER_AUDIT_URL = "https://logs.example/luthier"
+    AuditEntry(action="job.edit", at=timezone.now() - timedelta(hours=2)).save(force_insert=True)
+    audit_chain.seal_new()
+    card = signed_in(admin).get("/admin-console/system").content.decode()
+    assert "entries of the audit log have waited for 2 h" in card
+    assert "logs.example, " in card
 
 
 def test_a_job_that_came_back_has_waited_since_then_and_says_that_it_backs_off(

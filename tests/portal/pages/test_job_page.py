@@ -715,6 +715,39 @@ def test_the_error_of_a_failed_package_build_is_the_builders_own_words(
     assert "Failed: The job&#x27;s packages cannot be installed." in open_page(alice, job, "/events")
 
 
+def test_a_job_that_failed_while_it_waited_says_why_and_links_nothing_that_is_not_there(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    said = "The job's packages cannot be installed. Because nosuch was not found, the requirements cannot be met."
+    why = {"reason_code": "deploy_failed", "reason_message": said}
+    job = factories.job(
+        owner=alice, state=State.FAILED, attempt=0, packages={"requirements": ["nosuch"]}, **why
+    )
+    job.attempts.all().delete()
+    job.learner_rows.all().delete()
+    moved(job, State.FAILED, from_state=State.QUEUED, reason="deploy_failed", message=said)
+    page = open_page(alice, job)
+    assert f'href="/t/vision-lab/jobs/{job.pk}#failure-title" data-first-error' in page
+    assert said.replace("'", "&#x27;") in page
+    assert "1 package required; the versions are not chosen yet" not in page
+    for tab in TABS:
+        open_page(alice, job, tab)
+
+
+def test_the_page_says_which_versions_of_its_packages_a_job_has(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, packages={"requirements": ["upper", "third; python_version < '3'"]})
+    assert "2 packages required; the versions are not chosen yet" in open_page(alice, job)
+    Job.objects.filter(pk=job.pk).update(packages=job.packages | {"lock": ["lower==1.0", "upper==1.5"]})
+    assert "Versions of 2 packages were chosen: upper==1.5, lower==1.0" in open_page(alice, job)
+    Job.objects.filter(pk=job.pk).update(packages=job.packages | {"lock": ["upper==1.5"]})
+    assert "Version of 1 package was chosen: upper==1.5" in open_page(alice, job)
+    Job.objects.filter(pk=job.pk).update(packages=job.packages | {"lock": []})
+    assert "2 packages required; none of them applies here" in open_page(alice, job)
+    assert "<dt>Packages</dt>" not in open_page(alice, factories.job(owner=alice))
+
+
 def test_a_canceled_learner_is_canceled_not_halted(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.CANCELED, attempt=0)
     factories.add_attempt(job, 1, held=True)
