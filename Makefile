@@ -40,7 +40,7 @@ bench: front-end  ## Measure every published figure again (long), then `make doc
 
 bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root) and Ray Jobs, then `make docs`
 	@$(PY) -m bench.peers.slurm
-	@$(PY) -m bench.peers.ray_jobs
+	@$(PY) -m bench.peers.ray_jobs --record
 
 docs: env         ## Put the measured figures, the job spec's fields and who may do what into their pages
 	@$(PY) tools/figures.py

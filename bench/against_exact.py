@@ -1,22 +1,32 @@
-"""Plans against the best that is possible, in one run: how much quicker, and how close (`bench.plan_speed`).
+"""Plans against the best that is possible, in one run: how close they come, and how much quicker they are.
 
-Only where an exact formulation has the same limits and the same aim. A division of slots among elastic gangs has: the
-sum of their utilities. Of the starts of one plan the classes are the same aim; inside a class a plan follows the
-tenants' shares and who came first, the solver whatever fills more slots. So what a plan has less of these is what its
-order costs, together with what placing one gang after the other costs.
+    python -m bench.against_exact
+
+Instances are random and small enough for an exact solver (`bench.exact`). Elastic gangs that divide slots: both have
+the same aim, the sum of utilities, and the same limits. Of the starts of one plan the classes are the same aim; inside
+a class a plan follows the tenants' shares and who came first. So there are two answers to compare with: what fills
+most, class by class, whatever the order; and what the plan's own order would start if all placements could be chosen
+together.
+What the second has more than the plan is what placing one gang after the other costs, and what the first has more than
+the second is what the order costs.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
+import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import TypeVar
 
 from bench import exact
+from bench.record import record
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.elastic.allocation import Allocation, Candidate, allocate
 from gpu_scheduler.elastic.utility import proportional, sizes
@@ -58,7 +68,7 @@ class Division:
 
 def division(gangs: int, seed: int) -> Division:
     """Elastic gangs of ten tenants, each of which trains at its own speed with 1 to 32 GPUs; four for each gang, of
-    which a tenant can have a sixth."""
+    which a tenant can have between a fiftieth and an eighth, beyond one GPU for each of its gangs."""
     chance = random.Random(seed)
     slots = 4 * gangs
     candidates = []
@@ -78,7 +88,7 @@ def division(gangs: int, seed: int) -> Division:
         choices = {size: -(-size // PER_NODE) for size in sizes(1, 32, PER_NODE)}
         worth = proportional(gang, choices, now=1, kept=1.0, weight=1.0)
         candidates.append(Candidate(gang.job, worth, tenant))
-    rooms = {f"tenant-{n}": slots // 6 for n in range(10)}
+    rooms = {f"tenant-{n}": int(slots * chance.uniform(0.02, 0.125)) for n in range(10)}
     return Division(tuple(candidates), slots, rooms)
 
 
@@ -149,25 +159,37 @@ def measure_division(gangs: int, instances: int, repeats: int) -> dict[str, floa
 
 
 def measure_starts(nodes: int, gangs: int, instances: int, repeats: int) -> dict[str, float]:
-    """Shares of the slots that the solver starts gangs on, over all instances: of the highest class, and of all."""
-    ours_s, exact_s, proved = [], [], 0
-    first, everything = [0, 0], [0, 0]
+    """Slots on which the plans start gangs, by those of each exact answer, over all instances: of the highest class,
+    and of all classes. as_in_order: in how many instances a plan starts just what its own order could start."""
+    ours_s, exact_s, in_order_s, proved, as_in_order = [], [], [], 0, 0
+    slots: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for seed in range(instances):
         made = starts(nodes, gangs, seed)
         decided, spent = timed(lambda made=made: plan(made, explained=False), repeats)
-        mine = exact.by_class(made, {start.job for start in decided.starts})
-        best = exact.starts(made, LIMIT_S)
+        started = {start.job for start in decided.starts}
+        most, in_order = exact.starts(made, LIMIT_S), exact.in_order(made, LIMIT_S)
         ours_s.append(spent)
-        exact_s.append(best.cpu_s)
-        proved += best.are_best
-        highest = max(mine)
-        for place, each in enumerate((mine, best.slots)):
-            first[place] += each[highest]
-            everything[place] += sum(each.values())
-    return summary(ours_s, exact_s, proved) | {
-        "highest_class_share": first[0] / first[1],
-        "all_classes_share": everything[0] / everything[1],
+        exact_s.append(most.cpu_s)
+        in_order_s.append(in_order.cpu_s)
+        proved += most.are_best and in_order.are_best
+        as_in_order += started == in_order.jobs
+        for name, found in (
+            ("plan", exact.by_class(made, started)),
+            ("most", most.slots),
+            ("in_order", in_order.slots),
+        ):
+            slots[name][0] += found[max(found)]
+            slots[name][1] += sum(found.values())
+    shares = {
+        f"{which}_by_{name}": slots["plan"][place] / slots[name][place]
+        for name in ("most", "in_order")
+        for place, which in enumerate(("highest_class", "all_classes"))
     }
+    return (
+        summary(ours_s, exact_s, proved)
+        | shares
+        | {"as_in_order": as_in_order, "in_order_solver_ms": statistics.median(in_order_s) * 1000}
+    )
 
 
 def summary(ours_s: Sequence[float], exact_s: Sequence[float], proved: int) -> dict[str, float]:
@@ -181,10 +203,26 @@ def summary(ours_s: Sequence[float], exact_s: Sequence[float], proved: int) -> d
     }
 
 
-def measure(repeats: int) -> dict[str, dict[str, float]]:
-    """All of it, by name."""
-    return {
-        "exact_division_100": measure_division(100, 5, repeats),
-        "exact_division_1000": measure_division(1000, 5, repeats),
-        "exact_starts": measure_starts(12, 40, 10, repeats),
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--instances", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=9)
+    asked = parser.parse_args()
+    figures = {
+        "division_100": measure_division(100, asked.instances, asked.repeats),
+        "division_1000": measure_division(1000, asked.instances, asked.repeats),
+        "starts_40": measure_starts(12, 40, asked.instances, asked.repeats),
+        "starts_150": measure_starts(40, 150, asked.instances, asked.repeats),
     }
+    record(
+        "exact",
+        {f"{name} {key}": value for name, figure in figures.items() for key, value in figure.items()},
+        command=f"python -m bench.against_exact {' '.join(sys.argv[1:])}".strip(),
+        baseline=f"HiGHS, as `scipy.optimize.milp` of SciPy {version('scipy')}, in the same run; both in CPU time",
+    )
+
+
+if __name__ == "__main__":
+    main()

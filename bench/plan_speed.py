@@ -15,8 +15,6 @@ jobs of 40 lenders for whole and half nodes (reclaiming). 1,000 elastic jobs of 
 small jobs wait (elastic_crowded).
 Two forecasts on a full cluster, all run times known: one of few plans over 2,000 jobs, one of many plans over 300 jobs
 on 60 nodes.
-
-exact_…: small instances beside an exact solver, see `bench.against_exact`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from bench import against_exact
 from bench.record import percentile, record
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import FORECAST_JOBS, Basis, RunTime, forecast
@@ -321,14 +318,11 @@ def main() -> None:
             ("forecast_many_ends", FORECAST_JOBS, 60),
         )
     }
-    figures |= against_exact.measure(asked.repeats)
     record(
         "plan_speed",
         {f"{name}_{key}": value for name, figure in figures.items() for key, value in figure.items()}
         | {"load_average": os.getloadavg()[0]},
         command=f"python -m bench.plan_speed --jobs {asked.jobs} --nodes {asked.nodes}",
-        baseline="HiGHS, for exact_… only, in the same run, with"
-        f" {against_exact.LIMIT_S:g} s at most for each solution",
         aims=aims,
     )
 

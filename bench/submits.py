@@ -9,7 +9,6 @@ many different ids, each with exactly one event that it was submitted.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import tempfile
@@ -50,22 +49,18 @@ def submit_many(client: Client, first: int, count: int, spec: Mapping[str, Any] 
     return found
 
 
-def tree_cpu_s(top: psutil.Process) -> float:
-    """CPU-seconds so far of a process and all below it, children that have ended included."""
-    used = 0.0
-    for process in (top, *top.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            used += sum(process.cpu_times()[:4])
-    return used
-
-
 def cpu_s(platform: Platform) -> dict[str, float]:
     """CPU-seconds so far by role, children that have ended included."""
     used: Counter[str] = Counter()
     for role, pid in platform.pids().items():
         top = psutil.Process(pid)
         # All others are children of `up`.
-        used[role.partition("-")[0]] += sum(top.cpu_times()[:4]) if role == "up" else tree_cpu_s(top)
+        for process in (top, *(top.children(recursive=True) if role != "up" else ())):
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            used[role.partition("-")[0]] += sum(times[:4])
     return dict(used)
 
 

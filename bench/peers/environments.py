@@ -26,7 +26,8 @@ def interpreter(lock: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix=f".{lock.stem}-", dir=root) as made:
             target, uv = f"{made}/environment", environment.find_uv()
             environment.run(
-                [uv, "venv", "--quiet", "--python", sys.executable, target], "make an environment"
+                [uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, target],
+                "make an environment",
             )
             options = ["--require-hashes", "--no-deps", "--quiet", "--python", f"{target}/bin/python"]
             environment.run([uv, "pip", "install", *options, "-r", str(lock)], f"install {lock.stem}")

@@ -39,7 +39,7 @@ class Ours:
     def first_line_s(self) -> float:
         return first_line_s(self.client)
 
-    def jobs_per_s(self, count: int, *, array: bool) -> float:
+    def jobs_per_s(self, count: int, *, array: bool = False) -> float:
         """Rate of jobs of `true`, from the first submit until the last has ended. There are no arrays here."""
         # One connection: opening one for each look would count as the platform's CPU time.
         with closing(psycopg2.connect(layout(self.platform.data).database_url)) as watching:

@@ -1,7 +1,8 @@
 """Ray's head node on this machine, in a folder of its own, and its client.
 
-Ray is installed from PyPI into an environment of its own (`bench/peers/ray.txt`). The head node listens on loopback
-addresses only, reports nothing to its makers, and ends with the context.
+Ray is installed from PyPI into an environment of its own (`bench/peers/ray.txt`). Anyone who reaches a head node runs
+programs as its user, and it listens on all addresses, so it runs in a network of its own, which has only a loopback
+interface; its client and its jobs are in there, too. It reports nothing to its makers, and ends with the context.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from ipaddress import ip_address
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.peers import environments
-from bench.submits import tree_cpu_s
 from gpu_scheduler.clusters.local.processes import become_subreaper
-from tests.platform import free_port, wait_for
+from tests.platform import free_port
 
 LOCK = Path(__file__).with_name("ray.txt")
 CLIENT = Path(__file__).with_name("ray_client.py")
-HOST = "127.0.0.1"
-START_S, END_S = 120.0, 20.0
+HOST = "127.0.0.2"
+"""A loopback address: for 127.0.0.1 Ray takes the address by which other machines would reach this one."""
+END_S = 20.0
 PORTS = (
     "port",
     "dashboard-port",
@@ -41,11 +42,31 @@ def version() -> str:
     return next(line.split("==")[1].split()[0] for line in lines if line.startswith("ray=="))
 
 
-def start_command(python: Path, folder: Path, ports: dict[str, int]) -> list[str]:
-    """`ray start` for a head node in the foreground. Beyond addresses and paths, all is Ray's default."""
-    options = {"node-ip-address": HOST, "dashboard-host": HOST, "temp-dir": folder, **ports}
+def start_command(python: Path, folder: Path, cpus: int, ports: dict[str, int]) -> list[str]:
+    """`ray start` for a head node in the foreground. Beyond CPUs, addresses and paths, all is Ray's default."""
+    options = {"num-cpus": cpus, "node-ip-address": HOST, "dashboard-host": HOST, "temp-dir": folder, **ports}
     command = [str(python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     return [*command, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def in_own_network(command: Sequence[str]) -> list[str]:
+    """This command in a network that nothing outside reaches, with a loopback interface alone."""
+    made = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--net",
+        "sh",
+        "-c",
+        'ip link set lo up && exec "$@"',
+        "sh",
+    ]
+    return [*made, *command]
+
+
+def in_network_of(pid: int, command: Sequence[str]) -> list[str]:
+    """This command in the network of a process that runs there."""
+    return ["nsenter", f"--target={pid}", "--user", "--net", "--preserve-credentials", *command]
 
 
 class Ray:
@@ -58,33 +79,38 @@ class Ray:
 
     def first_line_s(self, entrypoint: str, working_dir: Path | None = None) -> float:
         """Seconds from the submit until the client has the line; the job has ended when this returns."""
-        asked = {"entrypoint": entrypoint, "working_dir": str(working_dir) if working_dir else None}
-        return float(self.ask(asked)["first_line_s"])
+        code = str(working_dir) if working_dir else None
+        return float(self.ask("line", entrypoint=entrypoint, working_dir=code))
 
-    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def submit_many(self, job: Mapping[str, Any], count: int, connections: int) -> float:
+        """Submit this job so often over so many connections; seconds."""
+        return float(self.ask("submit", job=job, count=count, connections=connections))
+
+    def states(self) -> Counter[str]:
+        """How many of the jobs that were submitted are in which state."""
+        return Counter(self.ask("states"))
+
+    def ask(self, what: str, **asked: Any) -> Any:
+        """The client's answer; RuntimeError if it ended."""
         assert self.client.stdin
-        self.client.stdin.write(json.dumps(asked) + "\n")
+        self.client.stdin.write(json.dumps({"do": what, **asked}) + "\n")
         self.client.stdin.flush()
         return answer(self.client)
 
-    def cpu_s(self) -> float:
-        """CPU-seconds so far of the head node and its jobs, those that have ended included."""
-        return tree_cpu_s(psutil.Process(self.head.pid))
 
-
-def answer(client: subprocess.Popen[str]) -> dict[str, Any]:
-    """The client's next line; RuntimeError if it ended."""
+def answer(client: subprocess.Popen[str]) -> Any:
+    """What the client's next line says; RuntimeError if it ended."""
     assert client.stdout
     line = client.stdout.readline()
     if not line:
         raise RuntimeError(f"Ray's client ended with {client.wait()}")
-    return dict(json.loads(line))
+    return json.loads(line)["answer"]
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Ray]:
-    """Start a head node in an empty folder, and end it whatever happens. A path above some 40 characters is too long
-    for its sockets."""
+def running(folder: Path, cpus: int) -> Iterator[Ray]:
+    """Start a head node with so many CPUs in an empty folder, and end it whatever happens. A path above some 40
+    characters is too long for its sockets."""
     become_subreaper()
     python = environments.interpreter(LOCK)
     folder.mkdir(parents=True)
@@ -94,7 +120,7 @@ def running(folder: Path) -> Iterator[Ray]:
     log = folder.with_suffix(".log")
     with contextlib.ExitStack() as ends, log.open("wb") as out:
         head = subprocess.Popen(
-            start_command(python, folder, ports),
+            in_own_network(start_command(python, folder, cpus, ports)),
             env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -102,17 +128,10 @@ def running(folder: Path) -> Iterator[Ray]:
             stderr=out,
         )
         ends.callback(end, head)
-        address = (HOST, ports["dashboard-port"])
-
-        def listens() -> bool:
-            if head.poll() is not None:
-                raise RuntimeError(f"ray start ended with {head.returncode}:\n{log.read_text()[-4000:]}")
-            return any(tuple(found) == address for found in listening(head))
-
-        wait_for(listens, within_s=START_S, what=f"Ray's dashboard; see {log}")
+        server = f"{HOST}:{ports['dashboard-port']}"
         client = ends.enter_context(
             subprocess.Popen(
-                [str(python), str(CLIENT), f"http://{HOST}:{address[1]}"],
+                in_network_of(head.pid, [str(python), str(CLIENT), server]),
                 env=environment,
                 cwd=folder,
                 stdin=subprocess.PIPE,
@@ -121,30 +140,12 @@ def running(folder: Path) -> Iterator[Ray]:
             )
         )
         ends.callback(client.kill)
-        assert answer(client)["ready"]
         ray = Ray(folder, head, client, python)
-        require_loopback(listening(head))
+        try:
+            assert ray.ask("ready")
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}; ray start says:\n{log.read_text()[-4000:]}") from error
         yield ray
-
-
-def listening(head: subprocess.Popen[bytes]) -> list[tuple[str, int]]:
-    """Addresses and ports at which the head node's processes listen."""
-    top, found = psutil.Process(head.pid), []
-    for process in (top, *top.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [
-                (each.laddr.ip, each.laddr.port)
-                for each in process.net_connections("tcp")
-                if each.status == psutil.CONN_LISTEN
-            ]
-    return found
-
-
-def require_loopback(found: list[tuple[str, int]]) -> None:
-    """RuntimeError names what others could reach: whoever reaches Ray runs programs as its user."""
-    open_to_others = sorted({f"{ip}:{port}" for ip, port in found if not ip_address(ip).is_loopback})
-    if open_to_others:
-        raise RuntimeError(f"Ray listens beyond the loopback interface: {', '.join(open_to_others)}")
 
 
 def end(head: subprocess.Popen[bytes]) -> None:

@@ -1,12 +1,16 @@
-"""The platform against Ray Jobs, in one run on the same machine: from the submit to the first line.
+"""The platform against Ray Jobs, in one run on the same machine: first lines, small jobs, submits.
 
     python -m bench.peers.ray_jobs
 
-A head node of Ray and `manage.py up` run side by side and take turns: a job of one process that prints a line, one at a
-time, until its client has the line; both clients look every 10 ms. Who is first changes each time. Ray comes from PyPI
-into an environment of its own, the first time. `ray` hands its program in with the submit (`working_dir`), as ours
-does; `ray_in_place` starts a file that is there. ratio is ours by ray's: below 1 is better. line_cpu_s: CPU time of all
-that each runs, from a submit until the job has ended, on average; without the clients.
+A head node of Ray and `manage.py up`, each with as many CPUs for jobs, run side by side and take turns at the same
+work; who is first changes each time. Ray comes from PyPI into an environment of its own, the first time.
+
+first_line: a job of one process that prints a line, one at a time, from the submit until its client has the line; both
+clients look every 10 ms. Ray's program comes with the submit (`working_dir`), as ours does; in_place_line: a file that
+is there, beside the same lines of ours. jobs_per_s: jobs of `true` that take one CPU each, from the first submit until
+the last has ended. submits_per_s: of jobs that have to wait, at a quota of 0 here, for a resource that no node has
+there. ratio is ours by Ray's: below 1 is better for seconds, above 1 for rates. CPU time is not compared: Ray does not
+wait for the processes of its jobs, so what they used is lost when they end.
 
 What the two promise differs: see docs/benchmarks.md.
 """
@@ -16,65 +20,87 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import statistics
+import signal
 import sys
 import tempfile
+import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from bench.peers import ray_cluster
-from bench.peers.ours import Ours
+from bench.peers.ours import POLL_S, WAIT_S, Ours
 from bench.peers.ray_cluster import Ray
 from bench.peers.sides import Found, alternating, figures
 from bench.record import record
 from bench.submit_latency import PROGRAM
-from tests.platform import running
+from tests.platform import running, wait_for
 
-COLUMNS = ("ours", "ray", "ray_in_place")
+SLOTS = 8
+ONE_CPU = {"entrypoint_num_cpus": 1}
+HELD = {"entrypoint_resources": {"held": 1}}
+"""No node has it."""
 
 
 class Side(Protocol):
     def first_line_s(self) -> float: ...
-    def cpu_s(self) -> float: ...
+    def jobs_per_s(self, count: int) -> float: ...
+    def submits_per_s(self, count: int) -> float: ...
 
 
 class Theirs:
-    """Ray. handed_in: its program comes with the submit."""
+    """Ray; its programs are made and used once before anything is measured."""
 
-    def __init__(self, ray: Ray, *, handed_in: bool) -> None:
-        self.ray = ray
-        code = ray.folder.with_name("program")
-        code.mkdir(exist_ok=True)
-        program = code / "main.py"
-        program.write_text(PROGRAM)
+    def __init__(self, ray: Ray, connections: int) -> None:
+        self.ray, self.connections = ray, connections
+        self._code = ray.folder.with_name("program")
+        self._code.mkdir()
+        (self._code / "main.py").write_text(PROGRAM)
         self._python = shlex.quote(str(ray.python))
-        self._code = code if handed_in else None
-        self._program = "main.py" if handed_in else shlex.quote(str(program))
-        self.first_line_s()  # its own preparations, as those of ours
+        self.first_line_s()
+        self.in_place_line_s()
 
     def first_line_s(self) -> float:
-        return self.ray.first_line_s(f"{self._python} {self._program}", self._code)
+        return self.ray.first_line_s(f"{self._python} main.py", self._code)
 
-    def cpu_s(self) -> float:
-        return self.ray.cpu_s()
+    def in_place_line_s(self) -> float:
+        return self.ray.first_line_s(f"{self._python} {shlex.quote(str(self._code / 'main.py'))}")
+
+    def jobs_per_s(self, count: int) -> float:
+        wanted, began = self.ray.states()["SUCCEEDED"] + count, time.monotonic()
+        self.ray.submit_many({"entrypoint": "true"} | ONE_CPU, count, self.connections)
+
+        def ended() -> bool:
+            found = self.ray.states()
+            assert not found["FAILED"], found
+            return found["SUCCEEDED"] >= wanted
+
+        wait_for(ended, within_s=WAIT_S, every_s=POLL_S, what=f"{count} of Ray's jobs")
+        return count / (time.monotonic() - began)
+
+    def submits_per_s(self, count: int) -> float:
+        before = self.ray.states()
+        took_s = self.ray.submit_many({"entrypoint": "true"} | HELD, count, self.connections)
+        after = self.ray.states()
+        assert after["PENDING"] - before["PENDING"] == count, after
+        return count / took_s
 
 
-def measure(sides: dict[str, Side], lines: int) -> Found:
-    """So many first lines of each side in turn, and the CPU time of each by its side's own work."""
+def measure(sides: Mapping[str, Side], lines: int, jobs: int, submits: int) -> Found:
+    """So many first lines, jobs and submits of each side, in turns."""
     found: Found = {name: defaultdict(list) for name in sides}
-    cpu_s: dict[str, list[float]] = {name: [] for name in sides}
-    for place in range(lines):
+
+    def take(figure: str, what: Callable[[Side], float], place: int) -> None:
         for name, side in alternating(sides, place):
-            before = side.cpu_s()
-            found[name]["first_line_s"].append(side.first_line_s())
-            cpu_s[name].append(side.cpu_s() - before)
-        print(
-            f"line {place + 1}: "
-            + "  ".join(f"{name} {found[name]['first_line_s'][-1]:.3f} s" for name in sides)
-        )
-    for name, spent in cpu_s.items():
-        found[name]["line_cpu_s"] = [statistics.fmean(spent)]
+            value = what(side)
+            found[name][figure].append(value)
+            print(f"{name:5} {figure:16} {value:9.3f}", flush=True)
+
+    for place in range(lines):
+        take("first_line_s", lambda side: side.first_line_s(), place)
+    take("jobs_per_s", lambda side: side.jobs_per_s(jobs), lines)
+    take("submits_per_s", lambda side: side.submits_per_s(submits), lines + 1)
     return found
 
 
@@ -82,29 +108,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lines", type=int, default=50)
+    parser.add_argument("--lines", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=60, help="jobs of `true`")
+    parser.add_argument("--submits", type=int, default=1_000)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--record", action="store_true", help="keep the figures: only on a quiet machine")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     busy = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory() as folder,
-        ray_cluster.running(Path(folder) / "ray") as ray,
-        running(Path(folder) / "data") as platform,
+        ray_cluster.running(Path(folder) / "ray", cpus=SLOTS) as ray,
+        running(Path(folder) / "data", nodes=f"node-a:cpu:{SLOTS}") as platform,
     ):
-        sides: dict[str, Side] = dict(
-            zip(
-                COLUMNS,
-                (Ours(platform), Theirs(ray, handed_in=True), Theirs(ray, handed_in=False)),
-                strict=True,
-            )
-        )
-        found = measure(sides, chosen.lines)
+        theirs = Theirs(ray, chosen.connections)
+        sides: dict[str, Side] = {"ours": Ours(platform, chosen.connections), "ray": theirs}
+        # Before what the submits leave there waits. The platform has no program in place: its lines are beside Ray's.
+        in_place = [theirs.in_place_line_s() for _ in range(chosen.lines)]
+        found = measure(sides, chosen.lines, chosen.jobs, chosen.submits)
+    found["ray"]["in_place_line_s"] = in_place
+    found["ours"]["in_place_line_s"] = found["ours"]["first_line_s"]
+    measured = figures(found, "ray")
+    command = f"python -m bench.peers.ray_jobs {' '.join(sys.argv[1:])}".strip()
+    if not chosen.record:
+        for name, value in measured.items():
+            print(f"{name:28} {value:10.4g}")
+        return
     record(
         "ray_jobs",
-        figures(found, "ray"),
-        command=f"python -m bench.peers.ray_jobs {' '.join(sys.argv[1:])}".strip(),
+        measured,
+        command=command,
         baseline=f"Ray {ray_cluster.version()}, in the same run on the same machine, where other programs kept "
         f"{busy:.1f} processes busy before it",
-        details={"columns": [*COLUMNS, "ratio"], "values": found},
+        details={"columns": ["ours", "ray", "ratio"], "values": found},
     )
 
 

@@ -1,4 +1,4 @@
-"""What comparisons with another platform share: the sides take turns, and their figures stand beside each other."""
+"""What comparisons with another platform share: the sides take turns, and their figures are compared one by one."""
 
 from __future__ import annotations
 

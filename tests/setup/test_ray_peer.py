@@ -2,45 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from bench.peers import environments, ray_cluster, ray_jobs, sides
+from bench.peers import environments, ray_client, ray_cluster, ray_jobs, sides
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_head_node_is_started_on_loopback_addresses() -> None:
     ports = {name: 7000 + n for n, name in enumerate(ray_cluster.PORTS)}
-    command = ray_cluster.start_command(Path("/env/bin/python"), Path("/private/ray"), ports)
+    command = ray_cluster.start_command(Path("/env/bin/python"), Path("/private/ray"), 3, ports)
     assert command[:6] == ["/env/bin/python", "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     found = dict(option.removeprefix("--").split("=") for option in command[6:])
-    assert found["node-ip-address"] == found["dashboard-host"] == "127.0.0.1"
+    assert found["node-ip-address"] == found["dashboard-host"] == "127.0.0.2"
+    assert found["num-cpus"] == "3"
     assert found["temp-dir"] == "/private/ray"
     assert found["dashboard-port"] == "7001"
 
 
-def test_a_head_node_that_others_could_reach_is_an_error() -> None:
-    ray_cluster.require_loopback([("127.0.0.1", 1), ("::1", 2), ("::ffff:127.0.0.1", 3)])
-    with pytest.raises(RuntimeError, match=r"0\.0\.0\.0:8265"):
-        ray_cluster.require_loopback([("127.0.0.1", 1), ("0.0.0.0", 8265)])
-    with pytest.raises(RuntimeError, match="::"):
-        ray_cluster.require_loopback([("::", 8265)])
+def test_a_head_node_and_its_client_have_a_network_of_their_own() -> None:
+    """With a loopback interface that works, and nothing else: no other process reaches what listens there."""
+    there = [
+        sys.executable,
+        "-c",
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.2', 0))\n"
+        "print([name for _, name in socket.if_nameindex()], server.getsockname()[1], flush=True)\n"
+        "print(server.accept()[0].recv(9).decode())",
+    ]
+    with subprocess.Popen(ray_cluster.in_own_network(there), stdout=subprocess.PIPE, text=True) as inside:
+        assert inside.stdout
+        interfaces, port = inside.stdout.readline().rsplit(maxsplit=1)
+        assert interfaces == "['lo']"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(port)))
+        client = f"import socket; socket.create_connection(('127.0.0.2', {port})).send(b'hello')"
+        subprocess.run(
+            ray_cluster.in_network_of(inside.pid, [sys.executable, "-c", client]), check=True, timeout=60
+        )
+        assert inside.stdout.readline() == "hello\n"
 
 
 def test_a_client_that_ends_is_an_error() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", "print('{\"first_line_s\": 2}'); raise SystemExit(3)"],
+        [sys.executable, "-c", "print('{\"answer\": 2}'); raise SystemExit(3)"],
         stdout=subprocess.PIPE,
         text=True,
     ) as client:
-        assert ray_cluster.answer(client) == {"first_line_s": 2}
+        assert ray_cluster.answer(client) == 2
         with pytest.raises(RuntimeError, match="ended with 3"):
             ray_cluster.answer(client)
 
@@ -106,24 +127,104 @@ def test_who_is_first_alternates() -> None:
 
 
 class Side:
-    """Takes the next of these times for a line, and 2 s of CPU for each; between its lines it takes more."""
+    """Takes the next of these times for a line."""
 
     def __init__(self, times: Iterator[float], order: list[str], name: str) -> None:
-        self.times, self.order, self.name, self.cpu = times, order, name, 0.0
+        self.times, self.order, self.name = times, order, name
 
     def first_line_s(self) -> float:
-        self.order.append(self.name)
-        self.cpu += 2
-        return next(self.times)
+        return self._did(f"{self.name} line", next(self.times))
 
-    def cpu_s(self) -> float:
-        self.cpu += 0.5
-        return self.cpu
+    def jobs_per_s(self, count: int) -> float:
+        return self._did(f"{self.name} {count} jobs", 7.0)
+
+    def submits_per_s(self, count: int) -> float:
+        return self._did(f"{self.name} {count} submits", 9.0)
+
+    def _did(self, what: str, value: float) -> float:
+        self.order.append(what)
+        return value
 
 
-def test_lines_alternate_and_cpu_time_is_that_of_the_own_lines() -> None:
+def test_sides_take_turns() -> None:
     order: list[str] = []
-    names = ("ours", "ray")
-    found = ray_jobs.measure({name: Side(iter([1.0, 2.0, 3.0]), order, name) for name in names}, 3)
-    assert order == ["ours", "ray", "ray", "ours", "ours", "ray"]
-    assert found["ray"] == {"first_line_s": [1.0, 2.0, 3.0], "line_cpu_s": [2.5]}
+    both = {name: Side(iter([1.0, 3.0]), order, name) for name in ("ours", "ray")}
+    found = ray_jobs.measure(both, lines=2, jobs=5, submits=6)
+    assert order == [
+        *("ours line", "ray line"),
+        *("ray line", "ours line"),
+        *("ours 5 jobs", "ray 5 jobs"),
+        *("ray 6 submits", "ours 6 submits"),
+    ]
+    assert found["ray"] == {
+        "first_line_s": [1.0, 3.0],
+        "jobs_per_s": [7.0],
+        "submits_per_s": [9.0],
+    }
+
+
+class Head(BaseHTTPRequestHandler):
+    """Answers as Ray's head node does to a submit and to a list; a job waits if it asks for what no node has."""
+
+    jobs: ClassVar[list[dict[str, Any]]] = []
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.jobs.append({"status": "PENDING" if "entrypoint_resources" in job else "SUCCEEDED"})
+        self._answer({"submission_id": str(len(self.jobs))})
+
+    def do_GET(self) -> None:
+        self._answer(self.jobs)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, body: Any) -> None:
+        sent = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of one without jobs."""
+    monkeypatch.setattr(Head, "jobs", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Head) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+class Direct(ray_cluster.Ray):
+    """Asks a server without a client's process between."""
+
+    def __init__(self, folder: Path, server: str) -> None:
+        self.folder, self.server, self.python = folder, server, Path("python")
+
+    def ask(self, what: str, **asked: Any) -> Any:
+        return {
+            "line": lambda **_: 1.0,
+            "submit": lambda **asked: ray_client.submit_many(self.server, **asked),
+            "states": lambda: dict(ray_client.states(self.server)),
+        }[what](**asked)
+
+
+def test_jobs_and_submits_are_counted_by_the_state_that_they_reach(
+    head: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = Direct(tmp_path / "ray", f"127.0.0.1:{head}")
+    theirs = ray_jobs.Theirs(ray, connections=2)
+    assert theirs.jobs_per_s(5) > 0
+    assert theirs.submits_per_s(3) > 0
+    assert ray.states() == {"SUCCEEDED": 5, "PENDING": 3}
+    monkeypatch.setattr(ray_jobs, "HELD", {})
+    with pytest.raises(AssertionError):
+        theirs.submits_per_s(3)
+    Head.jobs.append({"status": "FAILED"})
+    with pytest.raises(AssertionError, match="FAILED"):
+        theirs.jobs_per_s(1)
