@@ -151,6 +151,7 @@ def test_a_change_that_says_nothing_of_a_learner_is_not_reported(watcher: Watche
         ("ADDED", waits, False),  # as another process made it
         ("MODIFIED", bound, False),
         ("MODIFIED", pulls, True),
+        ("ADDED", {**pulls, **pod(4, 5), "status": pulls["status"]}, True),  # one more that waits
         ("MODIFIED", runs, True),
         ("MODIFIED", {**pod(3, 7), "status": {"phase": "Failed"}}, True),
         ("DELETED", pod(3, 8), True),
