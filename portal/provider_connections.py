@@ -31,11 +31,23 @@ class _Bounded(Base):
         """In place of urllib3's own, which connects. Called once for each connection, before any TLS."""
         until = time.monotonic() + LONGEST_S
         try:
-            found = outgoing.connected(self.host, self.port or self.default_port, until)
+            found = outgoing.connected(self._dns_host, self.port or self.default_port, until)
         except OSError as error:
             raise NewConnectionError(self, str(error)) from error
-        self._over = CutOff(found, max(0.0, until - time.monotonic()))
+        try:
+            self._over = CutOff(found, max(0.0, until - time.monotonic()))
+        except (OSError, RuntimeError) as error:  # no file or thread is left
+            found.close()
+            raise NewConnectionError(self, str(error)) from error
         return found
+
+    def getresponse(self) -> Any:
+        """Its connection is still read where http.client closes this before the body, as "Connection: close" asks."""
+        over, self._over = self._over, None
+        try:
+            return super().getresponse()
+        finally:
+            self._over = over
 
     def close(self) -> None:
         super().close()
