@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 LARGE = 4 * 1024 * 1024
 """Bytes from which on a file is sent in parts; smaller ones are one piece, with fewer requests."""
 PART_BYTES = 16 * 1024 * 1024
-LARGE_PART_BYTES = 64 * 1024 * 1024
-"""Of files that have PARTS of them, or more: each costs a link and a request, and a cut loses it."""
-PARTS = 16
+"""Larger ones are noted as progress less often, and two versions of the platform need the same (docs/adr/0137)."""
 MAX_PARTS = 9_000
 """S3 allows 10,000."""
 FINISHED_WITHIN = timedelta(minutes=30)
@@ -46,8 +44,7 @@ def direct() -> S3Store | None:
 def part_bytes(size: int) -> int:
     """Bytes of each part but the last, in whole mebibytes."""
     mebibyte = 1024 * 1024
-    wanted = max(PART_BYTES, min(LARGE_PART_BYTES, size // PARTS), -(-size // MAX_PARTS))
-    return -(-wanted // mebibyte) * mebibyte
+    return max(PART_BYTES, -(-size // MAX_PARTS // mebibyte) * mebibyte)
 
 
 def arrived(place: S3Store, blob: Blob) -> list[Part]:
@@ -56,13 +53,7 @@ def arrived(place: S3Store, blob: Blob) -> list[Part]:
     Raises BeingFinished.
     """
     try:
-        have = place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
-        if all(part.size == _size_of(blob, part.number) for part in have):
-            return have
-        place.abort(
-            _key(blob), blob.upload_id
-        )  # begun with parts of another size, or for a file of another one
-        return _begin(place, blob)
+        return place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
     except FileNotFoundError:
         if _is_finished(place, blob):
             _verify(blob)

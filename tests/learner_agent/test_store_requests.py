@@ -269,7 +269,7 @@ def test_while_the_store_makes_the_object_it_is_asked_again_soon(
 
 
 def test_large_parts_are_never_whole_in_memory(store: Store, tmp_path: Path) -> None:
-    """A shipper's container has 256 MiB, and as many parts as may be on their way have 192."""
+    """A shipper's container has 256 MiB, and a file of 600 GB has such parts."""
     part = 64 * 2**20
     with (tmp_path / "weights").open("wb+") as source:
         source.truncate(AT_ONCE * part)
