@@ -235,6 +235,28 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     assert list(due.all()) == [running]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("names_them", [True, False])
+def test_a_change_of_a_job_whose_row_is_locked_keeps_no_other_waiting(names_them: bool) -> None:
+    locked, free, waits = (
+        factories.job(state=state) for state in (State.DEPLOYING, State.DEPLOYING, State.QUEUED)
+    )
+    Job.objects.update(next_reconcile_at=Now() + timedelta(seconds=100))
+    ages_s = {job.pk: 0.0 for job in (locked, free, waits)} if names_them else None
+    due = Job.objects.filter(next_reconcile_at__lte=Now())
+    other = connection.copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [locked.pk])
+        assert leases.make_due(ages_s) == {locked.pk}
+        assert list(due) == [free]
+    finally:
+        other.close()
+    assert leases.make_due(ages_s) == set()
+    assert set(due.all()) == {free, locked}
+
+
 def test_a_change_that_several_workers_report_costs_one_turn(world: World) -> None:
     """Of those that knew it before the turn began, as all of them watch the same cluster."""
     job = world.running()
