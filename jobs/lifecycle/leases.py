@@ -72,7 +72,7 @@ WITH one AS (
 
 RELEASE = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, fail_streak = 0,
-  lease_until = CASE WHEN %(looked)s THEN lease_until END,
+  lease_until = CASE WHEN %(looked)s AND next_reconcile_at <= lease_until THEN lease_until END,  -- see RENEW
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
@@ -82,6 +82,7 @@ WHERE id = %(job_id)s AND lease_token = %(token)s
 """
 RELEASE_ALL = """
 UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, fail_streak = 0,
+  lease_until = CASE WHEN j.next_reconcile_at <= j.lease_until THEN j.lease_until END,
   next_reconcile_at = CASE WHEN v.requeue_after_s IS NULL THEN NULL
     WHEN j.next_reconcile_at < j.lease_until THEN j.next_reconcile_at  -- as in RELEASE
     ELSE clock_timestamp() + make_interval(secs => v.requeue_after_s) END,
@@ -104,19 +105,22 @@ WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
 RENEW = """
 UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = CASE WHEN next_reconcile_at < lease_until THEN next_reconcile_at
-    WHEN %(after_look)s THEN statement_timestamp()
-    ELSE statement_timestamp() + make_interval(secs => %(lease_s)s) END
+    ELSE statement_timestamp() + make_interval(secs => %(lease_s)s)
+      + CASE WHEN %(after_look)s THEN interval '1 microsecond' ELSE interval '0' END END
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
+"""A leased job that is due after the end of its lease was not looked at since the lease was extended: the row does not
+say when its turn began, and a release forgets it."""
 HOLDS_SLOTS = """NOT settled AND state = ANY(%(states)s)
   AND next_reconcile_at > clock_timestamp() + make_interval(secs => %(soon_s)s)"""
 CHANGED = f"""{HOLDS_SLOTS} AND id = ANY(%(job_ids)s) AND EXISTS (
   SELECT FROM unnest(%(job_ids)s, %(ages_s)s::float[]) AS new(id, age_s)
-  WHERE new.id = j.id AND (j.lease_until IS NULL OR j.lease_until - make_interval(secs => %(lease_s)s)
-    NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
+  WHERE new.id = j.id AND (j.lease_until IS NULL OR (j.lease_token IS NOT NULL AND j.next_reconcile_at > j.lease_until)
+    OR j.lease_until - make_interval(secs => %(lease_s)s)
+      NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
 """
-"""The end of a lease, less its length, is when the last turn began, or was extended; not if that is still to come, as
-after the database's clock was set back."""
+"""The end of a lease, less its length, is when the last turn began, or was extended before a look; not if that is still
+to come, as after the database's clock was set back."""
 
 
 def _make_due_if(condition: str) -> str:
@@ -175,7 +179,7 @@ def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
 
 def renew(lease: Lease, *, after_look: bool = False) -> bool:
     """Extend the lease by its whole length; False if it was lost. after_look: this turn will not look at the job again,
-    so another one is due after it: what the cluster reported since the look would count as seen."""
+    so what the cluster reported since its look, and reports from now on, do not count as seen."""
     before = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
