@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
+from learner_agent.wire_fields import BEING_FINISHED
+
 TIMEOUT_S = 30.0
 IDLE_S = 10.0
 """A connection that is idle for longer is used no more: the store may have closed it, or what is between may have
@@ -29,7 +31,6 @@ forgotten it without a word, which only a timeout would show."""
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
 NO_TLS = "https_required"
-BEING_FINISHED = "being_finished"
 FINISHING_S = 2.0
 """The store makes one object of a file's parts: a job may hold its GPUs until it is there."""
 STORE_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
