@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,7 @@ class SlowStore:
         self.objects: dict[str, int] = {}
         self.lists_on = False
         """It lists the parts even then."""
+        self.asked, self.fails = 0, False
 
     def start(self, key: str) -> str:
         self.uploads[name := f"upload {len(self.uploads) + 1}"] = list(PARTS)
@@ -41,6 +43,9 @@ class SlowStore:
         return self.uploads[upload_id]
 
     def finish(self, key: str, upload_id: str, wanted: Any) -> None:
+        self.asked += 1
+        if self.fails:
+            raise blobs.StoreUnavailable("It cannot now.")
         if not self.lists_on:
             del self.uploads[upload_id]
 
@@ -49,7 +54,8 @@ class SlowStore:
 
 
 @pytest.fixture
-def slow() -> SlowStore:
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
+    monkeypatch.setattr(direct, "_asked", OrderedDict())
     return SlowStore()
 
 
@@ -89,6 +95,29 @@ def test_a_file_is_verified_once_the_store_shows_it(slow: SlowStore, blob: Blob)
 
     assert finish(slow, blob).verified
     assert verified(blob) == (True, SIZE, "")
+
+
+def test_a_store_that_is_making_the_object_is_asked_again_only_after_a_while(
+    slow: SlowStore, blob: Blob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time a thread may wait for it as long as a call may take; the object is looked for all the same."""
+    slow.lists_on = slow.fails = True
+    for _ in range(2):
+        with pytest.raises(blobs.StoreUnavailable, match="cannot now"):
+            finish(slow, blob)
+    assert slow.asked == 2, "it has not begun"
+    slow.fails = False
+    for _ in range(3):
+        with pytest.raises(blobs.BeingFinished):
+            finish(slow, blob)
+    assert slow.asked == 3
+    with monkeypatch.context() as later, pytest.raises(blobs.BeingFinished):
+        later.setattr(direct, "ASKED_AGAIN_AFTER_S", 0)
+        finish(slow, blob)
+    assert slow.asked == 4
+    show(slow, blob)
+    assert finish(slow, blob).verified
+    assert slow.asked == 4
 
 
 def test_a_sender_that_begins_again_meanwhile_sends_nothing_twice(slow: SlowStore, blob: Blob) -> None:
