@@ -251,6 +251,7 @@ def test_a_change_of_a_job_whose_row_is_locked_keeps_no_other_waiting(names_them
             cursor.execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [locked.pk])
         assert leases.make_due(ages_s) == {locked.pk}
         assert list(due) == [free]
+        other.rollback()
     finally:
         other.close()
     assert leases.make_due(ages_s) == set()
