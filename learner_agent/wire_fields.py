@@ -24,6 +24,8 @@ NAME_CHARS = 120
 PATH_CHARS = 1_024
 SETUP_FAILED = "setup_failed"
 """Error that a learner reports before its end if a setup command ended it; its message names the command."""
+BEING_FINISHED = "being_finished"
+"""Code of a response while the store makes one object of a file's parts: the agent asks again soon."""
 SECONDS_PER_STEP = "seconds_per_step"
 """The metric that the platform makes of the times of steps that were reported without a number."""
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -7,11 +7,13 @@ that starts again asks for them, and sends the rest.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from django.db.models.functions import Now
 
@@ -22,19 +24,23 @@ from jobs.models import Blob
 if TYPE_CHECKING:
     from jobs.blobs.s3 import S3Store
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 LARGE = 4 * 1024 * 1024
 """Bytes from which on a file is sent in parts; smaller ones are one piece, with fewer requests."""
 PART_BYTES = 16 * 1024 * 1024
-LARGE_PART_BYTES = 64 * 1024 * 1024
-"""Of files that have PARTS of them, or more: each costs a link and a request, and a cut loses it."""
-PARTS = 16
+"""Larger ones are noted as progress less often, and two versions of the platform need the same (docs/adr/0137)."""
 MAX_PARTS = 9_000
 """S3 allows 10,000."""
 FINISHED_WITHIN = timedelta(minutes=30)
 """How long the store may make one object of the parts, from the first request on. After that it has failed."""
 _furthest: OrderedDict[tuple[str, int], int] = OrderedDict()
 """(upload, learner) -> the highest part that this process signed a link for; the latest UPLOADS of them."""
+_asked: OrderedDict[str, float] = OrderedDict()
+"""Upload -> when this process last asked the store to make its object (monotonic clock); likewise."""
 UPLOADS = 1_000
+ASKED_AGAIN_AFTER_S = 60.0
+"""A store that is at it answers nothing until a call's time is over, which a thread of this process waits for."""
 
 
 def direct() -> S3Store | None:
@@ -46,8 +52,7 @@ def direct() -> S3Store | None:
 def part_bytes(size: int) -> int:
     """Bytes of each part but the last, in whole mebibytes."""
     mebibyte = 1024 * 1024
-    wanted = max(PART_BYTES, min(LARGE_PART_BYTES, size // PARTS), -(-size // MAX_PARTS))
-    return -(-wanted // mebibyte) * mebibyte
+    return max(PART_BYTES, -(-size // MAX_PARTS // mebibyte) * mebibyte)
 
 
 def arrived(place: S3Store, blob: Blob) -> list[Part]:
@@ -56,13 +61,7 @@ def arrived(place: S3Store, blob: Blob) -> list[Part]:
     Raises BeingFinished.
     """
     try:
-        have = place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
-        if all(part.size == _size_of(blob, part.number) for part in have):
-            return have
-        place.abort(
-            _key(blob), blob.upload_id
-        )  # begun with parts of another size, or for a file of another one
-        return _begin(place, blob)
+        return place.parts(_key(blob), blob.upload_id) if blob.upload_id else _begin(place, blob)
     except FileNotFoundError:
         if _is_finished(place, blob):
             _verify(blob)
@@ -94,11 +93,16 @@ def advances(blob: Blob, number: int, learner_id: int) -> bool:
     """Whether a learner continues with a later part, as it does once earlier ones have arrived: it requests a link
     again, for as long as a day, while the store takes nothing. Each web process finds it once per part."""
     key = (blob.upload_id, learner_id)
-    before = _furthest.pop(key, 0)
-    _furthest[key] = max(before, number)
-    while len(_furthest) > UPLOADS:
-        _furthest.popitem(last=False)
+    before = _furthest.get(key, 0)
+    _remember(_furthest, key, max(before, number))
     return number > before
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > UPLOADS:
+        known.popitem(last=False)
 
 
 def _upload_of(blob: Blob) -> str:
@@ -116,19 +120,24 @@ def _size_of(blob: Blob, number: int) -> int:
 def finish(place: S3Store, blob: Blob, wanted: Sequence[str]) -> Blob:
     """Make the parts one object and the blob verified. wanted: the SHA-256 of every part, in order.
 
-    Repeating it is harmless. Raises PartsWrong if the store has others, FileNotFoundError for an unknown upload, and
-    BeingFinished while the store makes the object: only what it shows is verified, whatever it answers.
+    Repeating it is harmless, and soon after the first time only looks for the object. Raises PartsWrong if the store
+    has others, FileNotFoundError for an unknown upload, and BeingFinished while the store makes the object: only what
+    it shows is verified, whatever it answers.
     """
     if blob.verified:
         return blob
-    with suppress(FileNotFoundError):  # a request before had it finished
-        have = place.parts(_key(blob), upload := _upload_of(blob))
-        if [part.sha256 for part in have] != list(wanted) or sum(part.size for part in have) != blob.size:
-            raise PartsWrong("The store has other parts of this file. Ask for them, and send the rest.")
-        Blob.objects.filter(pk=blob.pk, upload_id=upload, finishing_at=None).update(finishing_at=Now())
-        place.finish(_key(blob), upload, have)
+    upload = _upload_of(blob)
+    if time.monotonic() - _asked.get(upload, -math.inf) >= ASKED_AGAIN_AFTER_S:
+        with suppress(FileNotFoundError):  # a request before had it finished
+            have = place.parts(_key(blob), upload)
+            if [part.sha256 for part in have] != list(wanted) or sum(part.size for part in have) != blob.size:
+                raise PartsWrong("The store has other parts of this file. Ask for them, and send the rest.")
+            Blob.objects.filter(pk=blob.pk, upload_id=upload, finishing_at=None).update(finishing_at=Now())
+            place.finish(_key(blob), upload, have)
+            _remember(_asked, upload, time.monotonic())
     if not _is_finished(place, blob):
-        raise FileNotFoundError(f"The store has ended upload {blob.upload_id}.")
+        _asked.pop(upload, None)
+        raise FileNotFoundError(f"The store has ended upload {upload}.")
     _verify(blob)
     return blob
 

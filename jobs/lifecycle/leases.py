@@ -72,7 +72,7 @@ WITH one AS (
 
 RELEASE = """
 UPDATE jobs_job SET lease_owner = '', lease_token = NULL, fail_streak = 0,
-  lease_until = CASE WHEN %(looked)s THEN lease_until END,
+  lease_until = CASE WHEN %(looked)s AND next_reconcile_at <= lease_until THEN lease_until END,  -- see RENEW
   next_reconcile_at = CASE WHEN %(requeue_after_s)s::float IS NULL THEN NULL
     WHEN next_reconcile_at < lease_until THEN next_reconcile_at  -- the job was notified meanwhile
     ELSE clock_timestamp() + make_interval(secs => %(requeue_after_s)s) END,
@@ -82,6 +82,7 @@ WHERE id = %(job_id)s AND lease_token = %(token)s
 """
 RELEASE_ALL = """
 UPDATE jobs_job j SET lease_owner = '', lease_token = NULL, fail_streak = 0,
+  lease_until = CASE WHEN j.next_reconcile_at <= j.lease_until THEN j.lease_until END,
   next_reconcile_at = CASE WHEN v.requeue_after_s IS NULL THEN NULL
     WHEN j.next_reconcile_at < j.lease_until THEN j.next_reconcile_at  -- as in RELEASE
     ELSE clock_timestamp() + make_interval(secs => v.requeue_after_s) END,
@@ -104,22 +105,36 @@ WHERE id = %(job_id)s AND lease_token = %(token)s RETURNING fail_streak
 RENEW = """
 UPDATE jobs_job SET lease_until = statement_timestamp() + make_interval(secs => %(lease_s)s),
   next_reconcile_at = CASE WHEN next_reconcile_at < lease_until THEN next_reconcile_at
-    WHEN %(after_look)s THEN statement_timestamp()
-    ELSE statement_timestamp() + make_interval(secs => %(lease_s)s) END
+    ELSE statement_timestamp() + make_interval(secs => %(lease_s)s)
+      + CASE WHEN %(after_look)s THEN interval '1 microsecond' ELSE interval '0' END END
 WHERE id = %(job_id)s AND lease_token = %(token)s
 """
-MAKE_ALL_DUE = """
-UPDATE jobs_job j SET next_reconcile_at = clock_timestamp()
-WHERE NOT settled AND state = ANY(%(states)s)
-  AND next_reconcile_at > clock_timestamp() + make_interval(secs => %(soon_s)s)
-"""
-MAKE_DUE = f"""{MAKE_ALL_DUE} AND id = ANY(%(job_ids)s) AND EXISTS (
+"""A leased job that is due after the end of its lease was not looked at since the lease was extended: the row does not
+say when its turn began, and a release forgets it."""
+HOLDS_SLOTS = """NOT settled AND state = ANY(%(states)s)
+  AND next_reconcile_at > clock_timestamp() + make_interval(secs => %(soon_s)s)"""
+CHANGED = f"""{HOLDS_SLOTS} AND id = ANY(%(job_ids)s) AND EXISTS (
   SELECT FROM unnest(%(job_ids)s, %(ages_s)s::float[]) AS new(id, age_s)
-  WHERE new.id = j.id AND (j.lease_until IS NULL OR j.lease_until - make_interval(secs => %(lease_s)s)
-    NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
+  WHERE new.id = j.id AND (j.lease_until IS NULL OR (j.lease_token IS NOT NULL AND j.next_reconcile_at > j.lease_until)
+    OR j.lease_until - make_interval(secs => %(lease_s)s)
+      NOT BETWEEN clock_timestamp() - make_interval(secs => new.age_s) AND clock_timestamp()))
 """
-"""The end of a lease, less its length, is when the last turn began, or was extended; not if that is still to come, as
-after the database's clock was set back."""
+"""The end of a lease, less its length, is when the last turn began, or was extended before a look; not if that is still
+to come, as after the database's clock was set back."""
+
+
+def _make_due_if(condition: str) -> str:
+    """SQL: make jobs due, in the order of their ids, and name those whose row was locked: a tick waits for none."""
+    return f"""
+WITH free AS (SELECT id FROM jobs_job j WHERE {condition} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
+due AS (
+  UPDATE jobs_job SET next_reconcile_at = clock_timestamp() WHERE id IN (SELECT id FROM free) RETURNING id
+)
+SELECT id FROM jobs_job j WHERE {condition} EXCEPT SELECT id FROM due
+"""
+
+
+MAKE_ALL_DUE, MAKE_DUE = _make_due_if(HOLDS_SLOTS), _make_due_if(CHANGED)
 
 _owner = ""
 
@@ -164,7 +179,7 @@ def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
 
 def renew(lease: Lease, *, after_look: bool = False) -> bool:
     """Extend the lease by its whole length; False if it was lost. after_look: this turn will not look at the job again,
-    so another one is due after it: what the cluster reported since the look would count as seen."""
+    so what the cluster reported since its look, and reports from now on, do not count as seen."""
     before = time.monotonic()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -236,9 +251,10 @@ def release_later(lease: Lease, requeue_after_s: float) -> int | None:
     return int(row[0]) if row else None
 
 
-def make_due(ages_s: Mapping[str, float] | None) -> None:
+def make_due(ages_s: Mapping[str, float] | None) -> set[str]:
     """Have jobs of which the cluster reports something new reconciled soon, unless they are due within SOON_S anyway or
-    hold no GPUs. ages_s: job -> seconds since this process has known it; None: all jobs.
+    hold no GPUs. ages_s: job -> seconds since this process has known it; None: all jobs. Returns those whose row was
+    locked: they are to be tried again.
 
     A turn that began after that may have been another worker's: what it did not know yet, it reports itself.
     """
@@ -251,6 +267,7 @@ def make_due(ages_s: Mapping[str, float] | None) -> None:
     }
     with connection.cursor() as cursor:
         cursor.execute(MAKE_ALL_DUE if ages_s is None else MAKE_DUE, values)
+        return {job for (job,) in cursor.fetchall()}
 
 
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -34,11 +34,11 @@ and a slow server takes long."""
 STOP_S = 10.0
 """What has begun has so long to end when a worker stops."""
 MAX_CHANGED = 10_000
-"""Names of changed gangs kept between two ticks; beyond that, every gang counts as changed."""
+"""Jobs with changed gangs kept between two ticks; beyond that, every gang counts as changed."""
 
 
 class ChangedGangs:
-    """The gangs that a watch reported since the last ``take``, and when it last did, in bounded memory."""
+    """The jobs whose gangs a watch reported since the last ``take``, and when it last did, in bounded memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,20 +46,24 @@ class ChangedGangs:
         self._all = False
 
     def add(self, names: set[str]) -> None:
-        """Callable from any thread."""
-        with self._lock:
-            if not self._all:
-                self._at |= dict.fromkeys(names, time.monotonic())
-                if len(self._at) > MAX_CHANGED:
-                    self._at, self._all = {}, True
+        """By the names of the gangs. Callable from any thread."""
+        self.put_back(dict.fromkeys(map(job_of_gang, names), time.monotonic()))
 
     def take(self) -> dict[str, float] | None:
-        """Name -> seconds since then; they are then forgotten. None for all gangs."""
+        """Job -> when, by the monotonic clock; they are then forgotten. None for all gangs."""
         with self._lock:
             at, every = self._at, self._all
             self._at, self._all = {}, False
-        now = time.monotonic()
-        return None if every else {name: now - reported for name, reported in at.items()}
+        return None if every else at
+
+    def put_back(self, at: Mapping[str, float] | None) -> None:
+        """Of what was taken, what is to be taken again, unless something newer is known."""
+        with self._lock:
+            self._all = self._all or at is None
+            for job, reported in (at or {}).items():
+                self._at[job] = max(reported, self._at.get(job, reported))
+            if self._all or len(self._at) > MAX_CHANGED:
+                self._at, self._all = {}, True
 
 
 class Ticker(threading.Thread):
@@ -126,9 +130,11 @@ class Ticker(threading.Thread):
         due = periodic.due(PeriodicTask.CYCLE)
         if (self._plans and PeriodicTask.CYCLE in due) or cycle.has_new():
             self._cycle.request()
-        self._make_changed_due()  # before this worker takes up what is due, so that it finds these jobs, too
-        if self._brings_on:
-            self._hand_out(due - {PeriodicTask.CYCLE})
+        try:
+            self._make_changed_due()  # before this worker takes up what is due, so that it finds these jobs, too
+        finally:
+            if self._brings_on:
+                self._hand_out(due - {PeriodicTask.CYCLE})
         if self._watch is None:  # it also makes observations free of calls
             self._watch = clusters.current().watch(self._changed_gangs.add)
 
@@ -150,13 +156,17 @@ class Ticker(threading.Thread):
             self._in_turn(self._periodic_turn, partial(periodic.run_due, *others))
 
     def _make_changed_due(self) -> None:
-        changed = self._changed_gangs.take()
-        if not self._brings_on:
+        """What cannot be written now, as its row is locked or the database fails, is left for the next tick."""
+        changed, now = self._changed_gangs.take(), time.monotonic()
+        if not self._brings_on or changed == {}:
             return
-        if changed is None:
-            leases.make_due(None)
-        elif changed:
-            leases.make_due({job_of_gang(name): age_s for name, age_s in changed.items()})
+        try:
+            ages_s = None if changed is None else {job: now - at for job, at in changed.items()}
+            locked = leases.make_due(ages_s)
+        except Exception:
+            self._changed_gangs.put_back(changed)
+            raise
+        self._changed_gangs.put_back({job: now if changed is None else changed[job] for job in locked})
 
     def request_cycle(self) -> None:
         """Have the scheduling cycle run as soon as possible."""

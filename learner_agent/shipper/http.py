@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
+from learner_agent.wire_fields import BEING_FINISHED
+
 TIMEOUT_S = 30.0
 IDLE_S = 10.0
 """A connection that is idle for longer is used no more: the store may have closed it, or what is between may have
@@ -29,7 +31,6 @@ forgotten it without a word, which only a timeout would show."""
 GIVE_UP_S = 24 * 3600.0
 """A server or store that takes nothing for so long (it is full, say) will not: the job must end."""
 NO_TLS = "https_required"
-BEING_FINISHED = "being_finished"
 FINISHING_S = 2.0
 """The store makes one object of a file's parts: a job may hold its GPUs until it is there."""
 STORE_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
@@ -72,6 +73,7 @@ async def patiently(request: Callable[[], Awaitable[T]]) -> T:
 
 class Connections:
     """Connections to a store that are used again: with one for each piece, a large file has hundreds of handshakes.
+    Through a proxy there is one for each piece.
 
     Only for reading, as a request may be sent twice. Callable from several threads.
     """
@@ -83,6 +85,8 @@ class Connections:
 
     def get(self, url: str, headers: dict[str, str], most: int) -> bytes:
         """The first bytes of the response, at most so many. Raises Unreachable or Refused."""
+        if _is_behind_proxy(url):
+            return _get_by_proxy(url, headers, most)
         place, target = _split(url)
         used = self._take(place)
         while True:
@@ -218,14 +222,31 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoRedirects)
 
 
-def _send(url: str, method: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+def _is_behind_proxy(url: str) -> bool:
+    """Whether the settings of this machine (https_proxy, no_proxy …) name a proxy for it."""
+    parts = urlsplit(url)
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
+
+
+def _get_by_proxy(url: str, headers: Mapping[str, str], most: int) -> bytes:
+    try:
+        return _send(url, "GET", None, headers, most)
+    except Moved as moved:
+        raise _unreachable(url, moved) from moved
+
+
+def _send(
+    url: str, method: str, body: bytes | None, headers: Mapping[str, str], most: int | None = None
+) -> bytes:
+    """The response, or its first bytes."""
     request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
     try:
         with _opener.open(request, timeout=TIMEOUT_S) as response:  # settings allow http(s) only
-            content: bytes = response.read()
+            content: bytes = response.read(most)
             return content
     except urllib.error.HTTPError as error:
         if error.code == 307 and method == "GET" and (location := error.headers.get("Location")):
+            error.close()
             raise Moved(location) from error
         raise _as_refusal(error.code, error) from error
     except (OSError, http.client.HTTPException) as error:

@@ -28,6 +28,7 @@ from jobs.models import Attempt, Blob, Checkpoint, CheckpointFile, Job, ResultFi
 from jobs.retries import database_away
 from jobs.selectors.metrics import ends_in_order
 from jobs.tokens import Grant
+from learner_agent.wire_fields import BEING_FINISHED
 from portal.problem_details import RETRY_AFTER_S, problem
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View
             return problem(404, "not_found", "No upload with this number is expected from you.")
         except blobs.BeingFinished as error:
             note_stored(grant.learner_id)  # for as long as `jobs.blobs.direct` waits, it counts as progress
-            return _later("being_finished", str(error))
+            return _later(BEING_FINISHED, str(error))
 
     return found
 

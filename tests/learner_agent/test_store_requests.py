@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 import tracemalloc
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
@@ -78,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         status, content = self.server.answer or (206, self._range())
         self.send_response_only(status)
+        if status == 307:
+            self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -247,6 +250,29 @@ def test_a_connection_to_another_place_is_not_used(store: Store) -> None:
     assert store.connections == 2
 
 
+def test_a_store_behind_a_proxy_is_reached_by_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the server is: a machine may know no other way. no_proxy names what needs none."""
+    monkeypatch.setenv("http_proxy", store.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(http, "_opener", urllib.request.build_opener(http._NoRedirects))
+    client = Client("http://127.0.0.1:9", "lsec_x")
+    client._links["/file"] = "http://store.test/bucket/file?permission=secret"
+    for start in (0, 100):
+        assert piece(client, start) == CONTENT[start : start + 100]
+    store.knows_ranges = False
+    with pytest.raises(Unreachable, match="101 bytes instead of 100"):
+        piece(client, 0)
+    store.answer = (307, b"")
+    with pytest.raises(Unreachable, match="moved"):
+        piece(client, 0)
+    assert store.requests == 4
+
+    client._links["/file"] = "http://127.0.0.1:9/bucket/file"
+    with pytest.raises(Unreachable, match="refused"):
+        piece(client, 0)
+    assert store.requests == 4
+
+
 def test_while_the_store_makes_the_object_it_is_asked_again_soon(
     store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -269,7 +295,7 @@ def test_while_the_store_makes_the_object_it_is_asked_again_soon(
 
 
 def test_large_parts_are_never_whole_in_memory(store: Store, tmp_path: Path) -> None:
-    """A shipper's container has 256 MiB, and as many parts as may be on their way have 192."""
+    """A shipper's container has 256 MiB, and a file of 600 GB has such parts."""
     part = 64 * 2**20
     with (tmp_path / "weights").open("wb+") as source:
         source.truncate(AT_ONCE * part)

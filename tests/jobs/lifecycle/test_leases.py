@@ -235,6 +235,29 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     assert list(due.all()) == [running]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("names_them", [True, False])
+def test_a_change_of_a_job_whose_row_is_locked_keeps_no_other_waiting(names_them: bool) -> None:
+    locked, free, waits = (
+        factories.job(state=state) for state in (State.DEPLOYING, State.DEPLOYING, State.QUEUED)
+    )
+    Job.objects.update(next_reconcile_at=Now() + timedelta(seconds=100))
+    ages_s = {job.pk: 0.0 for job in (locked, free, waits)} if names_them else None
+    due = Job.objects.filter(next_reconcile_at__lte=Now())
+    other = connection.copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [locked.pk])
+        assert leases.make_due(ages_s) == {locked.pk}
+        assert list(due) == [free]
+        other.rollback()
+    finally:
+        other.close()
+    assert leases.make_due(ages_s) == set()
+    assert set(due.all()) == {free, locked}
+
+
 def test_a_change_that_several_workers_report_costs_one_turn(world: World) -> None:
     """Of those that knew it before the turn began, as all of them watch the same cluster."""
     job = world.running()
@@ -279,19 +302,41 @@ def test_a_change_counts_as_new_where_the_clock_was_set_back_since_the_last_turn
     assert Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now()).exists()
 
 
-def test_a_lease_that_is_extended_after_the_look_leads_to_another_turn(world: World) -> None:
-    """What is reported between the two would be older than the lease's new beginning."""
-    job = world.running()
-    due = Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now())
+def extended_turn(job: Job, *, after_look: bool) -> Lease:
+    """A turn whose lease was extended twice, the last time before a look or after it."""
+    Job.objects.filter(pk=job.pk).update(next_reconcile_at=Now())
     lease = leases.claim(job.pk, "w1")
     assert lease is not None
-    for may_act, after_look, is_due in ((True, True, False), (False, False, False), (False, True, True)):
-        lease.ends = time.monotonic() + (settings.LUTHIER_LEASE_S if may_act else 0)
-        reconcile._require(lease, after_look=after_look)
-        leases.make_due({job.pk: 60})
-        assert due.exists() == is_due
-    assert leases.release(lease, requeue_after_s=100, intent_gen=None)
-    assert due.exists()
+    for after in (not after_look, after_look):
+        lease.ends = time.monotonic()
+        reconcile._require(lease, after_look=after)
+    return lease
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("after_look", [False, True])
+def test_what_is_reported_before_a_lease_is_extended_is_seen_only_by_a_look_after_it(
+    world: World, after_look: bool, together: bool
+) -> None:
+    """Either way the job has its pause if nothing was reported."""
+    job = world.running()
+    due = Job.objects.filter(pk=job.pk, next_reconcile_at__lte=Now())
+
+    def release(lease: Lease) -> None:
+        if together:
+            assert leases.release_all([(lease, 100, job_of(job).intent_gen)])
+        else:
+            assert leases.release(lease, requeue_after_s=100, intent_gen=None)
+
+    lease = extended_turn(job, after_look=after_look)
+    leases.make_due({job.pk: 60})
+    release(lease)
+    assert due.exists() == after_look, "reported during the turn"
+
+    release(extended_turn(job, after_look=after_look))
+    assert not due.exists(), "it has its pause"
+    leases.make_due({job.pk: 60})
+    assert due.exists() == after_look, "reported during the turn, and noted after it"
 
 
 @pytest.mark.django_db

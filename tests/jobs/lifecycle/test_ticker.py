@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.memory import MemoryCluster
@@ -259,35 +259,71 @@ def test_changed_gangs_that_are_not_taken_become_all_gangs() -> None:
     assert len(changed._at) == 0
     assert changed.take() is None
     changed.add({"job-x-1"})
-    [(name, age_s)] = (changed.take() or {}).items()
-    assert (name, age_s >= 0) == ("job-x-1", True)
+    assert list(changed.take() or {}) == ["x"]
     assert changed.take() == {}
 
 
-def test_of_a_gang_that_changed_twice_the_last_change_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn may have begun between the two: it has not seen the second one."""
+def test_of_the_gangs_of_a_job_the_last_change_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn may have begun between the two: it has not seen the second one. What is put back is no news."""
     changed = ChangedGangs()
-    for at in (100.0, 107.0):
+    for at, name in ((100.0, "job-x-2"), (107.0, "job-x-1")):
         monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda at=at: at)
-        changed.add({"job-x-1"})
-    monkeypatch.setattr("jobs.lifecycle.ticker.time.monotonic", lambda: 109.0)
-    assert changed.take() == {"job-x-1": 2.0}
+        changed.add({name})
+    changed.put_back({"x": 105.0, "y": 104.0})
+    assert changed.take() == {"x": 107.0, "y": 104.0}
+    changed.put_back({"x": 107.0})
+    changed.put_back(None)
+    assert changed.take() is None
+
+
+@pytest.fixture
+def reporting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ticker]:
+    """A worker to which a change of the job x was just reported."""
+    clusters.use(MemoryCluster([]))
+    ticker = Ticker("test")
+    ticker._changed_gangs.add({"job-x-1"})
+    yield ticker
+    ticker.stop()
+    clusters.use(None)
+
+
+@pytest.mark.django_db
+def test_what_cannot_be_made_due_is_left_for_the_next_tick_and_costs_this_one_nothing(
+    reporting: Ticker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ages: list[float] = []
+    claims: list[int] = []
+    answers: list[Exception | set[str]] = [OperationalError("the database fails"), {"x"}, set()]
+
+    def make_due(ages_s: dict[str, float]) -> set[str]:
+        ages.append(ages_s.pop("x"))
+        assert not ages_s
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(leases, "make_due", make_due)
+    monkeypatch.setattr(leases, "claim_due", lambda owner, batch: claims.append(batch) or [])
+    with pytest.raises(OperationalError):
+        reporting.tick()
+    assert len(claims) == 1, "it takes up what is due all the same"
+    for _ in range(3):
+        reporting.tick()
+    assert answers == [], "it is tried again after the failure, and after the lock"
+    assert len(claims) == 4
+    assert ages == sorted(ages), "known for longer each time"
 
 
 @pytest.mark.django_db
 def test_a_tick_takes_up_the_jobs_of_which_the_cluster_has_just_reported(
-    monkeypatch: pytest.MonkeyPatch,
+    reporting: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else another worker that takes them up is followed by a turn for the same change."""
-    clusters.use(MemoryCluster([]))
     done: list[str] = []
-    monkeypatch.setattr(leases, "make_due", lambda ages_s: done.extend(ages_s))
+    monkeypatch.setattr(leases, "make_due", lambda ages_s: done.extend(ages_s) or set())
     monkeypatch.setattr(leases, "claim_due", lambda owner, batch: done.append("claim") or [])
-    ticker = Ticker("test")
-    ticker._changed_gangs.add({"job-x-1"})
-    ticker.tick()
-    ticker.stop()
-    clusters.use(None)
+    reporting.tick()
     assert done == ["x", "claim"]
 
 
