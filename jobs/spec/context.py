@@ -114,8 +114,8 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
     elif context.images:
         # Each by itself: a spec that names both is refused anyway, and one of them is to be removed.
         of_runtime = context.runtime_images.get(spec.framework or "")
-        for own, runtimes in ((spec.image, None), (None, of_runtime)):
-            if problem := image_problem(own, runtimes, context.image_patterns):
+        for image, of_framework in ((spec.image, None), (None, of_runtime)):
+            if problem := image_problem(image, of_framework, context.image_patterns):
                 yield problem
     if spec.framework and spec.framework not in context.runtimes:
         near = nearest(spec.framework, sorted(context.runtimes))
