@@ -391,7 +391,8 @@ def main() -> None:
     try:
         with running(folder / "data", nodes=f"node-a:cpu:{RUNNING}") as platform:
             figures, table = measure(platform, jobs, chosen.runs, chosen.days)
-            figures = year_seed.sizes(layout(platform.data).database_url) | figures
+            sizes = year_seed.sizes(layout(platform.data).database_url)
+            figures = {"days": chosen.days} | sizes | figures
     finally:
         if not chosen.data:
             shutil.rmtree(folder, ignore_errors=True)

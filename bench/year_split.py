@@ -1,7 +1,8 @@
 """Where the time of a request goes: to the database, and to Python's own work.
 
 The request is handled in this process. SQL is the time until the database has answered. Processor times, of this thread
-and of the server process that answers it, are what other programs on the machine do not change.
+and of the server process that answers it, are what other programs on the machine do not change. That of the workers
+that PostgreSQL takes for a parallel query is not in sql_cpu: they are processes of their own, and gone when it ends.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ RUNS = 5
 
 
 def split(username: str, path: str, query: dict[str, str]) -> dict[str, float]:
-    """Medians in ms: sql, sql_cpu, python_cpu; and the number of statements. The caller has set up Django, and the
-    database is on this machine."""
+    """Medians in ms: sql, sql_cpu (without parallel workers), python_cpu; and the number of statements. The caller has
+    set up Django, and the database is on this machine."""
     from django.contrib.auth import get_user_model
     from django.db import connection
     from django.test import Client

@@ -431,7 +431,8 @@ class Running:
     stopping: it is on its way out, stopped or finished, and cannot be stopped or resized. requeues: False if its owner
     halts or cancels it: then it does not queue again after an order. order: what the scheduler ordered and the job's
     own reconciliation has not completed yet. generation: that of the job's intent. stopping_since: when it was asked to
-    stop, None: it was not, or that is not known.
+    stop, None: it was not, or that is not known. computes_after: of one whose program had not begun, when that was
+    seen; None: it had, or a plan started it.
     """
 
     gang: Gang
@@ -448,6 +449,7 @@ class Running:
     order: Stop | Resize | None = None
     generation: int = 0
     stopping_since: datetime | None = None
+    computes_after: datetime | None = None
 
     @property
     def job(self) -> str:
@@ -573,8 +575,8 @@ class Snapshot:
     policy_state: the policy_state of the last plan, carried over by the caller; only the policy reads it. promised:
     waiting jobs for which others were stopped or resized, or that were resized themselves, and until when they are
     offered slots before all others; None: as long as some of the others still hold theirs. yielded: of opportunistic
-    jobs that wait, when they were stopped to leave their slots to others soon after they began, the oldest first, as
-    far back as ``rests`` reads it.
+    jobs that wait or run, when they were stopped to leave their slots to others soon after they began, the oldest
+    first, as far back as ``rests`` reads it; of those that run it counts once they have left again.
     """
 
     now: datetime

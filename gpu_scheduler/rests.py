@@ -85,8 +85,8 @@ def _yielded(run: Running) -> bool:
 
 
 def _computing_since(run: Running) -> datetime:
-    """Of one that a plan started, nothing is known of what its start takes."""
-    return run.started_at + timedelta(seconds=run.restart_cost_s or 0.0)
+    """At the earliest. Of one that a plan started, nothing is known of what its start takes."""
+    return run.computes_after or run.started_at + timedelta(seconds=run.restart_cost_s or 0.0)
 
 
 def explained(gang: Gang, rest: Rest) -> Explanation:

@@ -33,16 +33,26 @@ def main() -> int:
     return 0
 
 
+def _cell(found: dict, name: str) -> str:
+    return shown(found[name]) if name in found else "—"
+
+
 def table(result: dict) -> str:
     """A Markdown table of one result: figure, value, target; then how it was taken. A result that names columns has a
-    column for each, with the figures whose names begin with it."""
+    column for each, with the figures whose names begin with it; a figure may be of some columns alone."""
     aims, columns = result.get("aims", {}), result.get("columns", [])
     if columns:
         found = dict(flat(result["figures"]))
-        heads = [name.removeprefix(f"{columns[0]} ") for name in found if name.startswith(f"{columns[0]} ")]
+        parts = [
+            name.removeprefix(f"{column} ")
+            for column in columns
+            for name in found
+            if name.startswith(f"{column} ")
+        ]
+        heads = list(dict.fromkeys(parts))
         header = [f"| figure | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
         rows = [
-            f"| {head} | {' | '.join(shown(found[f'{column} {head}']) for column in columns)} |"
+            f"| {head} | {' | '.join(_cell(found, f'{column} {head}') for column in columns)} |"
             for head in heads
         ]
     else:

@@ -34,6 +34,7 @@ class Ours:
         self.platform, self.connections = platform, connections
         self.client = platform.client()
         self._submitted = 0
+        self._waiting: list[str] = []
         first_line_s(self.client)
 
     def first_line_s(self) -> float:
@@ -59,21 +60,43 @@ class Ours:
         closed = self.platform.client("admin").call("PUT", path, {"limit": 0, "reason": "measuring submits"})
         assert closed.status == 200, closed
         began = time.monotonic()
-        self._submit(count)
+        self._waiting += self._submit(count)
         return count / (time.monotonic() - began)
+
+    def withdraw(self) -> None:
+        """Cancel what submits_per_s left waiting: it would be planned all the time beside what is measured next."""
+        waiting, self._waiting = self._waiting, []
+        with ThreadPoolExecutor(self.connections) as threads:
+            statuses = set(
+                threads.map(lambda job: self.client.call("POST", f"/jobs/{job}/cancel").status, waiting)
+            )
+        assert statuses <= {202}, statuses
+        with closing(psycopg2.connect(layout(self.platform.data).database_url)) as watching:
+            watching.autocommit = True
+            wait_for(
+                lambda: not _states(watching)["QUEUED"],
+                within_s=WAIT_S,
+                every_s=POLL_S,
+                what="canceled jobs",
+            )
 
     def cpu_s(self) -> float:
         return sum(cpu_s(self.platform).values())
 
-    def _submit(self, count: int) -> None:
+    def _submit(self, count: int) -> list[str]:
+        """The ids of so many new jobs."""
         firsts = range(self._submitted, self._submitted + count)
         shares = [firsts[place :: self.connections] for place in range(self.connections)]
         starts = [firsts[0] + sum(map(len, shares[:place])) for place in range(len(shares))]
         self._submitted += count
         with ThreadPoolExecutor(self.connections) as threads:
-            sent = threads.map(lambda n, share: submit_many(self.client, n, len(share), TRUE), starts, shares)
-            statuses = Counter(status for part in sent for status, _, _ in part)
+            parts = threads.map(
+                lambda n, share: submit_many(self.client, n, len(share), TRUE), starts, shares
+            )
+            sent = [each for part in parts for each in part]
+        statuses = Counter(status for status, _, _ in sent)
         assert set(statuses) == {201}, statuses
+        return [job for _, job, _ in sent]
 
 
 def _states(watching: Any) -> Counter[str]:

@@ -2,15 +2,17 @@
 
     python -m bench.peers.ray_jobs
 
-A head node of Ray and `manage.py up`, each with as many CPUs for jobs, run side by side and take turns at the same
-work; who is first changes each time. Ray comes from PyPI into an environment of its own, the first time.
+A head node of Ray and `manage.py up`, each with as many CPUs for jobs, run side by side. At lines and at jobs they take
+turns; who is first changes each time. Submits are ours first: what waits after them would be in the way of the other
+side, ours is canceled, and Ray asks a job's own process to stop, which one that waits has not. Ray comes from PyPI into
+an environment of its own, the first time.
 
 first_line: a job of one process that prints a line, one at a time, from the submit until its client has the line; both
 clients look every 10 ms. Ray's program comes with the submit (`working_dir`), as ours does; in_place_line: a file that
-is there, beside the same lines of ours. jobs_per_s: jobs of `true` that take one CPU each, from the first submit until
-the last has ended. submits_per_s: of jobs that have to wait, at a quota of 0 here, for a resource that no node has
-there. ratio is ours by Ray's: below 1 is better for seconds, above 1 for rates. CPU time is not compared: Ray does not
-wait for the processes of its jobs, so what they used is lost when they end.
+is there, of Ray alone and before all turns, as the platform has no such start. jobs_per_s: jobs of `true` that take one
+CPU each, from the first submit until the last has ended. submits_per_s: of jobs that have to wait, at a quota of 0
+here, for a resource that no node has there. ratio is ours by Ray's: below 1 is better for seconds, above 1 for rates.
+CPU time is not compared: Ray does not wait for the processes of its jobs, so what they used is lost when they end.
 
 What the two promise differs: see docs/benchmarks.md.
 """
@@ -25,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +48,10 @@ class Side(Protocol):
     def first_line_s(self) -> float: ...
     def jobs_per_s(self, count: int) -> float: ...
     def submits_per_s(self, count: int) -> float: ...
+
+
+class Withdraws(Side, Protocol):
+    def withdraw(self) -> None: ...
 
 
 class Theirs:
@@ -87,20 +92,23 @@ class Theirs:
         return count / took_s
 
 
-def measure(sides: Mapping[str, Side], lines: int, jobs: int, submits: int) -> Found:
-    """So many first lines, jobs and submits of each side, in turns."""
+def measure(ours: Withdraws, ray: Side, lines: int, jobs: int, submits: int) -> Found:
+    """So many first lines and jobs of each side, in turns, and submits, one side after the other."""
+    sides: dict[str, Side] = {"ours": ours, "ray": ray}
     found: Found = {name: defaultdict(list) for name in sides}
 
-    def take(figure: str, what: Callable[[Side], float], place: int) -> None:
-        for name, side in alternating(sides, place):
-            value = what(side)
-            found[name][figure].append(value)
-            print(f"{name:5} {figure:16} {value:9.3f}", flush=True)
+    def take(name: str, figure: str, value: float) -> None:
+        found[name][figure].append(value)
+        print(f"{name:5} {figure:16} {value:9.3f}", flush=True)
 
     for place in range(lines):
-        take("first_line_s", lambda side: side.first_line_s(), place)
-    take("jobs_per_s", lambda side: side.jobs_per_s(jobs), lines)
-    take("submits_per_s", lambda side: side.submits_per_s(submits), lines + 1)
+        for name, side in alternating(sides, place):
+            take(name, "first_line_s", side.first_line_s())
+    for name, side in alternating(sides, lines):
+        take(name, "jobs_per_s", side.jobs_per_s(jobs))
+    take("ours", "submits_per_s", ours.submits_per_s(submits))
+    ours.withdraw()
+    take("ray", "submits_per_s", ray.submits_per_s(submits))
     return found
 
 
@@ -122,12 +130,12 @@ def main() -> None:
         running(Path(folder) / "data", nodes=f"node-a:cpu:{SLOTS}") as platform,
     ):
         theirs = Theirs(ray, chosen.connections)
-        sides: dict[str, Side] = {"ours": Ours(platform, chosen.connections), "ray": theirs}
-        # Before what the submits leave there waits. The platform has no program in place: its lines are beside Ray's.
-        in_place = [theirs.in_place_line_s() for _ in range(chosen.lines)]
-        found = measure(sides, chosen.lines, chosen.jobs, chosen.submits)
+        ours = Ours(platform, chosen.connections)
+        in_place = [
+            theirs.in_place_line_s() for _ in range(chosen.lines)
+        ]  # before what the submits leave there
+        found = measure(ours, theirs, chosen.lines, chosen.jobs, chosen.submits)
     found["ray"]["in_place_line_s"] = in_place
-    found["ours"]["in_place_line_s"] = found["ours"]["first_line_s"]
     measured = figures(found, "ray")
     command = f"python -m bench.peers.ray_jobs {' '.join(sys.argv[1:])}".strip()
     if not chosen.record:

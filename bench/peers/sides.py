@@ -21,7 +21,8 @@ def alternating(sides: Mapping[str, Side], place: int) -> list[tuple[str, Side]]
 
 
 def figures(found: Mapping[str, Mapping[str, list[float]]], against: str) -> dict[str, float]:
-    """Medians of each side, and ours by those of the side named, as columns. found: values by side and figure."""
+    """Medians of each side, and ours by those of the side named, as columns; no ratio of what one side alone has.
+    found: values by side and figure."""
     flat: dict[str, dict[str, float]] = {}
     for name, values in found.items():
         lines = values["first_line_s"]
@@ -29,5 +30,7 @@ def figures(found: Mapping[str, Mapping[str, list[float]]], against: str) -> dic
         flat[name] |= {
             key: statistics.median(taken) for key, taken in values.items() if key != "first_line_s"
         }
-    flat["ratio"] = {key: flat["ours"][key] / flat[against][key] for key in flat[against]}
+    flat["ratio"] = {
+        key: flat["ours"][key] / flat[against][key] for key in flat[against] if key in flat["ours"]
+    }
     return {f"{name} {key}": value for name, each in flat.items() for key, value in each.items()}

@@ -139,8 +139,8 @@ class _Simulation:
 
     def __init__(self, scenario: Scenario, planner: Planner) -> None:
         arrivals = [job.arrives for job in scenario.jobs]
-        failures = [failure.at for failure in scenario.failures]
-        begin = scenario.begin or min([*arrivals, *failures], default=datetime.min.replace(tzinfo=UTC))
+        seen = [failure.at - timedelta(seconds=failure.notice_s) for failure in scenario.failures]
+        begin = scenario.begin or min([*arrivals, *seen], default=datetime.min.replace(tzinfo=UTC))
         self._planner, self._begin, self._until = planner, begin, scenario.until
         self._rate, self._known = scenario.rate, scenario.known
         self._round = timedelta(seconds=scenario.round_s)

@@ -94,10 +94,11 @@ class Scenario:
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
     at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
-    profile says stays. begin: None: the first arrival. until: nothing happens after this; None: the simulation ends by
-    itself. work: units that plans may use, at most, in a simulation with an end: where they would use more, they are
-    made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError for two jobs of one name, for work
-    that is not positive, for waits and notices below 0, for failures of unknown nodes and for a bound without an end.
+    profile says stays. begin: None: the first arrival, loss of a node or notice of one. until: nothing happens after
+    this; None: the simulation ends by itself. work: units that plans may use, at most, in a simulation with an end:
+    where they would use more, they are made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError
+    for two jobs of one name, for work that is not positive, for waits and notices below 0, for failures of unknown
+    nodes and for a bound without an end.
     """
 
     nodes: tuple[Node, ...]

@@ -42,6 +42,7 @@ _NOT_QUEUED = {code.value for code in NOT_QUEUED}
 NOT_YET = "The first estimate follows within seconds."
 BACKS_OFF = "Estimated after its retry time."
 STOPS = "Based on jobs that are being stopped; assumes no new jobs."
+RESTS = "Based on the time until which it stays away; assumes no new jobs."
 SOURCES = {
     Basis.PROGRESS: "the progress of running jobs",
     Basis.HISTORY: "past runs of the same or similar programs",
@@ -84,7 +85,12 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     if kept is None or kept.started_at is not None:
         return _view(None, None, [], NOT_YET, None, None)
     waits = kept.soonest is not None and kept.soonest > kept.made_at
-    message = WHY_NONE[WhyNone(kept.why_none)] if kept.why_none else basis_sentence(kept.basis, waits=waits)
+    rests = job.reason_code == WaitReason.IDLE_BACKOFF
+    message = (
+        WHY_NONE[WhyNone(kept.why_none)]
+        if kept.why_none
+        else basis_sentence(kept.basis, waits=waits, rests=rests)
+    )
     soonest, latest = (None if at is None else max(at, now) for at in (kept.soonest, kept.latest))
     return _view(soonest, latest, kept.basis, message, kept.made_at, kept)
 
@@ -100,10 +106,11 @@ def forecast_view(
     return _view(foreseen.p50, foreseen.p90, basis, message, now, None)
 
 
-def basis_sentence(basis: list[str], *, waits: bool) -> str:
-    """What an estimate is based on, as a sentence. waits: the start is later than the forecast."""
+def basis_sentence(basis: list[str], *, waits: bool, rests: bool = False) -> str:
+    """What an estimate is based on, as a sentence. waits: the start is later than the forecast. rests: the job stays
+    away until a time."""
     if not any(source in basis for source in SOURCES):
-        return STOPS if waits else "Nothing ahead of it in the queue."
+        return (RESTS if rests else STOPS) if waits else "Nothing ahead of it in the queue."
     sources = [words for source, words in SOURCES.items() if source in basis]
     listed = ", ".join(sources[:-1]) + " and " + sources[-1] if len(sources) > 1 else sources[0]
     return f"Based on {listed}; assumes no new jobs."

@@ -84,7 +84,7 @@ def snapshot(
     with _one_moment():
         policy = scheduling_policy()
         state = policy_state(policy)
-        running = tuple(_running())
+        running = tuple(_running(now))
         if at_most is not None:
             waiting = tuple(_readable(_first(policy.window(state), at_most, with_job), unread))
         elif read is not None:
@@ -103,7 +103,7 @@ def snapshot(
             policy_state=state,
             promised=_promised(running, now, timedelta(seconds=policy.promise_s)),
             projects=projects(),
-            yielded=_yielded(waiting, now),
+            yielded=_yielded((*waiting, *(run.gang for run in running)), now),
         )
 
 
@@ -220,9 +220,10 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
     return promised
 
 
-def _yielded(waiting: Sequence[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
-    """When the opportunistic ones of these jobs were stopped to leave their slots to others, as far as it counts."""
-    idle = {gang.job for gang in waiting if gang.opportunistic}
+def _yielded(live: Iterable[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
+    """When the opportunistic ones of these jobs were stopped to leave their slots to others, as far as it counts. A
+    forecast has those leave again that run now, so it needs their times, too."""
+    idle = {gang.job for gang in live if gang.opportunistic}
     if not idle:
         return {}
     left = Attempt.objects.exclude(freed_for="").filter(
@@ -333,7 +334,7 @@ def waiting_rows() -> QuerySet[Job]:
     return Job.objects.filter(ready, state=State.QUEUED, intent=Intent.RUN, deleted_at=None)
 
 
-def _running() -> list[Running]:
+def _running(now: datetime) -> list[Running]:
     saved = Checkpoint.objects.filter(job=OuterRef("job"), state=Checkpoint.State.COMMITTED)
     held = Attempt.objects.filter(held=True).order_by("pk")
     rows = held.values_list(
@@ -351,10 +352,11 @@ def _running() -> list[Running]:
         *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
         *gang_columns("job__"),
     )
-    return [_run(*row) for row in rows]
+    return [_run(now, *row) for row in rows]
 
 
 def _run(
+    now: datetime,
     slot_type: str,
     nodes: Sequence[str],
     opened_at: datetime,
@@ -401,4 +403,5 @@ def _run(
         order=order,
         generation=generation,
         stopping_since=stop_at if state == State.STOPPING else None,
+        computes_after=now if gang.opportunistic and processing_at is None else None,  # no other's matters
     )

@@ -18,7 +18,16 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.jobs import job_get
 from jobs.services.intents import checkpoint_of
 from jobs.services.locking import reload
-from jobs.services.submit import Checked, Prepared, check_again, create_job, hold_code, job_check, store_code
+from jobs.services.submit import (
+    Checked,
+    Kept,
+    Prepared,
+    check_again,
+    create_job,
+    hold_code,
+    job_check,
+    store_code,
+)
 from jobs.spec import Spec
 from jobs.states import EventCode
 from tenants.models import User
@@ -62,8 +71,7 @@ def clone_prepare(
         tenant=source.tenant,
         source=changed(source.spec, dict(changes or {})) if text is None else text,
         content_type=None if text is None else "application/yaml",
-        kept=source.spec.get("code"),
-        kept_code=source.code,
+        kept=Kept.of(source),
     )
     code = None if _same_code(source, checked.spec) else store_code(checked.spec, source.tenant)
     return PreparedClone(source, Prepared(user, source.tenant, checked, text or "", code), checkpoint)

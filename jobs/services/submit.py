@@ -74,6 +74,19 @@ class Prepared:
     """Of inline files; an upload's is looked up when the job is accepted."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Code whose bytes are there whatever became of its upload, that of the job which is cloned: as its spec names it,
+    and its archive (None: the job has no code)."""
+
+    named: Mapping[str, Any] | None
+    archive: Blob | None
+
+    @classmethod
+    def of(cls, job: Job) -> Kept:
+        return cls(job.spec.get("code"), job.code)
+
+
 def require_submit(user: User, tenant: Tenant) -> None:
     """Raise JobForbidden unless the caller may submit here; a guest of a shared job may not."""
     if not access.may(user, Permission.SUBMIT, tenant.pk):
@@ -86,17 +99,14 @@ def job_check(
     tenant: Tenant,
     source: Source,
     content_type: str | None = None,
-    kept: Mapping[str, Any] | None = None,
-    kept_code: Blob | None = None,
+    kept: Kept | None = None,
 ) -> Checked:
     """Check a spec as submitting it would, and change nothing.
 
     Raises JobForbidden, TenantSuspended, UploadNotFound, or SpecInvalid with all errors at once.
-
-    kept: code whose bytes are there whatever became of its upload, that of the job which is cloned; kept_code: they.
     """
-    spec = _spec_of(user, tenant, source, content_type, kept, kept_code)
-    return _checked(spec, user, tenant, kept, kept_code)
+    spec = _spec_of(user, tenant, source, content_type, kept)
+    return _checked(spec, user, tenant, kept)
 
 
 def _spec_of(
@@ -104,8 +114,7 @@ def _spec_of(
     tenant: Tenant,
     source: Source,
     content_type: str | None,
-    kept: Mapping[str, Any] | None = None,
-    kept_code: Blob | None = None,
+    kept: Kept | None = None,
 ) -> Spec:
     require_submit(user, tenant)
     if tenant.state == Tenant.State.SUSPENDED:
@@ -115,7 +124,7 @@ def _spec_of(
     except SpecError as error:
         problems = error.problems
         if sound := sound_part(error):
-            findings, beside, _ = _installation(sound.spec, user, tenant, kept, kept_code, refused=True)
+            findings, beside, _ = _installation(sound.spec, user, tenant, kept, refused=True)
             problems += sound.judged((*findings.errors, *beside))
         raise SpecInvalid(errors=SpecError(problems).as_list()) from error
 
@@ -124,10 +133,9 @@ def _checked(
     spec: Spec,
     user: User,
     tenant: Tenant,
-    kept: Mapping[str, Any] | None = None,
-    kept_code: Blob | None = None,
+    kept: Kept | None = None,
 ) -> Checked:
-    findings, beside, asked = _installation(spec, user, tenant, kept, kept_code)
+    findings, beside, asked = _installation(spec, user, tenant, kept)
     if errors := SpecError((*findings.errors, *beside)).as_list():
         only_upload = [error["code"] for error in errors] == [UploadNotFound.code]
         raise UploadNotFound(errors=errors) if only_upload else SpecInvalid(errors=errors)
@@ -138,16 +146,15 @@ def _installation(
     spec: Spec,
     user: User,
     tenant: Tenant,
-    kept: Mapping[str, Any] | None,
-    kept_code: Blob | None,
+    kept: Kept | None,
     *,
     refused: bool = False,
 ) -> tuple[Findings, tuple[Problem, ...], tuple[str, ...]]:
     """What the installation says of a spec, what is wrong beside that with its code and the packages listed there, and
     the packages. refused: other errors are known already."""
-    findings, code = check(spec, spec_context(tenant, spec, user)), kept_code
+    findings, code = check(spec, spec_context(tenant, spec, user)), kept.archive if kept else None
     beside: tuple[Problem, ...] = ()
-    if spec.code is not None and spec.normalized.get("code") != kept:
+    if spec.code is not None and not (kept and spec.normalized.get("code") == kept.named):
         beside, upload = _too_large(spec.code, tenant), spec.code.upload
         uploaded = _uploads(upload, tenant).select_related("blob").first() if upload else None
         if upload and uploaded is None:

@@ -112,9 +112,11 @@ def _runtime_errors(spec: Spec, context: Context) -> Iterator[Problem]:
         runtimes = _listed(context.runtimes)
         yield Problem("image", "image_not_allowed", IMAGES_UNSUPPORTED, printable(spec.image), runtimes)
     elif context.images:
+        # Each by itself: a spec that names both is refused anyway, and one of them is to be removed.
         of_runtime = context.runtime_images.get(spec.framework or "")
-        if problem := image_problem(spec.image, of_runtime, context.image_patterns):
-            yield problem
+        for image, of_framework in ((spec.image, None), (None, of_runtime)):
+            if problem := image_problem(image, of_framework, context.image_patterns):
+                yield problem
     if spec.framework and spec.framework not in context.runtimes:
         near = nearest(spec.framework, sorted(context.runtimes))
         hint = f". Did you mean {near}?" if near else ""

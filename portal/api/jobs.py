@@ -15,7 +15,7 @@ from jobs.selectors.redaction import redacted_job
 from jobs.selectors.serializers import STATES, EstimateSerializer, JobSerializer, ReasonSerializer
 from jobs.serialization import ReadSerializer
 from jobs.services import job_accept, job_check, job_delete, job_edit, job_prepare
-from jobs.services.submit import Prepared
+from jobs.services.submit import Kept, Prepared
 from jobs.spec import json_schema
 from jobs.spec.definition import PRIORITIES
 from jobs.spec.problems import Problem
@@ -285,7 +285,7 @@ def job_validate(call: Call, t: str) -> dict[str, Any]:
             tenant=tenant,
             source=call.body,
             content_type=bodies.media_type(call.request),
-            kept=source.spec.get("code") if source else None,
+            kept=Kept.of(source) if source else None,
         )
     except SpecInvalid as error:
         errors = error.details["errors"]

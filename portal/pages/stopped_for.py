@@ -9,6 +9,7 @@ from datetime import datetime
 
 from jobs.models import Job, JobEvent
 from jobs.selectors.redaction import redacted_events
+from jobs.selectors.wait_reasons import is_idle_backoff
 from jobs.states import State, StopReason
 from portal.templatetags.ui import thousands
 from tenants import access
@@ -19,12 +20,14 @@ WHY = "An opportunistic job leaves when another job can start on its devices."
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """When a waiting job was stopped, for which job, and where it continues. job: empty if it cannot be named."""
+    """When a waiting job was stopped, for which job, and where and when it continues. job: empty if it cannot be
+    named."""
 
     at: datetime
     job: str
     name: str
     continues: str
+    when: str
 
 
 def made_room(event: JobEvent) -> bool:
@@ -57,7 +60,7 @@ def last_stop(user: access.Person, job: Job) -> LastStop | None:
         return None
     known = names(job, [newest])
     pk = next(iter(known), "")
-    return LastStop(newest.at, pk, known.get(pk, ANOTHER), _continues(job))
+    return LastStop(newest.at, pk, known.get(pk, ANOTHER), _continues(job), _when(job))
 
 
 def _continues(job: Job) -> str:
@@ -65,3 +68,10 @@ def _continues(job: Job) -> str:
     if kept is None:
         return "starts from scratch, because it saved no checkpoint,"
     return "continues" if kept["step"] is None else f"continues from step {thousands(kept['step'])}"
+
+
+def _when(job: Job) -> str:
+    """Beside the reason for its wait, which names the time if it stays away until one."""
+    if is_idle_backoff(job.reason_code):
+        return "after that time, when devices are idle"
+    return "when devices are idle again"

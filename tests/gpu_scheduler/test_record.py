@@ -66,7 +66,7 @@ def full() -> Snapshot:
         replace(
             running("r1", "a1", "a1"), ends_by=NOON, last_checkpoint_at=NOON, checkpoint_cost_s=1.5,
             restart_cost_s=2.5, saves_when_asked=False, stopping=True, requeues=False, order=order, generation=3,
-            stopping_since=NOON,
+            stopping_since=NOON, computes_after=NOON,
         )
         for order in (Stop("r1", "preempted", "j1", 3), Resize("r1", 1, 3, "j1"))
     ]  # fmt: skip

@@ -87,6 +87,22 @@ def test_a_run_that_was_worth_its_start_does_not_count() -> None:
     assert noted(10 * MINUTE - timedelta(seconds=1)) == 1
     assert noted(10 * MINUTE) == 0
     assert noted(10 * MINUTE, restart_cost_s=1.0) == 1, "its start took a second of these"
+    assert noted(90 * MINUTE, computes_after=NOON) == 1, "its program had not begun"
+    assert noted(90 * MINUTE, computes_after=NOON - 10 * MINUTE) == 0, (
+        "as far as a forecast knows it has since"
+    )
+
+
+def test_a_forecast_knows_how_often_one_that_runs_had_to_leave_before() -> None:
+    """r1 leaves for j1 for the sixth time and rests for 16 minutes, so j2, which is younger, starts before it."""
+    five = tuple(NOON - minutes * MINUTE for minutes in (50, 48, 45, 40, 31))
+    younger = replace(idle("j2", slots=8), queued_at=NOON - 5 * MINUTE)
+    made = snapshot(nodes(a1=8), [gang("j1", slots=8), younger], [short_run("r1", "a1")])
+    lengths = {"r1": RunTime((3600.0,)), "j1": RunTime((60.0,)), "j2": RunTime((60.0,))}
+    known, unknown = (forecast(replace(made, yielded=of), lengths)["j2"].p50 for of in ({"r1": five}, {}))
+    assert known is not None
+    assert unknown is not None
+    assert known < NOON + 10 * MINUTE < NOON + 60 * MINUTE < unknown
 
 
 def test_a_clock_that_was_set_back_keeps_none_away() -> None:
@@ -129,13 +145,18 @@ def test_forecasts_and_simulations_wait_for_it() -> None:
     assert 2 < len(runs) <= rests.MOST_STOPS + 1
 
 
+FEW = st.lists(st.tuples(st.integers(0, 13), st.integers(1, 5)), min_size=20, max_size=40)
+DENSE = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 2)), min_size=40, max_size=60)
+"""Without rests it would start some fifteen times an hour."""
+
+
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 13), st.integers(1, 5)), min_size=20, max_size=40))
+@given(FEW | DENSE)
 def test_starts_are_bounded_however_others_come_and_go(visits: list[tuple[int, int]]) -> None:
     """visits: how many minutes another job stays away after the last one, and how long it runs. When they no longer
     come it starts within the longest rest."""
     made = snapshot(nodes(a1=8), [idle("j0", slots=8)], limits={"red": 8})
-    starts: list[datetime] = []
+    starts, short = list[datetime](), list[datetime]()
     pending, away, ends = list(visits), visits[0][0], dict[str, datetime]()
     quiet_since = None
     for minute in range(24 * 60):
@@ -161,6 +182,8 @@ def test_starts_are_bounded_however_others_come_and_go(visits: list[tuple[int, i
         if quiet_since is not None and any(run.job == "j0" for run in made.running):
             break
         ordered = {run.job for run in made.running if run.order is not None}
+        if "j0" in ordered and rests.counts(starts[-1], made.now):
+            short.append(starts[-1])
         after = made.now + MINUTE
         over = {
             job for job, end in ends.items() if end <= after and any(run.job == job for run in made.running)
@@ -169,8 +192,8 @@ def test_starts_are_bounded_however_others_come_and_go(visits: list[tuple[int, i
     assert quiet_since is not None
     assert starts[-1] <= quiet_since + timedelta(seconds=rests.MOST_S) + MINUTE
     for first in starts:
-        in_an_hour = [at for at in starts if first <= at < first + rests.WINDOW]
-        assert len(in_an_hour) <= rests.MOST_STOPS + WORTH_IT + 1
+        assert sum(first <= at < first + rests.WINDOW for at in short) <= rests.MOST_STOPS + 1
+        assert sum(first <= at < first + rests.WINDOW for at in starts) <= rests.MOST_STOPS + WORTH_IT + 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -246,3 +269,11 @@ def test_records_keep_it_and_those_of_before_are_read(made: Snapshot) -> None:
     older = record.written(none)
     assert len(json.loads(older)) == 9
     assert record.read(older, policy_of(made)) == none
+
+
+def test_a_run_is_written_as_before_unless_its_program_has_not_begun() -> None:
+    began = snapshot(nodes(a1=8), busy=[short_run("r1", "a1")])
+    starts = replace(began, running=(replace(began.running[0], computes_after=NOON),))
+    lengths = [len(json.loads(record.written(made))[3][0]["Running"]) for made in (began, starts)]
+    assert lengths[1] == lengths[0] + 1
+    assert [record.read(record.written(made), policy_of(made)) for made in (began, starts)] == [began, starts]

@@ -180,6 +180,13 @@ def test_with_a_notice_what_can_save_in_time_leaves_first_and_loses_nothing() ->
         assert (lost.end, lost.work_s, lost.lost_s) == (RunEnd.NODE_FAILED, 30, 5), "it saved by itself at 32"
 
 
+def test_a_simulation_begins_with_its_first_event_and_a_notice_is_one() -> None:
+    failures = (NodeFailure(NOON + timedelta(seconds=40), "a1", 60, 30),)
+    outcome = simulate(scenario(nodes(a1=8), [job("a1", 20, 5)], Fifo(), failures=failures, begin=None))
+    assert outcome.begin == NOON + timedelta(seconds=10)
+    assert stays(outcome) == {"a1": [(100, 105)]}, "nothing starts after the notice"
+
+
 def test_what_a_notice_drives_away_starts_at_once_where_there_is_room() -> None:
     """All learners of it leave, also those on other nodes; what runs elsewhere stays."""
     costs = Costs(restore_s=4, checkpoint_s=5)

@@ -118,6 +118,14 @@ def test_ratios_are_ours_by_those_of_the_side_named() -> None:
     assert found["ratio submits_per_s"] == pytest.approx(0.5)
 
 
+def test_what_one_side_alone_has_is_given_without_a_ratio() -> None:
+    ours = defaultdict(list, first_line_s=[0.2])
+    ray = defaultdict(list, first_line_s=[0.4], in_place_line_s=[0.3])
+    found = sides.figures({"ours": ours, "ray": ray}, "ray")
+    assert found["ray in_place_line_s"] == 0.3
+    assert [name for name in found if name.endswith("in_place_line_s")] == ["ray in_place_line_s"]
+
+
 def test_who_is_first_alternates() -> None:
     both = dict.fromkeys(("ours", "slurm"))
     assert [[name for name, _ in sides.alternating(both, place)] for place in (0, 1)] == [
@@ -141,6 +149,9 @@ class Side:
     def submits_per_s(self, count: int) -> float:
         return self._did(f"{self.name} {count} submits", 9.0)
 
+    def withdraw(self) -> None:
+        self.order.append(f"{self.name} withdraws")
+
     def _did(self, what: str, value: float) -> float:
         self.order.append(what)
         return value
@@ -149,12 +160,12 @@ class Side:
 def test_sides_take_turns() -> None:
     order: list[str] = []
     both = {name: Side(iter([1.0, 3.0]), order, name) for name in ("ours", "ray")}
-    found = ray_jobs.measure(both, lines=2, jobs=5, submits=6)
+    found = ray_jobs.measure(**both, lines=2, jobs=5, submits=6)
     assert order == [
         *("ours line", "ray line"),
         *("ray line", "ours line"),
         *("ours 5 jobs", "ray 5 jobs"),
-        *("ray 6 submits", "ours 6 submits"),
+        *("ours 6 submits", "ours withdraws", "ray 6 submits"),
     ]
     assert found["ray"] == {
         "first_line_s": [1.0, 3.0],

@@ -10,14 +10,16 @@ from django.db.models.functions import Now
 
 from gpu_scheduler import rests
 from jobs import failpoints, invariants
-from jobs.lifecycle import cycle
+from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Job, PeriodicTask
 from jobs.selectors.decisions import Verdict, check_newest
+from jobs.selectors.queue import estimate_view
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.suggestions import suggestions_for
 from jobs.selectors.usage import quotas_of
 from jobs.selectors.validation import of_valid
 from jobs.selectors.what_if import preview
+from jobs.serialization import rfc3339
 from jobs.services.intents import job_halt, job_resume
 from jobs.spec import parse
 from jobs.states import EventCode, Phase, State, StopReason
@@ -151,6 +153,11 @@ def test_one_that_left_twice_within_an_hour_says_when_it_starts_again(
     assert next_pass is not None
     assert next_pass <= until
     assert suggestions_for(row) == [], "it waits for nothing that a change would save it"
+    forecasting.update_estimates({})
+    estimate = estimate_view(job_of(idle), database_now())
+    assert estimate is not None
+    assert estimate["from"] == rfc3339(until)
+    assert estimate["message"] == "Based on the time until which it stays away; assumes no new jobs."
 
     for early, expected in ((timedelta(seconds=1), State.QUEUED), (timedelta(), State.DEPLOYING)):
         monkeypatch.setattr(cycle, "database_now", lambda at=until - early: at)
@@ -205,6 +212,24 @@ def test_only_stops_for_other_jobs_soon_after_a_start_keep_it_away(world: World)
     }
     Job.objects.filter(pk=idle.pk).update(opportunistic=False)
     assert snapshot(nodes=(), now=now).yielded == {}
+
+
+def test_of_one_that_runs_it_is_known_how_often_it_left_and_whether_its_program_began(
+    world: World, bob: User
+) -> None:
+    idle = world.running(learners=2, slots=4, opportunistic=True)
+    others = of_bob(bob, slots=4)
+    world.settle()
+    save_and_leave(world, idle, 10)
+    complete(world, others)
+    assert state(idle) == State.DEPLOYING
+    seen = snapshot(nodes=(), now=database_now())
+    assert seen.yielded == {idle.pk: (idle.attempts.get(n=1).closed_at,)}
+    assert [run.computes_after for run in seen.running] == [seen.now]
+    world.report(idle, phase=Phase.PROCESSING)
+    world.settle()
+    seen = snapshot(nodes=(), now=database_now())
+    assert [run.computes_after for run in seen.running] == [None]
 
 
 def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(

@@ -87,6 +87,26 @@ def test_a_frameworks_image_is_compared_too_and_the_installations_own_is_not() -
     assert "must be a lowercase image reference" in problem.message
 
 
+def test_of_a_framework_and_an_image_each_is_judged_by_itself() -> None:
+    """Whichever its author removes, as it is one too many, the other is not refused only then."""
+    images = {"pytorch": "evil.example/x:1"}
+
+    def beside(allowed: str) -> set[str]:
+        with pytest.raises(SpecError) as refused:
+            parse(spec_with(framework="pytorch", image="x:1", code=None))
+        sound = sound_part(refused.value)
+        assert sound is not None
+        here = replace(HERE, images=True, runtime_images=images, image_patterns=(allowed,))
+        found = sound.judged(check(sound.spec, here).errors)
+        assert {problem.code for problem in found} <= {"image_not_allowed"}
+        return {problem.path for problem in found}
+
+    assert beside("docker.io/library/x") == {"framework"}
+    assert beside("evil.example/*") == {"image"}
+    assert beside("none.example/*") == {"framework", "image"}
+    assert beside("*") == set()
+
+
 def test_unknown_runtime_gets_the_nearest_name() -> None:
     (problem,) = check(parse(spec_with(framework="pytorhc")), HERE).errors
     assert problem.code == "runtime_not_found"

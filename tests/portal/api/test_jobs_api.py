@@ -467,6 +467,21 @@ def test_a_clone_keeps_its_code_after_the_upload_is_gone_and_is_judged_so(alice:
     assert alice.post(f"{JOBS}:validate?cloned_from={foreign}", spec).status_code == 404
 
 
+def test_an_edited_clone_is_judged_by_the_requirements_in_the_code_that_it_keeps(alice: Api) -> None:
+    content = archives.pack([("train.py", "1"), ("conf/needs", "lower>=1")])
+    form = {"file": SimpleUploadedFile("x.tar.gz", content)}
+    sent = alice.client.post("/api/v1/tenants/vision-lab/uploads", form, headers=alice.headers).json()
+    code = {"code": {"upload": sent["id"]}}
+    job = submit(alice, **code, requirements={"file": "conf/needs"})
+    validated = f"{JOBS}:validate?cloned_from={job['id']}"
+    edited = SPEC | code | {"name": "edited", "requirements": {"file": "conf/needs"}}
+    assert alice.post(validated, edited).json()["errors"] == []
+    missing = alice.post(validated, edited | {"requirements": {"file": "conf/other"}}).json()
+    assert [(each["path"], each["code"]) for each in missing["errors"]] == [
+        ("requirements.file", "requirements_not_found")
+    ]
+
+
 def test_an_archive_that_climbs_out_is_refused_with_every_name_that_does(alice: Api) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

@@ -161,6 +161,17 @@ def test_one_that_was_stopped_says_for_what_and_where_it_continues(alice: User) 
     )
 
 
+def test_one_that_stays_away_continues_after_the_time_that_its_reason_names(alice: User) -> None:
+    job = stopped(alice, step=1200)
+    until = "It starts no earlier than 2026-01-01 12:01:00 UTC."
+    Job.objects.filter(pk=job.pk).update(reason_code=WaitReason.IDLE_BACKOFF, reason_message=until)
+    card = words(page_of(alice, job).split('class="card why', 1)[1].split("</section>")[0])
+    assert card.index(until) < card.index(
+        "It continues from step 1,200 after that time, when devices are idle."
+    )
+    assert "idle again" not in card
+
+
 def test_one_that_saved_nothing_starts_from_scratch(alice: User) -> None:
     card = words(page_of(alice, stopped(alice)).split('class="card why', 1)[1].split("</section>")[0])
     assert "starts from scratch, because it saved no checkpoint" in card
