@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def nothing_summed_before(db: None) -> Iterator[None]:
-    """Each test has a past of its own, with the same newest hour, and none that a worker of another test stored late."""
+    """Each test has a past of its own, with the same newest hour, and none that another test's worker stored late."""
     FairnessHour.objects.all().delete()
     past_use._weighed.cache_clear()
     yield
