@@ -20,7 +20,7 @@ import psutil
 
 from bench.peers import environments
 from gpu_scheduler.clusters.local.processes import become_subreaper
-from tests.platform import free_port
+from tests.platform import free_port, wait_for
 
 LOCK = Path(__file__).with_name("ray.txt")
 CLIENT = Path(__file__).with_name("ray_client.py")
@@ -62,6 +62,11 @@ def in_own_network(command: Sequence[str]) -> list[str]:
         "sh",
     ]
     return [*made, *command]
+
+
+def is_in_own_network(pid: int) -> bool:
+    """Whether the process has entered it, as `unshare` does a moment after it began."""
+    return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
 
 
 def in_network_of(pid: int, command: Sequence[str]) -> list[str]:
@@ -128,6 +133,7 @@ def running(folder: Path, cpus: int) -> Iterator[Ray]:
             stderr=out,
         )
         ends.callback(end, head)
+        wait_for(lambda: is_in_own_network(head.pid), within_s=30, what="the head node's own network")
         server = f"{HOST}:{ports['dashboard-port']}"
         client = ends.enter_context(
             subprocess.Popen(

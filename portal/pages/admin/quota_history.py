@@ -87,11 +87,10 @@ def _lines(changes: QuerySet[QuotaChange]) -> Iterator[Sequence[object]]:
         if not batch:
             return
         numbers = _numbers({change_set for _, change_set, *_ in batch})
-        for _, change_set, at, *cells in batch:
-            *named, terms = cells
-            when = at.isoformat(timespec="seconds")
-            texts = (harmless(each) if isinstance(each, str) else each for each in named)
-            yield numbers[change_set], when, *texts, _listed(terms)
+        for _, change_set, at, who, tenant, kind, *figures, reason, terms in batch:
+            texts = harmless(who or ""), tenant, harmless(kind)  # a tenant's begins with a letter or digit
+            when, terms = at.isoformat(timespec="seconds"), _listed(terms) if terms else ""
+            yield numbers[change_set], when, *texts, *figures, harmless(reason), terms
         rest, left = found.filter(pk__lt=batch[-1][0]), left - len(batch)
     if rest.exists():
         yield *[""] * 8, f"Only the newest {CSV_LINES:,} changes: narrow the period for older ones."
