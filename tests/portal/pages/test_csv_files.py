@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -110,3 +111,23 @@ def test_a_history_of_quotas_is_read_in_batches(
         changed(6)
         lines = b"".join([*first, *blocks]).decode().splitlines()
     assert [line.split(",")[6] for line in lines[1:]] == ["5", "4", "3", "2", "1"]
+
+
+def test_a_history_of_quotas_has_no_formula_and_its_cells_under_their_names(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    terms = {"weight": [1, 2]}
+    change = {
+        "gpu_type": "-x",
+        "old_limit": 1,
+        "new_limit": 2,
+        "used_then": 3,
+        "reason": "=1+1",
+        "terms": terms,
+    }
+    QuotaChange.objects.create(tenant=lab, actor=factories.user("@eve"), change_set=uuid.uuid4(), **change)
+    text = signed_in(admin).get("/admin-console/quota-history.csv").getvalue().decode()
+    [row] = csv.DictReader(text.splitlines())
+    assert (row["who"], row["type"], row["reason"]) == ("'@eve", "'-x", "'=1+1")
+    assert (row["tenant"], row["old_limit"], row["new_limit"], row["used_then"]) == (lab.slug, "1", "2", "3")
+    assert row["terms"] == "weight 1 to 2"
