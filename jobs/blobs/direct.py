@@ -69,11 +69,18 @@ def arrived(place: S3Store, blob: Blob) -> list[Part]:
         return _begin(place, blob)  # the store has ended it, by a rule of its bucket
 
 
+def note_arrived(blob: Blob, parts: Sequence[Part]) -> bool:
+    """Note in `received` what the store has of a file. True if that is more than was known of this upload."""
+    have = sum(part.size for part in parts)
+    same = Blob.objects.filter(pk=blob.pk, upload_id=blob.upload_id, verified=False)
+    return bool(same.filter(received__lt=have).update(received=have))
+
+
 def _begin(place: S3Store, blob: Blob) -> list[Part]:
     """Begin an upload; of several at once, one counts."""
     before, begun = blob.upload_id, place.start(_key(blob))
     if Blob.objects.filter(pk=blob.pk, verified=False, upload_id=before).update(
-        upload_id=begun, finishing_at=None
+        upload_id=begun, finishing_at=None, received=0
     ):
         blob.upload_id = begun
         return []

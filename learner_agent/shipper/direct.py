@@ -10,7 +10,9 @@ import asyncio
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
@@ -22,6 +24,9 @@ AT_ONCE = 3
 """Parts of one file on their way at the same time."""
 BLOCK = 1024 * 1024
 TRIES = 3
+LOOK_S = 10.0
+"""So long after the server last looked at what the store has, it looks again once another part is there: a job whose
+files arrive slowly advances, and its page says how far."""
 BEGIN_AGAIN = frozenset({"parts_wrong", "NoSuchUpload"})
 """Another learner has finished the same file meanwhile, or the store has ended the upload: ask what has arrived."""
 CHANGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})
@@ -71,7 +76,7 @@ async def _send_parts(client: Client, file: Sending, upload: int, state: dict[st
     """Send the parts that the store lacks; returns the SHA-256 of all of them, in order."""
     have = {int(number): (int(bytes_), str(digest)) for number, bytes_, digest in state.get("parts") or []}
     step, whole, hashes = int(state["part_bytes"]), hashlib.sha256(), []
-    room = asyncio.Semaphore(AT_ONCE)
+    room, arrivals = asyncio.Semaphore(AT_ONCE), _Arrivals(client, upload)
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, start in enumerate(range(0, file.size, step), start=1):
@@ -81,7 +86,7 @@ async def _send_parts(client: Client, file: Sending, upload: int, state: dict[st
                 hashes.append(digest)
                 if have.get(number) != (length, digest):
                     part = {"number": number, "size": length, "sha256": digest}
-                    tasks.create_task(_send_part(client, file, upload, start, part, room))
+                    tasks.create_task(_send_part(client, file, upload, start, part, room, arrivals))
     except ExceptionGroup as failed:  # of the parts, the first one says why
         raise failed.exceptions[0] from failed
     if whole.hexdigest() != file.sha256:
@@ -106,10 +111,34 @@ def _hash(file: Sending, start: int, size: int, whole: Any) -> str:
 
 
 async def _send_part(
-    client: Client, file: Sending, upload: int, start: int, part: dict[str, Any], room: asyncio.Semaphore
+    client: Client,
+    file: Sending,
+    upload: int,
+    start: int,
+    part: dict[str, Any],
+    room: asyncio.Semaphore,
+    arrivals: _Arrivals,
 ) -> None:
     async with room:
         await patiently(lambda: _send_once(client, file, upload, start, part))
+    await arrivals.another()
+
+
+class _Arrivals:
+    """Has the server look at what has arrived of a file. It has just done so at first."""
+
+    def __init__(self, client: Client, upload: int) -> None:
+        self._client, self._parts = client, f"/agent/v1/uploads/{upload}/parts"
+        self._looked_at = time.monotonic()
+
+    async def another(self) -> None:
+        """Another part is in the store."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        with suppress(Unreachable, Refused):  # what is wrong is found with the next part, or at the end
+            await self._client.json(self._parts)
 
 
 async def _send_once(client: Client, file: Sending, upload: int, start: int, part: dict[str, Any]) -> None:

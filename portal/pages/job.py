@@ -256,7 +256,7 @@ def _lost(view: dict[str, Any]) -> int | None:
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
     view, now = JobSerializer.render(job), timezone.now()
-    kept, charts = _kept(job), primary_metrics(view, job_cards.CHARTS)
+    (kept, uploading), charts = _saved(job), primary_metrics(view, job_cards.CHARTS)
     until = job.start_after if job.start_after and job.start_after > now else None
     attempts = list(attempts_of(job.pk).order_by("-n")[:ATTEMPTS_SHOWN])
     outdated = outdated_of(job)
@@ -284,6 +284,7 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
         "learner_rows": job_learners.rows(job, None, timezone.now())[:8],
         "events": job_events.lines(job_events.newest(request.user, job), of=job)[:5],
         "checkpoints": kept[:3],
+        "uploading": uploading[:1],
         "kept_count": len(kept),
         "results": result_summary(job.pk, RESULTS_SHOWN),
         "packages": "" if job.state in FINAL and "lock" not in job.packages else packages_line(job.packages),
@@ -315,8 +316,12 @@ def _ran(attempt: Attempt) -> float | None:
     )
 
 
-def _kept(job: Job) -> list[Checkpoint]:
-    return [one for one in checkpoint_list(job.pk) if one.state == Checkpoint.State.COMMITTED]
+def _saved(job: Job) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """The checkpoints that count, and those that the live attempt still uploads; the one saved last is first."""
+    saved = checkpoint_list(job.pk)
+    kept = [one for one in saved if one.state == Checkpoint.State.COMMITTED]
+    of_live = job.attempt if job.state in HOLDS_GPUS else 0
+    return kept, [one for one in saved if (one.state, one.attempt) == (Checkpoint.State.UPLOADING, of_live)]
 
 
 def _newest_attempts(job: Job) -> list[Attempt]:

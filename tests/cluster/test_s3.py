@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -230,7 +230,15 @@ def test_a_shipper_that_is_killed_sends_only_what_the_store_lacks(
         assert part.number <= 2 or go_on.wait(60)
         return link(place, blob, part)
 
+    looks: list[tuple[int, bool]] = []
+    note = direct.note_arrived
+
+    def watched(blob: Blob, parts: Sequence[Part]) -> bool:
+        looks.append((len(parts), note(blob, parts)))
+        return looks[-1][1]
+
     monkeypatch.setattr(direct, "link", two_at_first)
+    monkeypatch.setattr(direct, "note_arrived", watched)
     monkeypatch.setattr(direct, "PART_BYTES", 5 * 1024 * 1024)
     job = make_job({"train.py": SAVER.format(size=WEIGHTS)})
     learner = run(rig, job, "python3 train.py")
@@ -250,6 +258,7 @@ def test_a_shipper_that_is_killed_sends_only_what_the_store_lacks(
     assert learner.wait() == (0, 0)
     assert saved(job).state == Checkpoint.State.COMMITTED
     assert set(asked_for) == {3, 4, 5, 6, 7, 8}
+    assert looks == [(0, False), (2, True)], "what had arrived counts as progress"
     assert blobs.is_sound(Blob.objects.get(size=WEIGHTS))
 
 

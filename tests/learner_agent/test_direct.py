@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 
 from learner_agent.shipper import direct
 from learner_agent.shipper.direct import Sending
-from learner_agent.shipper.http import Client
+from learner_agent.shipper.http import Client, Unreachable
 from learner_agent.shipper.outputs import NotWhole
 
 PART = 1000
@@ -26,9 +27,14 @@ class Store:
         self.have = have
         self.parts: dict[int, bytes] = {}
         self.finished: list[str] = []
+        self.looks = 0
+        self.is_away_after = math.inf
 
     async def json(self, path: str, *, method: str = "GET", body: bytes = b"", headers: Any = None) -> Any:
         if method == "GET":
+            self.looks += 1
+            if self.looks > self.is_away_after:
+                raise Unreachable("away")
             return {"part_bytes": PART, "parts": self.have, "verified": False}
         sent = json.loads(body)
         if path.endswith("/finish"):
@@ -88,3 +94,23 @@ def test_a_file_that_is_not_the_listed_one_is_never_finished(tmp_path: Path, siz
     with pytest.raises(NotWhole, match="shorter"):
         send(store, content, tmp_path / "weights", named=content + b"more")
     assert store.finished == []
+
+
+@pytest.mark.parametrize(("after_s", "looks"), [(0.0, 4), (60.0, 1)])
+@pytest.mark.usefixtures("small_blocks")
+def test_the_server_looks_at_what_has_arrived_while_parts_arrive_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_s: float, looks: int
+) -> None:
+    monkeypatch.setattr(direct, "LOOK_S", after_s)
+    store = Store([])
+    send(store, os.urandom(3 * PART), tmp_path / "weights")
+    assert store.looks == looks
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_look_that_fails_costs_the_upload_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "LOOK_S", 0.0)
+    store = Store([])
+    store.is_away_after = 1
+    send(store, os.urandom(3 * PART), tmp_path / "weights")
+    assert (sorted(store.parts), len(store.finished), store.looks) == ([1, 2, 3], 3, 4)

@@ -203,6 +203,38 @@ def test_asking_again_for_the_link_of_a_part_is_no_progress_of_an_upload(
     assert [stored(number) for number in (1, 2, 1, 2, 2)] == [True, True, False, False, False]
 
 
+def test_parts_that_have_arrived_since_are_progress_of_an_upload(
+    client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the store says so, whatever the learner claims."""
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+    Blob.objects.filter(pk=blob.pk).update(upload_id=f"upload {blob.pk}")
+    secret, size = factories.secret(job, 1, 0), direct.part_bytes(blob.size)
+
+    class Place:
+        numbers: tuple[int, ...] = ()
+
+        def parts(self, *_: str) -> list[direct.Part]:
+            return [direct.Part(number, size, "0" * 64) for number in self.numbers]
+
+    place = Place()
+    monkeypatch.setattr(direct, "direct", lambda: place)
+
+    def look(*numbers: int) -> tuple[bool, int]:
+        """Whether it counts, and what is noted, once the store has these parts."""
+        place.numbers = numbers
+        job.learner_rows.update(stored_at=None)
+        assert len(ask(client, "get", f"uploads/{blob.pk}/parts", secret).json()["parts"]) == len(numbers)
+        blob.refresh_from_db()
+        return job.learner_rows.get().stored_at is not None, blob.received
+
+    assert look() == (False, 0)
+    assert look(2) == (True, size)
+    assert look(2) == (False, size)
+    assert look(1, 2) == (True, 2 * size)
+    assert not blob.verified
+
+
 def test_a_store_that_makes_one_object_of_the_parts_is_waited_for_as_for_one_that_takes_them(
     client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

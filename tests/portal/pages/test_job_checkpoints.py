@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from jobs import blobs
-from jobs.models import Checkpoint, CheckpointFile, Job, Runtime
+from jobs.models import Blob, Checkpoint, CheckpointFile, Job, Runtime
 from jobs.spec import to_yaml
 from jobs.states import Intent, State
 from portal.pages import job as job_page
@@ -172,6 +172,23 @@ def test_nothing_is_uploading_once_its_attempt_is_over(
     saved(job, state="UPLOADING")
     page = markup(signed_in(alice).get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
     assert [one for one in ("Uploading", "Incomplete") if f"</svg>{one}<" in page] == [word]
+
+
+@pytest.mark.parametrize(("attempt", "shown"), [(2, True), (1, False)])
+def test_an_upload_says_how_much_is_stored(
+    signed_in: SignIn, lab: Tenant, alice: User, attempt: int, shown: bool
+) -> None:
+    job = factories.job(of=lab, owner=alice, state=State.PROCESSING, attempt=2)
+    large = blobs.begin(lab.pk, "0" * 64, 5 * 1024**3)
+    Blob.objects.filter(pk=large.pk).update(received=1024**3)
+    made = factories.checkpoint(job, n=1, step=40, attempt=attempt, state="UPLOADING")
+    CheckpointFile.objects.create(checkpoint=made, tenant=lab, path="weights", blob=large)
+    client = signed_in(alice)
+    tab = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
+    assert "5.0 GiB" in tab
+    assert "1.0 GiB stored" in tab
+    overview = markup(client.get(f"/t/vision-lab/jobs/{job.pk}"))
+    assert ("uploading, 1.0 GiB of 5.0 GiB stored" in overview) == shown
 
 
 def test_the_strip_counts_the_job_and_its_tenant(signed_in: SignIn, lab: Tenant, alice: User) -> None:
