@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
+from learner_agent.shipper import tls
 from learner_agent.wire_fields import BEING_FINISHED
 
 TIMEOUT_S = 30.0
@@ -219,7 +220,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_opener = urllib.request.build_opener(_NoRedirects)
+class _Tls(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(http.client.HTTPSConnection, request, context=tls.context())
+
+
+_opener = urllib.request.build_opener(_NoRedirects, _Tls)
 
 
 def _is_behind_proxy(url: str) -> bool:
@@ -261,8 +267,9 @@ def _split(url: str) -> tuple[str, str]:
 
 def _connection(place: str) -> http.client.HTTPConnection:
     scheme, _, host = place.partition("://")
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    return kind(host, timeout=TIMEOUT_S, blocksize=BLOCK)
+    if scheme == "https":
+        return http.client.HTTPSConnection(host, timeout=TIMEOUT_S, blocksize=BLOCK, context=tls.context())
+    return http.client.HTTPConnection(host, timeout=TIMEOUT_S, blocksize=BLOCK)
 
 
 def _unreachable(url: str, error: Exception) -> Unreachable:
