@@ -14,8 +14,8 @@ from tenants.models import Tenant
 
 
 class Blob(models.Model):
-    """Bytes in the blob store, once per tenant and content. received grows while they arrive; of an upload in parts it is
-    what the store had when the server last looked.
+    """Bytes in the blob store, once per tenant and content. received grows while they arrive; of an upload in parts
+    it is what the store had when the server last looked.
 
     restarts: how often bytes that had arrived were given up; what was hashed of them counts no more.
     kind: what the bytes were stored for first (StorageKind); triggers count size from the row's beginning to its end.
