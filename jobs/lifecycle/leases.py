@@ -151,7 +151,7 @@ _owner = ""
 
 @dataclass(slots=True)
 class Lease:
-    """The right to act on one job until `ends` (this process's monotonic clock). waits: in the queue, when it was taken."""
+    """The right to act on one job until `ends` (this process's monotonic clock). waits: in the queue, when taken."""
 
     job_id: str
     token: uuid.UUID
@@ -175,8 +175,8 @@ def claim_all(job_ids: Sequence[str], owner: str) -> list[Lease]:
 
 
 def claim_due(owner: str, batch: int, *, with_gpus: bool = False) -> list[Lease]:
-    """Take the leases of jobs that are due, those due for longest first, and of those whose worker died. with_gpus: only
-    of such that hold GPUs or slots, which costs less."""
+    """Take the leases of jobs that are due, those due for longest first, and of those whose worker died. with_gpus:
+    only of such that hold GPUs or slots, which costs less."""
     statement = CLAIM_DUE_WITH_GPUS if with_gpus else CLAIM_DUE
     taken = _take(statement, {"owner": owner, "batch": batch})
     fp("leases.after_claim_due")

@@ -97,8 +97,9 @@ class Ticker(threading.Thread):
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._sweeps_at = 0.0
-        """From then on, by the monotonic clock, a tick looks at the jobs that wait in the queue, too: thousands may wait,
-        and few of them are due. One that idle threads asked for in between does not, unless the last look found many."""
+        """From then on, by the monotonic clock, a tick looks at the jobs that wait in the queue, too: thousands may
+        wait, and few of them are due. One that idle threads asked for in between does not, unless the last look found
+        many."""
         self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
         self._brings_on, self._plans = brings_on, plans
