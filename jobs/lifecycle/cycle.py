@@ -125,9 +125,11 @@ def _pass_or_problem(token: uuid.UUID) -> list[str]:
 
 
 def has_new() -> bool:
-    """A job waits that no pass has evaluated yet: its notification may have been lost."""
+    """A job came to wait that no pass has evaluated yet: its notification may have been lost. One that came before the
+    last regular pass is that pass's: a tick does not read thousands that wait."""
     fresh = Q(reason_code__in=(WaitReason.NOT_EVALUATED.value, "resume_requested"))
-    return Job.objects.filter(fresh, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists()
+    came = Q(queued_at__gt=Now() - timedelta(seconds=2 * EVERY_S))
+    return Job.objects.filter(fresh, came, state=State.QUEUED, intent=Intent.RUN, deleted_at=None).exists()
 
 
 def one_pass(token: uuid.UUID) -> list[str]:

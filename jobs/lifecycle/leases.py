@@ -42,7 +42,7 @@ UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fe
 FREE = f"""(lease_token IS NULL OR lease_until < clock_timestamp() OR ({dead_owner("lease_owner")})
   OR lease_until > clock_timestamp() + make_interval(secs => 2 * %(lease_s)s))"""
 """The last part: no lease is that long, so the database's clock was set back."""
-RETURNING = "RETURNING id, lease_token"
+RETURNING = "RETURNING id, lease_token, state = 'QUEUED'"
 
 CLAIM_ONE = f"""{TAKE} WHERE id = (
   SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
@@ -52,20 +52,30 @@ CLAIM_ALL = f"""{TAKE} WHERE id IN (
   SELECT id FROM jobs_job WHERE id = ANY(%(job_ids)s) AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
 ) {RETURNING}"""
 
-CLAIM_DUE = f"""{TAKE} WHERE id = ANY (ARRAY(
-  SELECT id FROM jobs_job WHERE NOT settled AND {FREE}
-    AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
-  ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
+DUE = f"""NOT settled AND {FREE} AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)"""
+WITH_GPUS = "state = ANY(%(states)s) AND deleted_at IS NULL"
+"""What is due is not indexed, so all that may be is read: these few by the index of their states, without the thousands
+that may wait for GPUs, of which few are ever due."""
+
+
+def _claim_due(which: str) -> str:
+    """SQL: take jobs that are due, those due for longest first.
+
+    An array is made once. A subquery of IN may be read again for each row, as plans come, and finds others each time:
+    those before are taken. Then a worker had more than it asked for, and thought that nothing was left.
+    """
+    return f"""{TAKE} WHERE id = ANY (ARRAY(
+  SELECT id FROM jobs_job WHERE {which} ORDER BY next_reconcile_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
 )) {RETURNING}"""
-"""An array is made once. A subquery of IN may be read again for each row, as plans come, and finds others each time:
-those before are taken. Then a worker had more than it asked for, and thought that nothing was left."""
+
+
+CLAIM_DUE, CLAIM_DUE_WITH_GPUS = _claim_due(DUE), _claim_due(f"{DUE} AND {WITH_GPUS}")
 
 CLAIM_WITH_DUE = f"""
 WITH one AS (
   SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
 ), due AS (
-  SELECT id FROM jobs_job WHERE NOT settled AND {FREE} AND id <> %(job_id)s
-    AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)
+  SELECT id FROM jobs_job WHERE {DUE} AND {WITH_GPUS} AND id <> %(job_id)s
   ORDER BY next_reconcile_at LIMIT %(batch)s - 1 FOR NO KEY UPDATE SKIP LOCKED
 )
 {TAKE} WHERE id IN (SELECT id FROM one UNION ALL SELECT id FROM due) {RETURNING}"""
@@ -141,11 +151,12 @@ _owner = ""
 
 @dataclass(slots=True)
 class Lease:
-    """The right to act on one job until `ends` (this process's monotonic clock)."""
+    """The right to act on one job until `ends` (this process's monotonic clock). waits: in the queue, when taken."""
 
     job_id: str
     token: uuid.UUID
     ends: float
+    waits: bool = False
 
     def may_act(self, call_s: float = 1.0) -> bool:
         """True if a call of this duration would still end within the lease."""
@@ -163,15 +174,18 @@ def claim_all(job_ids: Sequence[str], owner: str) -> list[Lease]:
     return _take(CLAIM_ALL, {"owner": owner, "job_ids": list(job_ids)})
 
 
-def claim_due(owner: str, batch: int) -> list[Lease]:
-    """Take the leases of jobs that are due, those due for longest first, and of those whose worker died."""
-    taken = _take(CLAIM_DUE, {"owner": owner, "batch": batch})
+def claim_due(owner: str, batch: int, *, with_gpus: bool = False) -> list[Lease]:
+    """Take the leases of jobs that are due, those due for longest first, and of those whose worker died. with_gpus:
+    only of such that hold GPUs or slots, which costs less."""
+    statement = CLAIM_DUE_WITH_GPUS if with_gpus else CLAIM_DUE
+    taken = _take(statement, {"owner": owner, "batch": batch})
     fp("leases.after_claim_due")
     return taken
 
 
 def claim_with_due(job_id: str, owner: str, batch: int) -> list[Lease]:
-    """Take the lease of this job, if it is free, and of others that are due: at most so many in all, this one first."""
+    """Take the lease of this job, if it is free, and of others with GPUs that are due: at most so many in all, this one
+    first."""
     taken = _take(CLAIM_WITH_DUE, {"owner": owner, "job_id": job_id, "batch": batch})
     fp("leases.after_claim_due")
     return sorted(taken, key=lambda lease: lease.job_id != job_id)
@@ -273,10 +287,12 @@ def make_due(ages_s: Mapping[str, float] | None) -> set[str]:
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
     before = time.monotonic()  # before the database reads its clock: never longer than the stored lease
     with connection.cursor() as cursor:
-        cursor.execute(statement, values | {"lease_s": settings.LUTHIER_LEASE_S})
-        rows: Sequence[tuple[str, uuid.UUID]] = cursor.fetchall()
+        cursor.execute(
+            statement, {"lease_s": settings.LUTHIER_LEASE_S, "states": sorted(HOLDS_GPUS)} | values
+        )
+        rows: Sequence[tuple[str, uuid.UUID, bool]] = cursor.fetchall()
     ends = before + settings.LUTHIER_LEASE_S
-    return [Lease(job_id, token, ends) for job_id, token in rows]
+    return [Lease(job_id, token, ends, waits) for job_id, token, waits in rows]
 
 
 def owner() -> str:

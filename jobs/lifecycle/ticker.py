@@ -96,6 +96,10 @@ class Ticker(threading.Thread):
         """Jobs that wait for a thread of their own."""
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
+        self._sweeps_at = 0.0
+        """From then on, by the monotonic clock, a tick looks at the jobs that wait in the queue, too: thousands may
+        wait, and few of them are due. One that idle threads asked for in between does not, unless the last look found
+        many."""
         self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
         self._brings_on, self._plans = brings_on, plans
@@ -144,8 +148,11 @@ class Ticker(threading.Thread):
             self._busy = {work for work in self._busy if not work.done()}
             wanted = min(BATCH, 2 * BATCH - len(self._busy) - self._together)
         if wanted > 0:
-            claimed = leases.claim_due(leases.owner(), wanted)
+            regular = time.monotonic() >= self._sweeps_at
+            claimed = leases.claim_due(leases.owner(), wanted, with_gpus=not regular)
             self._left_more = len(claimed) == wanted
+            if regular and not (self._left_more and any(lease.waits for lease in claimed)):
+                self._sweeps_at = time.monotonic() + self.tick_s / 2
             if claimed:
                 self._count_together(len(claimed))
                 if not self._submit(lambda: self._hold_all(claimed)):

@@ -98,6 +98,10 @@ def test_a_cluster_that_does_not_respond_is_the_reason_of_waiting_jobs_and_no_pa
     assert last_pass().missed_cluster
     assert PeriodicTask.objects.get(name=PeriodicTask.CYCLE).done_at == done_at
     assert not cycle.has_new(), "the job was evaluated before; the regular pass evaluates it again"
+    fresh = world.submit(reason_code=WaitReason.NOT_EVALUATED.value)
+    assert cycle.has_new()
+    Job.objects.filter(pk=fresh.pk).update(queued_at=Now() - timedelta(seconds=3 * cycle.EVERY_S))
+    assert not cycle.has_new(), "a regular pass came after it"
     cycle.run()
     waiter.refresh_from_db()
     assert waiter.reason_code == reason
@@ -305,9 +309,8 @@ def test_the_events_of_new_reasons_say_what_the_rows_say(world: World) -> None:
 def test_passes_that_follow_each_other_do_not_forecast_each_time(world: World) -> None:
     """One that took half a second is made again 4.5 s later, unless a regular one comes first."""
     world.submit()
-    forecast = PeriodicTask.objects.create(
-        name=forecasting.TASK, next_at=Now() + timedelta(seconds=9), done_at=Now(), result={"took_s": 0.5}
-    )
+    state = {"next_at": Now() + timedelta(seconds=9), "done_at": Now(), "result": {"took_s": 0.5}}
+    forecast, _ = PeriodicTask.objects.update_or_create(name=forecasting.TASK, defaults=state)
     cycle.run()
     forecast.refresh_from_db()
     assert forecast.next_at == forecast.done_at + timedelta(seconds=0.5 * forecasting.RESTS)

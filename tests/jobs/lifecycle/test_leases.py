@@ -235,6 +235,19 @@ def test_a_change_on_the_cluster_makes_a_running_job_due_and_a_waiting_one_not(w
     assert list(due.all()) == [running]
 
 
+@pytest.mark.django_db
+def test_what_is_claimed_beside_a_notified_job_waits_for_no_gpus(world: World) -> None:
+    """Thousands may wait: they are read by regular ticks, not for each notification."""
+    running, notified, waiting = world.running(), world.submit(), world.submit()
+    Job.objects.update(next_reconcile_at=Now())
+    assert [lease.job_id for lease in leases.claim_with_due(notified.pk, "w1", 10)] == [
+        notified.pk,
+        running.pk,
+    ]
+    assert leases.claim_due("w1", 10, with_gpus=True) == []
+    assert [(lease.job_id, lease.waits) for lease in leases.claim_due("w1", 10)] == [(waiting.pk, True)]
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("names_them", [True, False])
 def test_a_change_of_a_job_whose_row_is_locked_keeps_no_other_waiting(names_them: bool) -> None:

@@ -163,6 +163,31 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         clusters.use(None)
 
 
+def test_jobs_that_wait_are_looked_at_by_regular_ticks_unless_many_of_them_are_due(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+    claim = leases.claim_due
+
+    def count(owner: str, batch: int, *, with_gpus: bool) -> list[leases.Lease]:
+        looks.append(not with_gpus)
+        return claim(owner, batch, with_gpus=with_gpus)
+
+    monkeypatch.setattr(ticker_module.leases, "claim_due", count)
+    only_work(monkeypatch)
+    due = {"next_reconcile_at": Now()}
+    for _ in range(BATCH + 1):
+        factories.job(**due)
+    running = Ticker("test", tick_s=3600)
+    try:
+        for _ in range(4):
+            running.tick()
+    finally:
+        running.stop()
+        clusters.use(None)
+    assert looks == [True, True, False, False]
+
+
 def test_while_the_scheduling_cycle_runs_the_worker_takes_up_more(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +329,7 @@ def test_what_cannot_be_made_due_is_left_for_the_next_tick_and_costs_this_one_no
         return answer
 
     monkeypatch.setattr(leases, "make_due", make_due)
-    monkeypatch.setattr(leases, "claim_due", lambda owner, batch: claims.append(batch) or [])
+    monkeypatch.setattr(leases, "claim_due", lambda owner, batch, **_: claims.append(batch) or [])
     with pytest.raises(OperationalError):
         reporting.tick()
     assert len(claims) == 1, "it takes up what is due all the same"
@@ -322,7 +347,7 @@ def test_a_tick_takes_up_the_jobs_of_which_the_cluster_has_just_reported(
     """Else another worker that takes them up is followed by a turn for the same change."""
     done: list[str] = []
     monkeypatch.setattr(leases, "make_due", lambda ages_s: done.extend(ages_s) or set())
-    monkeypatch.setattr(leases, "claim_due", lambda owner, batch: done.append("claim") or [])
+    monkeypatch.setattr(leases, "claim_due", lambda owner, batch, **_: done.append("claim") or [])
     reporting.tick()
     assert done == ["x", "claim"]
 
