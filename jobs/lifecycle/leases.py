@@ -286,10 +286,9 @@ def make_due(ages_s: Mapping[str, float] | None) -> set[str]:
 
 def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
     before = time.monotonic()  # before the database reads its clock: never longer than the stored lease
+    always: dict[str, Any] = {"lease_s": settings.LUTHIER_LEASE_S, "states": sorted(HOLDS_GPUS)}
     with connection.cursor() as cursor:
-        cursor.execute(
-            statement, {"lease_s": settings.LUTHIER_LEASE_S, "states": sorted(HOLDS_GPUS)} | values
-        )
+        cursor.execute(statement, always | values)
         rows: Sequence[tuple[str, uuid.UUID, bool]] = cursor.fetchall()
     ends = before + settings.LUTHIER_LEASE_S
     return [Lease(job_id, token, ends, waits) for job_id, token, waits in rows]
