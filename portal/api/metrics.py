@@ -38,9 +38,11 @@ class NamesQuery(StrictSerializer):
 class AxisField(TimestampField):
     """A number or, as other queries take it, a time; its value is a float or a datetime."""
 
-    default_error_messages = {"invalid": "must be a number, or with x=time a time such as 2026-11-30T09:00:00Z"}
+    default_error_messages = {
+        "invalid": "must be a number, or with x=time a time such as 2026-11-30T09:00:00Z"
+    }
 
-    def to_internal_value(self, data: str) -> Any:
+    def to_internal_value(self, data: Any) -> Any:
         try:
             return serializers.FloatField().run_validation(data)
         except serializers.ValidationError:
