@@ -5,6 +5,8 @@ portal.api.errors is the only place where one of these becomes a status code.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tenants.errors import ServiceError
 
 
@@ -60,6 +62,14 @@ class SpecInvalid(JobError):
     """The job spec has errors; nothing was changed."""  # details["errors"]: path, code, message, got, allowed, …
 
     code = "spec_invalid"
+
+
+class SpecUnreadable(SpecInvalid):
+    """The job spec is not a document that can be read as it is; nothing was changed."""
+
+    def __init__(self, code: str, errors: list[dict[str, Any]]) -> None:
+        super().__init__(errors=errors)
+        self.code = code  # type: ignore[misc]  # one class for all codes of a document
 
 
 class RuntimeInUse(JobError):

@@ -25,6 +25,7 @@ from jobs.errors import (
     JobError,
     JobForbidden,
     SpecInvalid,
+    SpecUnreadable,
     TenantSuspended,
     UploadNotFound,
 )
@@ -34,7 +35,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.installation import spec_context
 from jobs.selectors.programs import measured_before
 from jobs.services import packages
-from jobs.spec import Findings, Spec, SpecError, check, parse, sound_part
+from jobs.spec import Findings, Spec, SpecError, check, codes, parse, sound_part
 from jobs.spec.model import Code
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
@@ -126,7 +127,7 @@ def _spec_of(
         if sound := sound_part(error):
             findings, beside, _ = _installation(sound.spec, user, tenant, kept, refused=True)
             problems += sound.judged((*findings.errors, *beside))
-        raise SpecInvalid(errors=SpecError(problems).as_list()) from error
+        raise _refused(SpecError(problems)) from error
 
 
 def _checked(
@@ -266,7 +267,15 @@ def parse_spec(source: Source, content_type: str | None = None) -> Spec:
     try:
         return _parsed(source, content_type)
     except SpecError as error:
-        raise SpecInvalid(errors=error.as_list()) from error
+        raise _refused(error) from error
+
+
+def _refused(error: SpecError) -> SpecInvalid:
+    """What is wrong with the document as such has its own code, as in any other body; all errors are listed anyway."""
+    errors = error.as_list()
+    of_document = (each["code"] for each in errors if each["code"] in codes.DOCUMENT)
+    code = next(of_document, None)
+    return SpecUnreadable(code, errors) if code else SpecInvalid(errors=errors)
 
 
 def _parsed(source: Source, content_type: str | None) -> Spec:

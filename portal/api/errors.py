@@ -139,6 +139,15 @@ class NoSuchAttempt(NoSuchLearner):
         super().__init__("attempt", got, f"this job has no attempt {got}: {had}")
 
 
+class NoSuchFile(ApiError):
+    """The caller may read the job's files, but there is none of this path."""
+
+    status = HTTPStatus.NOT_FOUND
+
+    def __init__(self) -> None:
+        super().__init__("There is no such file.", code="artifact_not_found")
+
+
 class RangeNotSatisfiable(ApiError):
     """The range starts after the last byte."""
 

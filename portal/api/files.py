@@ -19,7 +19,7 @@ from jobs.services.uploads import PreparedUpload, upload_accept, upload_prepare
 from portal import submissions
 from portal.api import bodies, paging, permissions
 from portal.api.downloads import MAX_PATH_CHARS, blob_download, code_file_download, zip_download
-from portal.api.errors import NotFoundError
+from portal.api.errors import NoSuchFile, NotFoundError
 from portal.api.fields import PagedQuery, ShortListQuery, StrictSerializer, checked
 from portal.api.openapi import BYTES
 from portal.api.operations import Call, operation
@@ -47,7 +47,7 @@ def checkpoint_file(call: Call, job_id: str, n: int, path: str) -> HttpResponseB
     blob = checkpoints.checkpoint_file(saved, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
         refuse_removed(saved.job_id, Kind.CHECKPOINTS)
-        raise NotFoundError
+        raise NoSuchFile
     return blob_download(call, blob, path)
 
 
@@ -94,7 +94,7 @@ def result_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     refuse_removed(job.pk, Kind.RESULTS)
     blob = results.result_file(job.pk, path) if len(path) <= MAX_PATH_CHARS else None
     if blob is None:
-        raise NotFoundError
+        raise NoSuchFile
     return blob_download(call, blob, path)
 
 
@@ -106,7 +106,7 @@ def result_zip(call: Call, job_id: str) -> HttpResponseBase:
     files = [(path, blob) for path, blob in results.result_blobs(job.pk) if blob.verified]
     first = next((n for n, (_, blob) in enumerate(files) if blobs.is_there(blob)), None)
     if first is None:
-        raise NotFoundError
+        raise NoSuchFile
     return zip_download(call, files[first:], f"{_file_name(job)}-results.zip")
 
 
@@ -125,7 +125,7 @@ def code_file(call: Call, job_id: str, path: str) -> HttpResponseBase:
     _, code = _code(call, job_id)
     found = code_file_download(call, code, path) if len(path) <= MAX_PATH_CHARS else None
     if found is None:
-        raise NotFoundError
+        raise NoSuchFile
     return found
 
 
@@ -134,10 +134,10 @@ def _file_name(job: Job) -> str:
 
 
 def _code(call: Call, job_id: str) -> tuple[Job, Blob]:
-    """The job and its archive; NotFoundError without one, such as where the image has the code."""
+    """The job and its archive; NoSuchFile without one, such as where the image has the code."""
     job = permissions.job(call, job_id, "code.download")
     if job.code is None or not blobs.is_there(job.code):
-        raise NotFoundError
+        raise NoSuchFile
     return job, job.code
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponseBase
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.selectors import metric_csv, metrics
 from jobs.selectors.retention import refuse_removed
-from jobs.serialization import ReadSerializer
+from jobs.serialization import ReadSerializer, TimestampField
 from portal.api import paging, permissions
 from portal.api.downloads import csv_download
 from portal.api.fields import PagedQuery, StrictSerializer
@@ -32,6 +34,21 @@ class NamesQuery(StrictSerializer):
     )
 
 
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]})
+class AxisField(TimestampField):
+    """A number or, as other queries take it, a time; its value is a float or a datetime."""
+
+    default_error_messages = {
+        "invalid": "must be a number, or with x=time a time such as 2026-11-30T09:00:00Z"
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        try:
+            return serializers.FloatField().run_validation(data)
+        except serializers.ValidationError:
+            return super().to_internal_value(data)
+
+
 class MetricsQuery(NamesQuery, PagedQuery):
     page_size = serializers.IntegerField(
         required=False,
@@ -40,8 +57,8 @@ class MetricsQuery(NamesQuery, PagedQuery):
         max_value=metrics.MAX_SERIES,
         help_text=f"series at once, 1 to {metrics.MAX_SERIES}",
     )
-    from_ = serializers.FloatField(required=False, help_text="minimum x")
-    to = serializers.FloatField(required=False, help_text="maximum x")
+    from_ = AxisField(required=False, help_text="minimum x; with x=time also a time (RFC 3339)")
+    to = AxisField(required=False, help_text="maximum x, in the same way")
     buckets = serializers.IntegerField(
         required=False, default=metrics.DEFAULT_BUCKETS, min_value=1, max_value=metrics.MAX_BUCKETS
     )
@@ -50,6 +67,10 @@ class MetricsQuery(NamesQuery, PagedQuery):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        times = {name: at for name in ("from", "to") if isinstance(at := attrs.get(name), datetime)}
+        if times and attrs["x"] != "time":
+            raise serializers.ValidationError(dict.fromkeys(times, "A time needs x=time."))
+        attrs |= {name: round(at.timestamp() * 1000, 3) for name, at in times.items()}
         if {"from", "to"} <= attrs.keys() and not attrs["from"] <= attrs["to"]:
             raise serializers.ValidationError({"from": "Must not be greater than `to`."})
         return attrs

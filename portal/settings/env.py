@@ -58,7 +58,7 @@ class Environment:
     # with it, `Authorization: Bearer` reads /metrics; none = /metrics is off
     luthier_metrics_token: Annotated[str | None, values.secret] = None
 
-    luthier_data: Annotated[Path, Path] = BASE_DIR / ".luthier"
+    luthier_data: Annotated[Path, values.data_folder] = BASE_DIR / ".luthier"
     # a folder that a node daemon of its own shares with web processes and workers: its socket and its key; none = both
     # belong to the data folder
     luthier_node_dir: Annotated[Path | None, values.folder] = None
@@ -208,6 +208,7 @@ def read_environment(options: Mapping[str, str] | None = None, wrong: Sequence[s
         for name in values.required_settings(environment.luthier_cluster)
         if not os.environ.get(name)
     ]
+    problems += values.store_problems(environment.luthier_blobs, os.environ)
     problems += values.owner_problems(environment.database_url, environment.luthier_owner_database_url)
     problems += single_sign_on.problems(os.environ)
     if not environment.luthier_password_sign_in and not os.environ.get(single_sign_on.ISSUER):

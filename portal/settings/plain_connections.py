@@ -44,7 +44,7 @@ def plain_connections(environment: Environment, variables: Mapping[str, str]) ->
     ]
     if owner := environment.luthier_owner_database_url:
         found += _database("LUTHIER_OWNER_DATABASE_URL", owner, environment, variables)
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+    for name in values.STORE_ADDRESSES:
         found += _by_scheme(name, variables.get(name), "http", "use https://", environment)
     email = environment.email_url
     if email and not urlsplit(email).username:  # with one, TLS is started before it is sent
@@ -111,7 +111,7 @@ def _by_scheme(
     try:
         parts = urlsplit(url or "")
     except ValueError:
-        return  # of the store's, which says itself what is wrong
+        return  # the store's, where none is used
     if parts.scheme == scheme and not _is_private(parts.hostname or "", environment):
         yield f"{name}: {parts.hostname} is reached without TLS: {remedy}."
 

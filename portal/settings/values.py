@@ -8,7 +8,7 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -34,6 +34,7 @@ SECRETS_KEY_BYTES = 32
 HOST = re.compile(r"\*|\.?\w([\w.-]*\w)?|\[[0-9a-fA-F:.]+\]", re.ASCII)
 SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
+STORE_ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 SANDBOX_MODES = ("auto", "required", "off")
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off")
@@ -127,6 +128,20 @@ def folder(text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise ValueError("must be the absolute path of a folder")
+    return path
+
+
+def data_folder(text: str) -> Path:
+    """A folder, or a path where one can be made."""
+    path = Path(text)
+    try:
+        above = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        why = "" if above.is_dir() else f"{above} is not a folder"
+    if why:
+        raise ValueError(f"{path} cannot be used: {why}. Name a folder that you may write.")
     return path
 
 
@@ -411,6 +426,20 @@ def database_from_url(url: str) -> dict[str, object]:
         "PORT": str(query.pop("port", "") or parts.port or ""),
         "OPTIONS": query,
     }
+
+
+def store_problems(blobs: str | None, variables: Mapping[str, str]) -> list[str]:
+    """What is wrong with the addresses of the store, which its client reads from the environment by itself."""
+    if not (blobs or "").startswith("s3://"):
+        return []
+    problems = []
+    for name, text in ((name, variables.get(name)) for name in STORE_ADDRESSES):
+        try:
+            if text:
+                url("https", "http")(text)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    return problems
 
 
 def owner_problems(running: str | None, owner: str | None) -> list[str]:

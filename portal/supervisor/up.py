@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ["LOCAL_NODES"], options["LOCAL_NODES"] = arguments.nodes, "--nodes"
     if arguments.data:
         os.environ["LUTHIER_DATA"] = str(Path(arguments.data).expanduser().resolve())
+        options["LUTHIER_DATA"] = "--data"
     environment = read_environment(options, wrong_options(arguments))
     refuse_at_start(environment)
     report = Report()

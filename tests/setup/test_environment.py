@@ -228,9 +228,42 @@ def test_a_data_folder_that_cannot_be_is_refused_in_a_sentence(how: str, tmp_pat
     for wrong in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/x"), tmp_path / ("x" * 300)):
         ended = start("--data", str(wrong)) if how == "--data" else start(LUTHIER_DATA=str(wrong))
         assert ended.returncode == os.EX_CONFIG, ended.stderr
-        assert f"--data: {wrong} cannot be used: " in ended.stderr
+        assert f"{wrong} cannot be used: " in ended.stderr
+        assert how in ended.stderr  # what was set is named
         assert "Name a folder that you may write" in ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_a_file_as_data_folder_stops_every_entry_point(entry_point: str, tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR")}
+    file = tmp_path / "file"
+    file.touch()
+    ended = subprocess.run(
+        [sys.executable, *ENTRY_POINTS[entry_point]],
+        cwd=ROOT,
+        env=clean | {"DJANGO_SETTINGS_MODULE": "portal.settings.base", "LUTHIER_DATA": str(file / "data")},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == os.EX_CONFIG, ended.stderr
+    assert f"  LUTHIER_DATA: {file / 'data'} cannot be used: {file} is not a folder" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", values.STORE_ADDRESSES)
+@pytest.mark.parametrize("wrong", ["10.0.0.9:9000", "s3.example", "ftp://s3.example", "https://"])
+def test_an_address_of_the_store_that_is_none_is_refused(
+    name: str, wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, wrong)
+    read_environment()  # not read where blobs are in a folder
+    monkeypatch.setenv("LUTHIER_BLOBS", "s3://bucket/blobs")
+    with pytest.raises(SystemExit) as end:
+        read_environment()
+    assert end.value.code == os.EX_CONFIG
+    assert f"  {name}: " in capsys.readouterr().err
+    monkeypatch.setenv(name, "http://10.0.0.9:9000")
+    read_environment()
 
 
 def test_an_empty_data_option_is_no_folder(tmp_path: Path) -> None:

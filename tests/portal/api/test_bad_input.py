@@ -215,7 +215,16 @@ def test_a_file_s_path_is_compared_never_opened(alice: Api, people: People, path
     job = factories.job(owner=people.alice, state=State.COMPLETED)
     factories.checkpoint(job)
     answer = alice.get(f"/jobs/{job.pk}/{place}/{path}")
-    assert answer.status_code == 404
+    code = "not_found" if "%00" in path else "artifact_not_found"  # no path of any address has a NUL
+    assert (answer.status_code, answer.json()["code"]) == (404, code)
+
+
+@pytest.mark.parametrize("place", ["results/a", "checkpoints/1/files/a", "code/a", "code", "results.zip"])
+def test_whether_a_job_of_others_has_a_file_is_not_said(alice: Api, people: People, place: str) -> None:
+    job = factories.job(owner=people.bob, state=State.COMPLETED)
+    factories.checkpoint(job)
+    answer = alice.get(f"/jobs/{job.pk}/{place}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 def test_numbers_and_truth_values_are_not_bent(alice: Api) -> None:

@@ -84,6 +84,25 @@ def test_all_errors_of_a_spec_come_at_once_with_their_places(alice: Api) -> None
     assert Job.objects.count() == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "code", "path"),
+    [
+        ("application/json", '{"name": ', "body_not_json", ""),
+        ("application/json", '{"name": "a", "name": "b"}', "duplicate_key", "name"),
+        ("application/yaml", "name: [", "yaml_syntax", ""),
+        ("application/yaml", SPEC_YAML + "\n---\n" + SPEC_YAML, "yaml_several_documents", ""),
+        ("application/yaml", SPEC_YAML + "\ntags: !!python/tuple []\n", "yaml_tag_forbidden", "tags"),
+    ],
+)
+def test_a_spec_that_is_no_proper_document_is_answered_as_any_other_body(
+    alice: Api, kind: str, text: str, code: str, path: str
+) -> None:
+    answer = alice("POST", JOBS, text, **{"Content-Type": kind})
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert (path, code) in [(error["path"], error["code"]) for error in answer.json()["errors"]]
+    assert Job.objects.count() == 0
+
+
 def test_validating_shows_what_would_happen_and_changes_nothing(alice: Api) -> None:
     verdict = alice.post(f"{JOBS}:validate", SPEC).json()
     assert verdict["valid"]

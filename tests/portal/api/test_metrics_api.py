@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -61,6 +62,22 @@ def test_a_span_that_ends_before_it_begins_is_refused(alice: Api, job: Job, x: s
     assert [error["path"] for error in answer.json()["errors"]] == ["from"]
     one = read(alice, job, "?names=m007&from=1&to=1")["series"]
     assert [bucket[0] for bucket in one[0]["buckets"]] == [1]
+
+
+def test_a_span_of_time_may_be_given_as_times_are_elsewhere(alice: Api, job: Job) -> None:
+    at = datetime(2026, 11, 30, 12, 0, 0, 857_000, tzinfo=UTC)
+    MetricPoint.objects.filter(job=job, name="m007", attempt=2).update(at=at)
+    query = "?names=m007&x=time&from=2026-11-30T12:00:00.857Z&to=2026-11-30T12:00:00.857Z"
+    buckets = read(alice, job, query)["series"][0]["buckets"]
+    assert [bucket[0] for bucket in buckets] == [at.timestamp() * 1000]
+    assert read(alice, job, query.replace("857Z", "858Z"))["series"][0]["buckets"] == []
+
+
+@pytest.mark.parametrize("query", ["from=2026-11-30T12:00:00Z", "x=time&from=soon", "to=1e"])
+def test_what_is_no_place_on_the_axis_is_refused(alice: Api, job: Job, query: str) -> None:
+    answer = alice.get(f"/jobs/{job.pk}/metrics?{query}")
+    assert answer.status_code == 400
+    assert [error["path"] for error in answer.json()["errors"]] == [query.split("=")[-2].rpartition("&")[2]]
 
 
 def test_a_cursor_serves_the_names_it_was_given_out_for(alice: Api, job: Job) -> None:
