@@ -237,7 +237,9 @@ def test_checkpoints_rarer_than_the_time_limit_are_warned_about() -> None:
         ("python", ""),
     ],
 )
-def test_a_program_that_the_code_does_not_have_is_warned_about(command: str | list[str], missing: str) -> None:
+def test_a_program_that_the_code_does_not_have_is_warned_about(
+    command: str | list[str], missing: str
+) -> None:
     code = {"files": {"train.py": "print(1)"}}
     warnings = parse(spec_with(command=command, code=code)).warnings
     assert [(one.path, one.code, one.got) for one in warnings] == (

@@ -8,7 +8,7 @@ export interface Found {
 /** What no program needs from the folder it was written in; by name, at any depth. */
 const LEFT_OUT = new Set([".git", ".venv", "__pycache__", "node_modules"]);
 const BLOCK = 512;
-const NAME_BYTES = 100; // of a header; longer paths, and those that are not ASCII, stand in a record before it
+const NAME_BYTES = 100; // of a header; longer paths, and those that are not ASCII, have a record before it
 const encoder = new TextEncoder();
 
 /** Without what no program needs; skipped: the names of what was left out, once each. */
