@@ -200,6 +200,18 @@ class MemoryCluster:
         message, numbers = memory_exceeded(peak_mib, limit_mib), memory_numbers(peak_mib, limit_mib)
         self.exit(gang, rank, SIGKILLED, reason=EndReason.OUT_OF_MEMORY, message=message, numbers=numbers)
 
+    def kill_for_memory(self, gang: str, rank: int, *, peak_mib: int = 4096) -> None:
+        """As out_of_memory, while the learner's processes have not ended yet: why is known before the end."""
+        with self._changing():
+            learners, limit_mib = self._gangs[gang].learners, self._gangs[gang].spec.memory_mib
+            learners[rank] = replace(
+                learners[rank],
+                reason=EndReason.OUT_OF_MEMORY,
+                message=memory_exceeded(peak_mib, limit_mib),
+                numbers=memory_numbers(peak_mib, limit_mib),
+            )
+            self._changed.add(gang)
+
     def show_digest(self, gang: str, rank: int, digest: str) -> None:
         """Show that this learner's image is this one, as after its tag was moved between two pulls."""
         with self._changing():

@@ -85,6 +85,12 @@ class LearnerObservation:
         return self.report is not None and self.report.phase in ENDED
 
     @property
+    def end_shown(self) -> bool:
+        """The cluster shows that it ended, or why it is being ended: of a program killed for its memory, the agent's
+        exit code often arrives while the cluster still shows the launcher."""
+        return self.processes_ended or (self.report is not None and self.report.reason is not None)
+
+    @property
     def unknown(self) -> bool:
         return self.report is not None and self.report.phase is LearnerPhase.UNKNOWN
 

@@ -401,12 +401,12 @@ def note_images(rows: JobRows, lease: Lease, learners: Sequence[LearnerReport]) 
 
 @retry_on_serialization_failure
 def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
-    """Keep the cluster's reports on learners that ended, before they are gone with their gangs, with what was printed
-    before their programs began. Repeats are harmless. Of several jobs no row is waited for: raises StaleJob if one is
-    locked, and each is to be noted alone."""
+    """Keep the cluster's reports on learners that ended or that it is ending for a reason, before they are gone with
+    their gangs, with what was printed before their programs began. Repeats are harmless. Of several jobs no row is
+    waited for: raises StaleJob if one is locked, and each is to be noted alone."""
     shown, printed = [], []
     for rows, observation in seen:
-        reports = {one.rank: one.report for one in observation.learners if one.processes_ended}
+        reports = {one.rank: one.report for one in observation.learners if one.end_shown}
         for row in rows.learners:
             if (report := reports.get(row.rank)) is not None:
                 reason = {"reason": report.reason.value} if report.reason is not None else {}

@@ -64,6 +64,13 @@ def shared_ids(user: User) -> list[str]:
     return list(grants.values_list("object_pk", flat=True).distinct())
 
 
+def jobs_shared_with(user: User) -> QuerySet[Job]:
+    """Jobs that the user can read because they were shared, not as a member of their tenants; the newest first."""
+    mine = access.memberships(user).values("tenant")
+    rows = Job.objects.filter(deleted_at=None, pk__in=shared_ids(user)).exclude(tenant__in=mine)
+    return rows.select_related("tenant").order_by("-pk")
+
+
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     """The same jobs with everything that JobSerializer reads, in one query."""
     newest = Checkpoint.objects.filter(job=OuterRef("pk"), state=Checkpoint.State.COMMITTED)

@@ -84,4 +84,5 @@ WARNINGS = {
     "env_looks_secret": "a value in `env` looks like a password, a token or a key; a secret keeps it out of the spec",
     "env_not_text": "a number or Boolean in `env`; the program sees the string as written",
     "image_latest": "the tag `latest` may name another image when the job resumes",
+    "program_not_in_code": "`command` runs a Python file that is not among those of the inline code",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,9 @@ SAVES_NOTHING = (
     "is set, but nothing in the code, the command or env mentions checkpoints: a job that saves none loses its work"
     " each time it is stopped for another"
 )
+PYTHONS = frozenset({"python", "python3"})
+_PLAIN = re.compile(r"[\w./=,: +@%-]*")
+"""A command without anything that a shell would act on."""
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 20_000
@@ -95,6 +99,22 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
         yield walk.problem(("checkpoint", "every"), "checkpoint_after_limit", message, checkpoint["every"])
     if value.get("opportunistic") and not _may_save(value):
         yield walk.problem(("opportunistic",), "checkpoints_not_found", SAVES_NOTHING)
+    if missing := _missing_program(value):
+        message = f"runs {printable(missing)}, which is not among the files of the code"
+        yield walk.problem(("command",), "program_not_in_code", message, missing)
+
+
+def _missing_program(value: Mapping[str, Any]) -> str:
+    """The file that a plain call of Python names and that the inline code does not have; "" if there is none, or if it
+    may come from elsewhere: an archive, an image, a command that runs before."""
+    files, command = value.get("code", {}).get("files"), value["command"]
+    if files is None or value.get("setup"):
+        return ""
+    words = command if isinstance(command, list) else command.split() if _PLAIN.fullmatch(command) else []
+    words = [word for word in words[1:] if word != "-u"] if words and words[0] in PYTHONS else []
+    name = words[0] if words else ""
+    known = {posixpath.normpath(path) for path in files}
+    return name if name.endswith(".py") and name[0] != "/" and posixpath.normpath(name) not in known else ""
 
 
 def _may_save(value: Mapping[str, Any]) -> bool:

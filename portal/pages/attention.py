@@ -64,6 +64,11 @@ class Attention:
         return sum(self.counts.values()) + (self.budget is not None)
 
     @property
+    def more(self) -> int:
+        """Jobs that need attention and are not shown."""
+        return sum(self.counts.values()) - len(self.shown)
+
+    @property
     def color(self) -> str:
         """Of the most severe line."""
         if self.budget is not None and self.budget.color == "red":
@@ -117,14 +122,22 @@ def judged(
         kind: len(first[kind]) if len(first[kind]) < SHOWN else rows.order_by().count()
         for kind, rows in kinds.items()
     } | {"running": len(running)}
-    notices = [
-        *map(_failed, first["failed"]),
-        *_looping(first["in a restart loop"]),
-        *map(_stuck, first[BLOCKED]),
-        *running,
-        *map(_forgotten, first["halted"]),
+    groups = (
+        list(map(_failed, first["failed"])),
+        list(_looping(first["in a restart loop"])),
+        list(map(_stuck, first[BLOCKED])),
+        running,
+        list(map(_forgotten, first["halted"])),
+    )
+    return Attention(_of_each(groups), counts, budget if budget and budget.warns else None)
+
+
+def _of_each(groups: Sequence[list[Notice]]) -> list[Notice]:
+    """As many as are shown, in turn from each kind, in the order of the kinds: many failed jobs hide no other kind."""
+    in_turn = sorted((place, kind) for kind, group in enumerate(groups) for place in range(len(group)))[
+        :SHOWN
     ]
-    return Attention(notices[:SHOWN], counts, budget if budget and budget.warns else None)
+    return [groups[kind][place] for kind, place in sorted((kind, place) for place, kind in in_turn)]
 
 
 def _failed(job: Job) -> Notice:

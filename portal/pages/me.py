@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_POST
 
+from jobs.selectors.jobs import jobs_shared_with
 from portal import passwords, proof
 from portal.pages import confirm, sessions, theme
 from portal.pages.form_once import Outcome, once, say
@@ -156,6 +157,7 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
+        "shared": jobs_shared_with(user),
         "activity": [{"notice": each, "sentence": notices.sentence(each)} for each in notices.recent(user)],
         "activity_days": notices.KEPT_FOR.days,
         "sends_mail": settings.LUTHIER_SENDS_MAIL,

@@ -145,6 +145,7 @@ def _page(
     context = frame(request, tenant or last_tenant(request), "secrets" if tenant else "me") | {
         "rows": rows,
         "may_change": place.may_change,
+        "of_tenant": tenant is not None,
         "base": place.base,
         "whose": tenant.name if tenant else "Profile",
         "parent": f"/t/{tenant.slug}/" if tenant else "/me",

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import spec
+from tests.browser.layout import misfits
 from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -138,6 +139,9 @@ def test_a_waiting_job_leads_to_its_queue_and_has_one_position(
     items = alice.get("/tenants/vision-lab/queue", gpu_type="cpu")["items"]
     assert {one["id"]: one["position"] for one in items}[jobs["waits"]] == place
     assert not look(page, picture, "queue")
+    long = "Larger than the tenant's quota: this job needs 8 a100 GPUs, the quota is 6. Request fewer. "
+    row.locator(".queue-reason").evaluate("(cell, text) => { cell.textContent = text; }", long * 2)
+    assert not misfits(page), "the start is beside the longest reason"
 
 
 def test_a_job_is_renamed_on_its_page_and_selected_jobs_are_tagged_and_deleted(

@@ -6,6 +6,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
@@ -271,6 +272,50 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
     page.wait_for_url(JOB_PAGE)
     expect(page.locator("#job-badge")).to_have_text("Completed", timeout=60_000)
     expect(page.locator("x-log .log-row .message").first).to_have_text("out of the archive")
+
+
+def test_a_folder_is_packed_and_taken_as_the_code(alice: Client, open_as: Open, tmp_path: Path) -> None:
+    """Paths that a header has no room for, a script that is run by its name, and what no program needs."""
+    deep = "/".join(["a-folder-with-a-long-name"] * 5) + "/größe.txt"
+    files = {
+        "run.sh": "#!/bin/sh\nfind . -type f | sort\n",
+        deep: "42",
+        "empty.txt": "",
+        "pack/__pycache__/a.pyc": "0",
+        ".git/HEAD": "0",
+    }
+    for name, text in files.items():
+        path = tmp_path / "my-program" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    page = open_as("alice", f"{NEW}?template=plain")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a folder").click()
+    chooser.value.set_files(tmp_path / "my-program")
+    said = page.locator("#toasts")
+    expect(said).to_contain_text("my-program: 3 files uploaded, kept for 24 h. Left out: .git, __pycache__.")
+    expect(page.locator("[data-files]")).to_contain_text("archive")
+    page.get_by_label("Command", exact=True).fill("./run.sh")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.locator("#job-badge")).to_have_text("Completed")
+    lines = page.locator("x-log .log-row .message")
+    expect(lines).to_have_text([f"./{name}" for name in (deep, "empty.txt", "run.sh")])
+
+
+def test_files_are_dropped_as_the_code(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    page.locator("[data-drop]").evaluate(
+        """place => {
+          const data = new DataTransfer();
+          data.items.add(new File(["print(1)"], "main.py"));
+          data.items.add(new File(["x: 1"], "config.yaml"));
+          place.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+        }"""
+    )
+    expect(page.locator("#toasts")).to_contain_text("code: 2 files uploaded")
+    expect(page.locator("textarea[name=spec]")).to_have_value(re.compile(r"code:\n  upload: \w{12}\n"))
 
 
 def test_a_command_of_several_lines_stays_one_in_form_and_text(open_as: Open) -> None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import spec
 from tests.browser.layout import misfits
-from tests.platform import Client, Platform
+from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
@@ -214,3 +214,73 @@ def test_the_keys_are_on_the_sheet_and_letters_can_be_turned_off(jobs: dict[str,
     page.keyboard.press("j")
     page.keyboard.press("ArrowDown")
     expect(page.get_by_role("heading", name="peeked-runs")).to_be_focused()
+
+
+def test_refreshes_follow_each_other_and_the_newest_state_stays(alice: Client, open_as: Open) -> None:
+    """One that answers late is not drawn over by an older one: the next is fetched when it is there."""
+    job = alice.submit(spec("peeked-slow", programs.WAITER))["id"]
+    alice.wait_state(job, "PROCESSING")
+    page = open_as("alice", "/t/vision-lab/jobs?q=peeked-slow")
+    page.locator(f"#job-{job} [data-peek]").click()
+    badge = page.locator("#peek-badge")
+    expect(badge).to_have_text("Processing")
+    held: list[tuple[Route, APIResponse]] = []
+
+    def first_late(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route(f"**/{job}/peek", first_late)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/peek") else None)
+    alice.call("PATCH", f"/jobs/{job}", {"tags": ["seen"]})  # a change: the drawer is refreshed
+    wait_for(lambda: page.wait_for_timeout(50) or held, within_s=30)
+    alice.post(f"/jobs/{job}/cancel")
+    expect(page.locator(f"#job-{job}")).to_contain_text("Canceled")  # in the list, while the drawer waits
+    page.wait_for_timeout(1_500)  # longer than changes are gathered for
+    assert len(asked) == 1
+    route, older = held[0]
+    assert "Processing" in older.text()
+    route.fulfill(response=older)
+    expect(badge).to_have_text("Canceled")
+
+
+def test_a_live_job_is_looked_at_again_although_no_event_comes(jobs: dict[str, str], open_as: Open) -> None:
+    """That the cluster no longer responds is no event."""
+    page = open_as("alice", LIST)
+    page.clock.install()
+    page.route_web_socket("**/ws/v1/live", lambda socket: None)  # opens, and says nothing
+    page.reload()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/peek") else None)
+    page.locator(f"#job-{jobs['waits']} [data-peek]").click()
+    expect(page.get_by_role("heading", name="peeked-waits")).to_be_visible()
+    page.clock.run_for(14_000)
+    assert len(asked) == 1
+    with page.expect_request(f"**/{jobs['waits']}/peek"):
+        page.clock.run_for(3_000)
+    page.get_by_role("button", name="Next job").click()
+    expect(page.get_by_role("heading", name="peeked-runs")).to_be_visible()
+    page.get_by_role("button", name="Next job").click()
+    expect(page.get_by_role("heading", name="peeked-failed")).to_be_visible()
+    asked.clear()
+    page.clock.run_for(40_000)
+    assert asked == [], "what has ended stays as it is"
+
+
+def test_a_log_that_is_over_says_so_once_the_job_has_ended(alice: Client, open_as: Open) -> None:
+    job = alice.submit(spec("peeked-over", programs.WAITER))["id"]
+    alice.wait_state(job, "PROCESSING")
+    page = open_as("alice", "/t/vision-lab/jobs?q=peeked-over")
+    page.locator(f"#job-{job} [data-peek]").click()
+    log = page.locator("#peek x-log")
+    expect(log).to_have_count(1)
+    expect(page.locator("#peek x-log[data-over]")).to_have_count(0)
+    log.evaluate("log => log.dataset.first = ''")
+    alice.post(f"/jobs/{job}/cancel")
+    expect(page.locator("#peek x-log[data-over]")).to_have_count(1)
+    expect(page.locator("#peek x-log[data-first]")).to_have_count(
+        0
+    )  # a new element: it is read when that is made

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy, EndReason, LaunchRefused, Observation, RefusalCode
@@ -444,6 +445,19 @@ def test_out_of_memory_is_named_with_its_peak(world: World) -> None:
     world.settle()
     assert "4321 MiB" in job_of(job).reason_message
     assert job_of(job).reason_code == "out_of_memory"
+
+
+def test_out_of_memory_is_named_if_the_gang_is_removed_before_its_end_is_shown(world: World) -> None:
+    """The local cluster's daemon knows why before the processes are gone, and the agent's exit code ends the job."""
+    job = world.running(max_restarts=0)
+    world.cluster.kill_for_memory(gang(job), 0, peak_mib=4321)
+    world.exit(job, 137)
+    world.report(job, phase=Phase.DONE, done_at=Now(), log_sealed=True)
+    world.elapse(10)
+    world.settle()
+    assert state(job) == State.FAILED
+    assert job_of(job).reason_code == "out_of_memory"
+    assert "4321 MiB" in job_of(job).reason_message
 
 
 def test_the_memory_that_a_node_reports_is_kept_for_the_check_of_specs(world: World) -> None:

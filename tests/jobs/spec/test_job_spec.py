@@ -221,6 +221,38 @@ def test_checkpoints_rarer_than_the_time_limit_are_warned_about() -> None:
     assert [problem.code for problem in spec.warnings] == ["checkpoint_after_limit"]
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("python train.py --steps 5", ""),
+        ("python -u ./train.py", ""),
+        (["python3", "train.py"], ""),
+        ("python trian.py --steps 5", "trian.py"),
+        (["python", "-u", "src/train.py"], "src/train.py"),
+        ("python -m train", ""),
+        ("cd src && python main.py", ""),  # a shell decides what it runs
+        ("python $PROGRAM.py", ""),
+        ("python /opt/main.py", ""),
+        ("bash main.sh", ""),
+        ("python", ""),
+    ],
+)
+def test_a_program_that_the_code_does_not_have_is_warned_about(
+    command: str | list[str], missing: str
+) -> None:
+    code = {"files": {"train.py": "print(1)"}}
+    warnings = parse(spec_with(command=command, code=code)).warnings
+    assert [(one.path, one.code, one.got) for one in warnings] == (
+        [("command", "program_not_in_code", missing)] if missing else []
+    )
+
+
+def test_a_program_may_come_from_elsewhere() -> None:
+    code = {"files": {"setup.txt": ""}}
+    assert not parse(spec_with(command="python main.py", code=code, setup=["git clone x ."])).warnings
+    assert not parse(spec_with(command="python main.py", code={"upload": "6g31dskzvw77"})).warnings
+
+
 def test_setup_commands_are_kept_in_order_and_have_bounds() -> None:
     spec = parse(spec_with(setup=["pip install tqdm", "python prepare.py\nls"]))
     assert spec.setup == ("pip install tqdm", "python prepare.py\nls")

@@ -65,6 +65,17 @@ def test_an_ended_job_keeps_its_priority_and_can_be_renamed_and_deleted(browser:
     assert Job.objects.get(pk=runs.pk).deleted_at is None
 
 
+def test_who_a_job_is_shared_with_finds_it(browser: Client, alice: User, signed_in: SignIn) -> None:
+    bob = factories.member(factories.tenant("nlp"), "bob")
+    job = factories.job(owner=alice, name="mnist")
+    link = f'<a href="{address(job)}">mnist</a>'
+    browser.post(address(job, "/share"), {"username": "bob", "permission": "view"})
+    assert link not in markup(browser.get("/me")), "in one's own tenant it is in the list of jobs"
+    assert link in markup(signed_in(bob).get("/me"))
+    browser.post(address(job, "/unshare"), {"username": "bob"})
+    assert link not in markup(signed_in(bob).get("/me"))
+
+
 def test_a_job_is_shared_and_no_longer_shared_on_its_page(browser: Client, alice: User) -> None:
     factories.member(factories.tenant("nlp-research"), "bob")
     job = factories.job(owner=alice)

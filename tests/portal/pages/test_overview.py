@@ -139,7 +139,18 @@ def test_the_count_is_that_of_all_jobs_that_need_attention_not_of_the_shown_ones
     factories.job(owner=alice, name="never", reason_code="EXCEEDS_MAX_QUOTA")
     found = attention_of(alice)
     assert len(found.shown) == attention.SHOWN
-    assert (found.total, found.summary) == (12, "11 failed · 1 waiting")
+    assert (found.total, found.more, found.summary) == (12, 4, "11 failed · 1 waiting")
+
+
+def test_many_failed_jobs_hide_no_other_kind(alice: User, signed_in: SignIn) -> None:
+    for n in range(attention.SHOWN):
+        factories.job(owner=alice, name=f"failed-{n}", state=State.FAILED)
+    for name in ("never", "ever"):
+        factories.job(owner=alice, name=name, reason_code="EXCEEDS_MAX_QUOTA")
+    running(alice, "silent", since=ago(hours=2), reported=ago(minutes=16))
+    titles = [title for _, title in noticed(alice)]
+    assert titles == ["Failed"] * 5 + ["Cannot start"] * 2 + ["Silent"]
+    assert "3 more among" in markup(signed_in(alice).get("/t/vision-lab/"))
 
 
 def test_own_jobs_come_first_and_halted_ones_are_among_the_active(

@@ -32,6 +32,20 @@ def test_a_manager_sets_and_deletes_a_tenants_secret(signed_in: SignIn, lab: Ten
     assert not Secret.objects.exists()
 
 
+def test_a_tenants_page_leads_researchers_to_their_own(
+    signed_in: SignIn, lab: Tenant, alice: User, dave: User
+) -> None:
+    mine = 'href="/me/secrets"'
+    managers = f"Those of {lab.name} are set by its managers."
+    page = markup(signed_in(alice).get(HERE))
+    assert mine in page
+    assert managers in page
+    page = markup(signed_in(dave).get(HERE))
+    assert mine in page
+    assert managers not in page
+    assert "Those of" not in markup(signed_in(dave).get("/me/secrets"))
+
+
 def test_a_value_with_several_lines_is_kept_as_it_is(signed_in: SignIn, lab: Tenant, dave: User) -> None:
     signed_in(dave).post(f"{HERE}/set", {"name": "pem", "value": "first line\r\nsecond line\r\n"})
     assert values_for(owner=dave, tenant=lab, names=["pem"]) == {"pem": "first line\nsecond line\n"}

@@ -284,7 +284,7 @@ def test_the_clusters_numbers_add_up(signed_in: SignIn, lab: Tenant, alice: User
     page = signed_in(alice).get("/cluster")
     pool = page.context["pools"][0]["pool"]
     assert pool.used + pool.free + pool.down == pool.slots == 12
-    assert "mine" in markup(page)
+    assert 'mine</a><span class="tertiary num">×&nbsp;3</span>' in markup(page)
 
 
 OUTDATED = " Nothing starts now. What this page shows may have changed."

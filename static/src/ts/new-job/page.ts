@@ -1,5 +1,4 @@
 // The new-job page: form and YAML synced, checked by the server while a person types, drafts kept in this browser.
-import { api, ApiError } from "../api";
 import { toast } from "../toast";
 import { showChanges } from "./changes";
 import { Checker, type Verdict } from "./check";
@@ -10,6 +9,7 @@ import { showChecks, showOutlook } from "./outlook";
 import { Spec } from "./spec";
 import { SpecText } from "./spec-text";
 import { texts } from "./texts";
+import { takeUploads } from "./uploads";
 import { kindOf, oneLine } from "./verdict";
 
 export function startNewJob(): void {
@@ -110,11 +110,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) sent?.requestSubmit();
   });
-  const upload = page.querySelector<HTMLInputElement>("[data-upload]");
-  upload?.addEventListener("change", () => {
-    const file = upload.files?.[0];
-    if (file) void sendArchive(tenant, file).then((id) => id && write((spec) => spec.set(["code"], { upload: id })));
-  });
+  takeUploads(page, tenant, (id) => write((spec) => spec.set(["code"], { upload: id })));
 }
 
 /** Show why and where the text is not YAML. */
@@ -129,19 +125,6 @@ function showUnreadable(page: HTMLElement, spec: Spec): void {
   Object.assign(link.dataset, { goLine: String(problem.line), goColumn: String(problem.column) });
   const why = note.querySelector("[data-why]");
   if (why) why.textContent = problem.message;
-}
-
-async function sendArchive(tenant: string, file: File): Promise<string | null> {
-  const body = new FormData();
-  body.append("archive", file);
-  try {
-    const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
-    toast(texts.uploaded(file.name, answer.files), "success");
-    return answer.id;
-  } catch (error) {
-    toast(error instanceof ApiError ? error.message : texts.uploadFailed, "error");
-    return null;
-  }
 }
 
 function showVerdict(page: HTMLElement, verdict: Verdict): void {

@@ -10,7 +10,11 @@ export const texts = {
   place: (line: number, column: number) => `Line ${line}, column ${column}`,
   copied: "Spec copied.",
   fixFirst: (errors: number) => `Fix ${counted(errors, "error")} to submit.`,
-  uploaded: (file: string, files: number) => `${file}: ${counted(files, "file")} uploaded, kept for 24 h.`,
+  uploaded: (file: string, files: number, skipped: string[]) =>
+    `${file}: ${counted(files, "file")} uploaded, kept for 24 h.${skipped.length ? ` Left out: ${skipped.join(", ")}.` : ""}`,
+  noFiles: "There is no file in it.",
+  unreadable: "Its files could not be read.",
+  dropped: "code",
   uploadFailed: "The upload failed. Try again.",
   errors: (count: number) => counted(count, "error"),
   more: (count: number) => ` and ${count} more`,
