@@ -72,7 +72,7 @@ def throughput(run: Run, now: datetime) -> Throughput | None:
 PAST_JOBS = 100
 """The newest completed jobs of a tenant that count as its history."""
 FEWEST, FEWEST_SAME = 3, 2
-"""Fewer past jobs give no estimate; of the very same program fewer are enough."""
+"""Fewer past jobs that ran for as long give no estimate; of the very same program fewer are enough."""
 
 
 def run_times(seen: Snapshot) -> dict[str, RunTime]:
@@ -180,7 +180,9 @@ class _Past:
         for key, fewest in _likeness(fact.tenant_id, fact.framework, fact.code, fact.command):
             group = self._by.get(key, [])
             longer = group[bisect_right(group, ran_s) :]
-            if len(group) >= fewest and longer:
+            if (
+                len(longer) >= fewest
+            ):  # one that outlasted all the others says nothing of how long this one will
                 return tuple(seconds - ran_s for seconds in longer)
         return ()
 

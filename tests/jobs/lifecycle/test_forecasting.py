@@ -76,6 +76,16 @@ def test_without_progress_the_past_counts_and_a_limit_only_cuts_it(world: World)
     assert minutes(world, waiter) == pytest.approx(10, abs=0.2)
 
 
+def test_one_past_run_that_outlasted_all_others_is_no_estimate(world: World) -> None:
+    """Five past jobs of seconds and one of three minutes: a job that ran for two was expected to end within one, however
+    long it went on to run."""
+    past(world, 5, 6, 7, 8, 9, 180)
+    _, waiter = full(world)
+    world.elapse(120)
+    forecasting.update_estimates({})
+    assert (estimate(world, waiter)["from"], estimate(world, waiter)["basis"]) == (None, [])
+
+
 def test_a_time_limit_alone_is_no_estimate(world: World) -> None:
     """A program of minutes with a limit of three hours was expected to end "in 3 h"."""
     _, waiter = full(world, time_limit_s=3 * 3600)
