@@ -77,8 +77,7 @@ def test_without_progress_the_past_counts_and_a_limit_only_cuts_it(world: World)
 
 
 def test_one_past_run_that_outlasted_all_others_is_no_estimate(world: World) -> None:
-    """Five past jobs of seconds and one of three minutes: a job that ran for two was expected to end within one, however
-    long it went on to run."""
+    """Five past jobs of seconds and one of three minutes: a job that had run for two was expected to end in one."""
     past(world, 5, 6, 7, 8, 9, 180)
     _, waiter = full(world)
     world.elapse(120)
