@@ -14,7 +14,7 @@ from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.elastic.allocation import Candidate, allocate
 from gpu_scheduler.elastic.utility import believed
-from gpu_scheduler.model import Gang, Resize, Running, Stop
+from gpu_scheduler.model import Gang, Resize, Running
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
 from gpu_scheduler.policies.orders import Orders

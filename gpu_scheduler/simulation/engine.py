@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import count
 
-from gpu_scheduler import past_use, rests, world
+from gpu_scheduler import budgets, past_use, rests, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
 from gpu_scheduler.policies.base import policy_of
@@ -221,7 +221,8 @@ class _Simulation:
         quotas, half_life_s = self._world.quotas, policy_of(self._world).half_life_s()
         if half_life_s is not None:
             quotas = past_use.after(quotas, (now - self._world.now).total_seconds(), half_life_s)
-        self._world = replace(self._world, now=now, quotas=quotas)
+        tenants = budgets.after(self._world, now)
+        self._world = replace(self._world, now=now, quotas=quotas, tenants=tenants)
         ended: list[str] = []
         changed = False
         while self._events and self._events[0][0] <= now:
@@ -290,7 +291,8 @@ class _Simulation:
         self._plan_at = None
         self._join_queue()
         policy = policy_of(self._world)
-        if self._world.waiting or policy.plans_without_queue(self._world.policy_state):
+        limited = any(state.budget for state in self._world.tenants)
+        if limited or self._world.waiting or policy.plans_without_queue(self._world.policy_state):
             self._plans += 1
             self._budget.spend(self._world)
             self._learn()
@@ -302,9 +304,10 @@ class _Simulation:
                 orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
                 self._halt({order.job for order in orders})
         if self._events:
-            changes = [policy.next_event_at(self._world)]
+            changes = [policy.next_event_at(self._world), budgets.next_event_at(self._world)]
         else:  # a policy may have events forever, such as aging: where nothing else happens, promises and rests end
             changes = [until for until in self._world.promised.values() if until and until > self._world.now]
+            changes.append(budgets.returns_at(self._world))
         for change in (*changes, rests.next_end(self._world)):
             if change is not None:
                 self._plan_by(change)

@@ -91,7 +91,8 @@ def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival.
+    """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival; GPU-hour
+    budgets are followed from what is used of them then, month by month.
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
     at once, as at a notice always. rate and known are asked with the gang as it was submitted, known before each plan;
