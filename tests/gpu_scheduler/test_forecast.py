@@ -335,6 +335,9 @@ def test_a_job_that_a_budget_holds_now_has_no_start_in_the_next_month() -> None:
     assert forecast(late, ends)["j1"] == HELD, "used up after 4050 s"
     early = replace(FULL, tenants=(budget(9, turns_s=4000),))
     assert forecast(early, ends)["j1"].p50 == at(7200), "the next month's lasts"
+    other = running("c1", "c1", slot_type="cpu")
+    beside = replace(late, nodes=(*late.nodes, *nodes(c1=1)), running=(*late.running, other))
+    assert forecast(beside, ends | {"c1": known(9000)})["j1"] == HELD, "followed beyond the turn"
     cut = forecast(late, ends, until=at(4500))["j1"]
     assert cut == HELD
 
