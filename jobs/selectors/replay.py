@@ -10,7 +10,7 @@ ended. An elastic job keeps the size with which it started, for as long as it he
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -259,7 +259,7 @@ def _with_budgets(begin: datetime) -> tuple[TenantState, ...]:
         return states
     first, ends = month_of(begin)
     day = begin.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    used_s = Counter(used_gpu_s(limited, first, day))
+    used_s = used_gpu_s(limited, first, day)
     for use in uses_between(day, begin, tenants=limited, most=MOST):
         if use.slot_type != CPU_TYPE and not use.opportunistic:
             ran = min(use.until, begin) - max(use.since, day)
