@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from gpu_scheduler.model import Node, Resize, Running
+from gpu_scheduler.model import Node, Resize, Running, Snapshot
 
 
 def names(nodes: Iterable[Node]) -> frozenset[str]:
@@ -18,10 +18,10 @@ def elsewhere(run: Running, learners: int, cordoned: Collection[str]) -> int:
     return max(0, learners - staying)
 
 
-def leaving(running: Iterable[Running], cordoned: frozenset[str]) -> Iterator[tuple[Running, int]]:
+def leaving(snapshot: Snapshot) -> Iterator[tuple[Running, int]]:
     """The runs that save to leave such nodes, and for how many learners each needs other slots."""
-    for run in running if cordoned else ():
-        if not isinstance(run.order, Resize) or cordoned.isdisjoint(run.nodes):
-            continue
-        if more := elsewhere(run, run.order.learners, cordoned):
+    resized = [(run, run.order) for run in snapshot.running if isinstance(run.order, Resize)]
+    off = names(snapshot.nodes) if resized else frozenset[str]()  # few plans have any
+    for run, order in resized if off else ():
+        if not off.isdisjoint(run.nodes) and (more := elsewhere(run, order.learners, off)):
             yield run, more

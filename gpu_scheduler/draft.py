@@ -73,7 +73,7 @@ class Draft:
         self.state: Mapping[str, Any] = snapshot.policy_state
         self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running, snapshot.projects)
         self.pools = _pools(snapshot)
-        for run, learners in cordoned.leaving(snapshot.running, cordoned.names(snapshot.nodes)):
+        for run, learners in cordoned.leaving(snapshot):
             if run.slot_type in self.pools:
                 self.pools[run.slot_type].withhold_beside(run, learners)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]

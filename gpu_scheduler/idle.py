@@ -92,7 +92,7 @@ def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Ru
     draft knows it itself."""
     new = {resize.job: resize for resize in resizes}
     off = cordoned.names(snapshot.nodes)
-    known = {run.job for run, _ in cordoned.leaving(snapshot.running, off)}
+    known = {run.job for run, _ in cordoned.leaving(snapshot)}
     for run in snapshot.running:
         order = new.get(run.job, run.order)
         if not isinstance(order, Resize) or run.job in known:

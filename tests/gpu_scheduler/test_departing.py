@@ -32,6 +32,7 @@ from gpu_scheduler.policies.fifo import Fifo
 from gpu_scheduler.simulation import Costs, NodeFailure, Outcome, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.scenario import RunEnd
 from tests.gpu_scheduler.elastic_runs import PERFECT, elastic, elastic_worlds, resizes, run
+from tests.gpu_scheduler.test_opportunistic import idle
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, overcommitted, running, snapshot
 
 
@@ -125,6 +126,15 @@ def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
     starts = {start.job: start.placement.nodes for start in plan(back).starts}
     assert set(starts) == {"r1"}, "and it comes back first"
     assert len(starts["r1"]) == 4
+
+
+def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
+    machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
+    before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
+    made = plan(before)
+    assert (resizes(made), len(made.starts)) == ({"r1": 4}, 1), "one of the three of a3"
+    saving = world.apply(before, made)
+    assert plan(saving).starts == (), "nor in the next plan"
 
 
 def test_a_run_that_requires_a_rack_leaves_for_one_that_holds_all_of_it() -> None:
