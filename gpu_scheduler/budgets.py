@@ -10,12 +10,13 @@ from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpu_scheduler.ledger import counts
-from gpu_scheduler.model import Running, Snapshot, Stop
+from gpu_scheduler.ledger import LEAST_RUN_S, counts
+from gpu_scheduler.model import Gang, Snapshot, Stop, TenantState
 from gpu_scheduler.policies.orders import can_be_ordered
 
 EXHAUSTED = "budget_exhausted"
 """Reason of the stops."""
+TICK_S = 1e-5
 
 
 def enforced(snapshot: Snapshot) -> tuple[Snapshot, tuple[Stop, ...]]:
@@ -44,10 +45,7 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
     budgets = {state.tenant: state.budget for state in snapshot.tenants if state.budget is not None}
     if not budgets:
         return None
-    held = Counter[str]()
-    for run in snapshot.running:
-        if run.tenant in budgets and counts(run.gang, run.slot_type):
-            held[run.tenant] += _slots(run)
+    held = _held(snapshot)
     waits = {gang.tenant for gang in snapshot.waiting if counts(gang, gang.slot_type)}
     changes = []
     for tenant, budget in budgets.items():
@@ -61,5 +59,61 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
     return min((at for at in changes if at > snapshot.now), default=None)
 
 
-def _slots(run: Running) -> int:
-    return run.slots * len(run.nodes)
+def after(snapshot: Snapshot, now: datetime) -> tuple[TenantState, ...]:
+    """The tenants once what runs has run on until this time, for those who move through time: what their budgets have
+    left, of the calendar month (UTC) that it is then."""
+    if now <= snapshot.now or all(state.budget is None for state in snapshot.tenants):
+        return snapshot.tenants
+    held = _held(snapshot)
+    return tuple(
+        state if state.budget is None else _used_on(state, snapshot.now, now, held[state.tenant])
+        for state in snapshot.tenants
+    )
+
+
+def holds_back(snapshot: Snapshot, gang: Gang) -> bool:
+    """Whether the budget of its tenant, as it is in the snapshot, does not last for the gang."""
+    if not counts(gang, gang.slot_type):
+        return False
+    states = (state for state in snapshot.tenants if state.tenant == gang.tenant)
+    budget = next((state.budget for state in states), None)
+    if budget is None:
+        return False
+    return budget.left_gpu_s < (_held(snapshot)[gang.tenant] + gang.asked) * LEAST_RUN_S
+
+
+def returns_at(snapshot: Snapshot) -> datetime | None:
+    """When the next month begins for the first tenant of which a job waits for that, and for which it suffices."""
+    ends = {state.tenant: state.budget for state in snapshot.tenants if state.budget is not None}
+    waiting = (gang for gang in snapshot.waiting if gang.tenant in ends) if ends else ()
+    return min(
+        (
+            ends[gang.tenant].month_ends
+            for gang in waiting
+            if gang.asked * LEAST_RUN_S <= ends[gang.tenant].gpu_hours * 3600 and holds_back(snapshot, gang)
+        ),
+        default=None,
+    )
+
+
+def _used_on(state: TenantState, since: datetime, now: datetime, held: int) -> TenantState:
+    ends, used_s = state.month_ends, state.used_gpu_s
+    assert ends is not None
+    assert state.budget_gpu_hours is not None
+    while ends <= now:
+        since, used_s = max(since, ends), 0.0
+        ends = (ends + timedelta(days=31)).replace(day=1)  # of a month's first day, so in the next one
+    used_s += max(0.0, (now - since).total_seconds()) * held
+    left_s = state.budget_gpu_hours * 3600 - used_s
+    if 0 < left_s < held * TICK_S:  # it was to be used up now, and times are whole microseconds
+        used_s += left_s
+    return replace(state, used_gpu_s=used_s, month_ends=ends)
+
+
+def _held(snapshot: Snapshot) -> Counter[str]:
+    """By tenant, the GPUs that count against a budget."""
+    held = Counter[str]()
+    for run in snapshot.running:
+        if counts(run.gang, run.slot_type):
+            held[run.tenant] += run.slots * len(run.nodes)
+    return held

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpu_scheduler import cordoned
 from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
 from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start, StartReason
 from gpu_scheduler.placement import Pool
@@ -62,6 +63,7 @@ class Draft:
     """Pools and ledger of one snapshot; a policy reserves in it, the cycle starts gangs in it.
 
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
+    What runs that save to leave cordoned nodes need on others is offered to no gang.
     failed, failed_by_all: what the cycle found out of gangs that are alike; emptied when slots are taken or reserved.
     """
 
@@ -71,6 +73,9 @@ class Draft:
         self.state: Mapping[str, Any] = snapshot.policy_state
         self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running, snapshot.projects)
         self.pools = _pools(snapshot)
+        for run, learners in cordoned.leaving(snapshot):
+            if run.slot_type in self.pools:
+                self.pools[run.slot_type].withhold_beside(run, learners)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         self.failed: dict[Hashable, Any] = {}
         self.failed_by_all: dict[Hashable, Any] = {}

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpu_scheduler import rests, world
+from gpu_scheduler import budgets, rests, world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot
+from gpu_scheduler.model import CPU_TYPE, Gang, Running, Snapshot, Stop, TenantState, WaitReason
 from gpu_scheduler.policies.base import policy_of
 
 SIMULATIONS = 20
@@ -58,7 +58,7 @@ class WhyNone(StrEnum):
     """Why there is no estimate."""
 
     CANNOT_START = "cannot_start"
-    BUDGET = "budget"
+    BUDGET = "budget"  # it may still wait when its tenant's is used up
     UNKNOWN_END = "unknown_end"
     TOO_FAR = "too_far"
 
@@ -117,7 +117,9 @@ def forecast(
 
 def _estimate(job: str, simulations: list[_Simulation], reasons: bool) -> StartForecast:
     never = datetime.max.replace(tzinfo=simulations[0].now.tzinfo)
-    starts = sorted(simulation.started.get(job, never) for simulation in simulations)
+    starts = sorted(
+        simulation.started.get(job, never) for simulation in simulations
+    )  # held ones are not in it
     p50, p90 = (starts[max(0, math.ceil(share * len(starts)) - 1)] for share in (0.5, 0.9))
     if p90 == never:
         without = next(simulation for simulation in simulations if job not in simulation.started)
@@ -165,7 +167,8 @@ class _Ended:
 
 
 class _Simulation:
-    """The world run forward once. started: job -> when it starts; sampled: some length was one of several."""
+    """The world run forward once. started: job -> when it starts; held: those that a budget keeps until the next month,
+    whose start then is not known; sampled: some length was one of several."""
 
     def __init__(
         self,
@@ -178,6 +181,7 @@ class _Simulation:
     ) -> None:
         self.world, self.now, self.spent, self.sampled = begin, begin.now, 0, False
         self.started: dict[str, datetime] = {}
+        self.held: set[str] = set()
         self.behind: dict[str, frozenset[Basis]] = {}
         self._lengths, self._wanted, self._number, self._work, self._until = runs, wanted, number, work, until
         self._begin, self._plans, self._ended, self._cut = begin.now, 0, _Ended(), False
@@ -186,13 +190,13 @@ class _Simulation:
         ] = {}  # seconds times learners, and the seconds of a restart
         self._looks: Counter[str] = Counter()
         self._runs = {run.job: self._with_end(run) for run in begin.running}
-        self._follow_orders(begin.running)
+        self._follow_orders(begin.running, decided_here=False)
 
     def run(self) -> None:
         """Plan, start, and advance to the next event, until every wanted job has started."""
         while True:
             self._plan()
-            if self._wanted <= self.started.keys():
+            if self._wanted <= self.started.keys() | self.held:
                 return
             if self._until is not None and self._until <= self.now:
                 self._cut = True
@@ -207,12 +211,17 @@ class _Simulation:
 
     def why_not(self, job: str, *, exactly: bool) -> WhyNone:
         """Why a job did not start in this simulation. Distinguishing the reasons takes an explained plan."""
+        gang = next((gang for gang in self.world.waiting if gang.job == job), None)
+        if job in self.held or (gang is not None and self._cut and budgets.holds_back(self.world, gang)):
+            return WhyNone.BUDGET
         if self._cut:
             return WhyNone.TOO_FAR
         if not exactly:
             return WhyNone.UNKNOWN_END
+        assert gang is not None
         code = next(wait.code for wait in plan(self.world).waits if wait.job == job)
-        gang = next(gang for gang in self.world.waiting if gang.job == job)
+        if code is WaitReason.BUDGET_EXHAUSTED:
+            return WhyNone.BUDGET
         awaits_unknown_end = any(
             run.end is None and _may_hold_up(run.running, gang) for run in self._runs.values()
         )
@@ -236,16 +245,21 @@ class _Simulation:
     def _follow_starts(self, starts: Iterable[Running]) -> None:
         for run in starts:
             self._runs[run.job] = self._with_end(run)
-            self.started.setdefault(run.job, self.now)
+            if run.job not in self.held:
+                self.started.setdefault(run.job, self.now)
             self.behind.setdefault(run.job, self._ended.behind(run.slot_type, run.tenant))
 
-    def _follow_orders(self, runs: Iterable[Running]) -> None:
+    def _follow_orders(self, runs: Iterable[Running], *, decided_here: bool = True) -> None:
         """A run with an order ends once its checkpoint is saved; what is left of it runs after its next start.
-        If that is not known, no start that waits for its second end is estimated."""
+        If that is not known, no start that waits for its second end is estimated. Nor is one that waits until a budget
+        ends a run of which no end is known: how much is used until then is as little known."""
         for run in runs:
             if run.order is None or not run.requeues:
                 continue
             known = self._runs[run.job]
+            of_budget = isinstance(run.order, Stop) and run.order.reason == budgets.EXHAUSTED
+            if decided_here and of_budget and known.end is None:
+                continue
             if known.end is not None:
                 left_s = (known.end - self.now).total_seconds()
                 self._left[run.job] = left_s * len(run.nodes), run.restart_cost_s or 0.0
@@ -282,7 +296,8 @@ class _Simulation:
         if self._plans > EXACT_PLANS:
             return max(event_at, self.now + (self.now - self._begin) * STEP_FRACTION)
         change = policy_of(self.world).next_event_at(self._without_resizes())
-        return min(at for at in (event_at, change, away_until) if at is not None)
+        used_up = budgets.next_event_at(self.world)
+        return min(at for at in (event_at, change, away_until, used_up) if at is not None)
 
     def _without_resizes(self) -> Snapshot:
         """The world in which elastic runs that plans have seen keep their sizes."""
@@ -296,13 +311,25 @@ class _Simulation:
         return replace(self.world, running=running)
 
     def _advance_to(self, event_at: datetime) -> None:
+        tenants = budgets.after(self.world, event_at)
+        if tenants is not self.world.tenants:
+            self._hold(tenants)
         self.now = event_at
         over = [run for run in self._runs.values() if run.end is not None and run.end <= event_at]
         for run in over:
             self._ended.add(run)
             del self._runs[run.running.job]
         ended = [run.running.job for run in over]
-        self.world = world.apply(replace(self.world, now=event_at), ended=ended)
+        self.world = world.apply(replace(self.world, now=event_at, tenants=tenants), ended=ended)
+
+    def _hold(self, tenants: Iterable[TenantState]) -> None:
+        """Note which jobs a budget still holds when its month ends."""
+        before = {state.tenant: state.month_ends for state in self.world.tenants}
+        turned = {state.tenant for state in tenants if state.month_ends != before[state.tenant]}
+        waiting = (gang for gang in self.world.waiting if gang.tenant in turned) if turned else ()
+        self.held |= {
+            gang.job for gang in waiting if budgets.holds_back(self.world, gang)
+        } - self.started.keys()
 
 
 def _factors(run: Running) -> tuple[float, ...]:

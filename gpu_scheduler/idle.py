@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from gpu_scheduler import rests
+from gpu_scheduler import cordoned, rests
 from gpu_scheduler.checks import Scope
 from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
@@ -88,12 +88,17 @@ def left_for_idle(
 
 
 def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Running, int]]:
-    """The runs that are to have more learners, and how many more."""
+    """The runs that are to have learners in other places, and how many. Of those that leave cordoned nodes already, a
+    draft knows it itself."""
     new = {resize.job: resize for resize in resizes}
+    off = cordoned.names(snapshot.nodes)
+    known = {run.job for run, _ in cordoned.leaving(snapshot)}
     for run in snapshot.running:
         order = new.get(run.job, run.order)
-        if isinstance(order, Resize) and order.learners > len(run.nodes):
-            yield run, order.learners - len(run.nodes)
+        if not isinstance(order, Resize) or run.job in known:
+            continue
+        if more := cordoned.elsewhere(run, order.learners, off):
+            yield run, more
 
 
 def merged(plan: Plan, cleared: Cleared, rest: Plan, gangs: Mapping[str, Gang], *, explained: bool) -> Plan:

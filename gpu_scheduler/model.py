@@ -278,7 +278,7 @@ class Node:
     cannot use. why: sentences for administrators about what keeps learners away, as far as the cluster says.
     rack, block: the domains of the network that it is in, a block being several racks; empty: not known. A node takes
     new learners only if it is ready and not cordoned; until avoid_until, because it failed a gang, only if they fit on
-    no others.
+    no others. leaves_at: when it is taken away, if there is a notice of that; no driver reads one so far.
     """
 
     name: str
@@ -294,6 +294,7 @@ class Node:
     learner_mib: int | None = None
     unhealthy: int = 0
     why: str = ""
+    leaves_at: datetime | None = None
     slots: int = field(init=False, repr=False, compare=False)  # derived, as is room; plan() reads them often
     room: Room = field(init=False, repr=False, compare=False)
 
@@ -411,13 +412,15 @@ class Resize:
     """Run this job with so many learners: its program is asked to save, then it queues again with that target, and is
     offered its slots before other jobs.
 
-    for_job: the waiting job that what it gives up is promised to, None if to no job.
+    for_job: the waiting job that what it gives up is promised to, None if to no job. leaves: nodes that take no more
+    learners, off which it goes by this; its number of learners may stay the same then.
     """
 
     job: str
     learners: int
     generation: int = 0
     for_job: str | None = None
+    leaves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ _REST = [name for name in _NAMES[Gang] if name not in ("learners", "resources", 
 _OF_GANG = attrgetter(*_FLAT, *_REST)
 """There are thousands of gangs: one flat list for each is written in half the time of nested ones."""
 _BY_NAME: Mapping[str, type] = {kind.__name__: kind for kind in KINDS}
+_LAST: Mapping[type, str] = {Node: "leaves_at", Resize: "leaves", Running: "computes_after"}
+"""The last field of a kind, left out where it says nothing: the version before can read that."""
 _WORDS: Mapping[type, tuple[int, type]] = {
     Topology: (_NAMES[Topology].index("level"), Level),
 }
@@ -122,8 +124,8 @@ def _written(value: Any) -> dict[str, Any]:
     values = _VALUES.get(kind)
     if values is not None:
         found = values(value)
-        if kind is Running and value.computes_after is None:
-            found = found[:-1]  # the last; the version before can read a run without it
+        if (last := _LAST.get(kind)) is not None and not getattr(value, last):
+            found = found[:-1]
         return {kind.__name__: found}
     raise TypeError(f"no part of a snapshot: {value!r}")
 

@@ -75,14 +75,15 @@ def started(snapshot: Snapshot, gang: Gang, start: Start) -> Running:
 def ordered(run: Running, order: Stop | Resize) -> Running:
     """The run with this order, unless it is void: decided for another generation of the intent; for a run that is
     stopping (but a stop replaces a resize that is being carried out); a resize where a stop is pending, or to the size
-    that the run has. The write of an order refuses the same ones."""
+    that the run has without leaving a node. The write of an order refuses the same ones."""
     pending = run.order
     if order.generation != run.generation:
         return run
     if isinstance(order, Stop):
         void = run.stopping and not (run.requeues and isinstance(pending, Resize))
     else:
-        void = run.stopping or isinstance(pending, Stop) or order.learners == len(run.nodes)
+        same = order.learners == len(run.nodes) and not order.leaves
+        void = run.stopping or isinstance(pending, Stop) or same
     return run if void else replace(run, order=order)
 
 

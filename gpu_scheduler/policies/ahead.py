@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from gpu_scheduler.checks import Check, Scope
 from gpu_scheduler.draft import Draft, Supply
+from gpu_scheduler.elastic.utility import sizes, speed
 from gpu_scheduler.ledger import Ledger
 from gpu_scheduler.model import Gang, Resize, Running, WaitReason
 from gpu_scheduler.placement import Pool
@@ -41,6 +42,35 @@ class Ahead:
             most -= 1
         self._count(run, now, 1)
         return most
+
+    def off(self, run: Running) -> Gang | None:
+        """The run with the number of learners, up to those that it has, with which it is the fastest if it leaves all
+        nodes that are not among these; counted there. None: its fewest do not fit, or are not allowed."""
+        gang, now, need = run.gang, len(run.nodes), self._pool.need(run.gang)
+        of = dict(self._nodes.of)
+        for name in run.nodes:
+            if name in of:
+                of[name] = plus(of[name], need)
+        offer = Rooms(of)
+        self._count(run, now, -1)
+        most = min(now, self._pool.capacity(offer, gang, need))
+        while most >= gang.learners.min and not self._allowed(run, most):
+            most -= 1
+        if most < gang.learners.min:
+            self._count(run, now, 1)
+            return None
+        options = [
+            gang.resized(learners=n) for n in sizes(gang.learners.min, most, self._pool.per_node(gang))
+        ]
+        places = {option.learners.min: self._pool.choose(option, offer.copy()) for option in options}
+        best = max(
+            options, key=lambda option: speed(gang, option.learners.min, len(places[option.learners.min]))
+        )
+        for name, learners in places[best.learners.min]:
+            offer.lower(name, minus(offer.of[name], need, learners))
+        self._nodes = offer
+        self._count(run, best.learners.min, 1)
+        return best
 
     def could_return(self, run: Running) -> bool:
         """Whether it could start again with its fewest learners: a suspension or a lowered limit stops nothing that

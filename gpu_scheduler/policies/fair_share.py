@@ -23,6 +23,7 @@ from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
+from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Asker, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
@@ -150,6 +151,7 @@ class FairShareRound(Round):
         self._preemption = Preemption(self._orders, policy.lease_s, _left_out(draft.state))
         self._shrinking = Shrinking(self._orders, sizes)
         self._resizing = Resizing(self._orders, sizes, policy.resizes)
+        self._departing = Departing(self._orders, sizes, policy.resizes)
         self._borrowing: list[tuple[int, Gang]] = []
         self._lenders_waiting: list[tuple[Gang, Finding]] = []
 
@@ -325,6 +327,7 @@ class FairShareRound(Round):
         return -self._level(gang), self._since.get(gang.job, self._now), gang.queued_at, gang.job
 
     def orders(self, waits: Iterable[tuple[Gang, Finding]]) -> tuple[Sequence[Stop], Sequence[Resize]]:
+        self._departing.orders()
         self._resizing.orders(waits)
         return self._orders.stops, self._orders.resizes
 

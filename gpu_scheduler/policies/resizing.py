@@ -14,7 +14,7 @@ from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.elastic.allocation import Candidate, allocate
 from gpu_scheduler.elastic.utility import believed
-from gpu_scheduler.model import Gang, Resize, Running, Stop
+from gpu_scheduler.model import Gang, Resize, Running
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
 from gpu_scheduler.policies.orders import Orders
@@ -133,13 +133,18 @@ class Resizing:
         return self._draft.pools[slot_type].free.total + self._leaving(slot_type) + spare
 
     def _leaving(self, slot_type: str) -> int:
-        """Slots that orders give up that are being carried out, less those that they take."""
-        total = 0
+        """Slots that orders give up that are being carried out, less those that they take, on nodes that take learners.
+        What those take that leave others is withheld already."""
+        total, up = 0, self._draft.pools[slot_type].free.of
         for run in self._orders.of_type[slot_type]:
+            if not (run.stopping or run.order is not None):
+                continue
+            there = sum(name in up for name in run.nodes)
             if isinstance(run.order, Resize):
-                total += (len(run.nodes) - run.order.learners) * run.slots
-            elif run.stopping or isinstance(run.order, Stop):
-                total += len(run.nodes) * run.slots
+                less = there - run.order.learners
+                total += (less if there == len(run.nodes) else max(0, less)) * run.slots
+            else:
+                total += there * run.slots
         return total
 
     def _divide(self, pool: Pool, runs: Sequence[Running], wanted: int) -> None:

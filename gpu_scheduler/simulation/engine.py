@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import count
 
-from gpu_scheduler import past_use, rests, world
+from gpu_scheduler import budgets, past_use, rests, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Plan, Resize, Running, Snapshot, Stop
 from gpu_scheduler.policies.base import policy_of
@@ -167,7 +167,8 @@ class _Simulation:
         self._progress = {job.gang.job: _Progress(job) for job in scenario.jobs}
         self._runs: dict[str, _Run] = {}
         self._failures: Counter[str] = Counter()  # of each node, those that are not over
-        self._notices: Counter[str] = Counter()  # and those of which a notice came
+        self._notices: defaultdict[str, list[datetime]] = defaultdict(list)  # losses that a notice came of
+        self._noticed: list[NodeFailure] = []  # those of which it came now
         self._cordoned = {node.name for node in scenario.nodes if node.cordoned}  # all the time
         self._plan_at: datetime | None = None
         self._records: list[RunRecord] = []
@@ -190,6 +191,7 @@ class _Simulation:
                     name = policy_of(self._world).name
                     raise RuntimeError(f"{name} made {plans_now} plans at {now} and does not come to rest")
                 self._plan()
+            self._leave_in_time()
             self._let_leave()
         self._cut()
         self._join_queue()
@@ -219,7 +221,8 @@ class _Simulation:
         quotas, half_life_s = self._world.quotas, policy_of(self._world).half_life_s()
         if half_life_s is not None:
             quotas = past_use.after(quotas, (now - self._world.now).total_seconds(), half_life_s)
-        self._world = replace(self._world, now=now, quotas=quotas)
+        tenants = budgets.after(self._world, now)
+        self._world = replace(self._world, now=now, quotas=quotas, tenants=tenants)
         ended: list[str] = []
         changed = False
         while self._events and self._events[0][0] <= now:
@@ -248,6 +251,8 @@ class _Simulation:
             self._world = world.apply(self._world, ended=ended)
         if ended or changed:
             self._plan_by(now)
+        if self._noticed:  # no round is waited for: the node does not wait, either
+            self._plan_at = now
 
     def _join_queue(self) -> None:
         """Let the world see who has come since the last plan: all at once, as a long queue is copied."""
@@ -286,7 +291,8 @@ class _Simulation:
         self._plan_at = None
         self._join_queue()
         policy = policy_of(self._world)
-        if self._world.waiting or policy.plans_without_queue(self._world.policy_state):
+        limited = any(state.budget for state in self._world.tenants)
+        if limited or self._world.waiting or policy.plans_without_queue(self._world.policy_state):
             self._plans += 1
             self._budget.spend(self._world)
             self._learn()
@@ -298,9 +304,10 @@ class _Simulation:
                 orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
                 self._halt({order.job for order in orders})
         if self._events:
-            changes = [policy.next_event_at(self._world)]
+            changes = [policy.next_event_at(self._world), budgets.next_event_at(self._world)]
         else:  # a policy may have events forever, such as aging: where nothing else happens, promises and rests end
             changes = [until for until in self._world.promised.values() if until and until > self._world.now]
+            changes.append(budgets.returns_at(self._world))
         for change in (*changes, rests.next_end(self._world)):
             if change is not None:
                 self._plan_by(change)
@@ -369,6 +376,8 @@ class _Simulation:
         for running in self._world.running:
             run = self._runs[running.job]
             if running.job in jobs and running.order is not None and run.halted_at is None:
+                if isinstance(running.order, Resize) and running.order.leaves and self._noticed:
+                    run.saved_end = RunEnd.REVOKED
                 self._save(run)
 
     def _save(self, run: _Run) -> None:
@@ -397,21 +406,23 @@ class _Simulation:
     def _node_changed(self, failure: NodeFailure, kind: _Kind) -> list[str]:
         """The jobs that ended because the node was lost. They queue again with what they had saved."""
         name = failure.node
+        losses = self._notices[name]
         if kind is _Kind.NOTICE:
-            self._notices[name] += 1
+            losses.append(failure.at)
+            self._noticed.append(failure)
         elif kind is _Kind.NODE_LOST:
             self._failures[name] += 1
-            self._notices[name] -= int(_has_notice(failure))
+            if _has_notice(failure):
+                losses.remove(failure.at)
         else:
             self._failures[name] -= 1
-        up, cordoned = not self._failures[name], name in self._cordoned or self._notices[name] > 0
+        up, cordoned = not self._failures[name], name in self._cordoned or bool(losses)
+        leaves_at = min(losses, default=None)
         nodes = tuple(
-            replace(node, ready=up, cordoned=cordoned) if node.name == name else node
+            replace(node, ready=up, cordoned=cordoned, leaves_at=leaves_at) if node.name == name else node
             for node in self._world.nodes
         )
         self._world = replace(self._world, nodes=nodes)
-        if kind is _Kind.NOTICE:
-            self._leave_in_time(failure)
         if kind is not _Kind.NODE_LOST:
             return []
         self._add(self._world.now + timedelta(seconds=failure.down_s), _Kind.NODE_BACK, failure)
@@ -420,20 +431,22 @@ class _Simulation:
         self._set_running(_queuing_again, ended)
         return ended
 
-    def _leave_in_time(self, failure: NodeFailure) -> None:
-        """Have those save that can before the node is lost."""
-        left_s = (failure.at - self._world.now).total_seconds()
-        leaving = {
-            run.running.job: run
-            for run in self._runs.values()
-            if failure.node in run.running.nodes
-            and run.halted_at is None
-            and run.progress.job.costs.checkpoint_s <= left_s
-        }
-        self._set_running(lambda each: replace(each, order=Stop(each.job, "node_leaves")), leaving)
-        for run in leaving.values():
-            run.saved_end = RunEnd.REVOKED
-            self._save(run)
+    def _leave_in_time(self) -> None:
+        """Have those save that can before their node is lost, and that the plan did not order to leave it."""
+        for failure in self._noticed:
+            left_s = (failure.at - self._world.now).total_seconds()
+            leaving = {
+                run.running.job: run
+                for run in self._runs.values()
+                if failure.node in run.running.nodes
+                and run.halted_at is None
+                and run.progress.job.costs.checkpoint_s <= left_s
+            }
+            self._set_running(lambda each: replace(each, order=Stop(each.job, "node_leaves")), leaving)
+            for run in leaving.values():
+                run.saved_end = RunEnd.REVOKED
+                self._save(run)
+        self._noticed.clear()
 
     def _set_running(self, change: Callable[[Running], Running], jobs: Collection[str]) -> None:
         running = tuple(change(run) if run.job in jobs else run for run in self._world.running)

@@ -57,8 +57,9 @@ class NodeFailure:
     """The node is lost at this time, with all that runs on it, and back down_s later.
 
     notice_s: a notice comes so long before, as from clouds where they take a spot machine back. From then on nothing
-    starts there, and what runs there and can save in this time saves, leaves and queues again; a run that cannot
-    computes until the end, and keeps what it has saved by itself. 0: it comes without a notice.
+    starts there, and a plan is made: a policy may resize elastic runs, so that they leave that node alone. What else
+    runs there and can save in this time saves, leaves and queues again; a run that cannot computes until the end, and
+    keeps what it has saved by itself. 0: it comes without a notice.
     """
 
     at: datetime
@@ -90,15 +91,16 @@ def learners_held(gang: Gang, nodes: tuple[str, ...], done_s: float) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival.
+    """A cluster, its tenants, a policy and a workload. quotas and tenants are those before the first arrival; GPU-hour
+    budgets are followed from what is used of them then, month by month.
 
     round_s: plans are made at multiples of this, counted from begin, when something has changed since the last one; 0:
-    at once. rate and known are asked with the gang as it was submitted, known before each plan; None: what a gang's
-    profile says stays. begin: None: the first arrival, loss of a node or notice of one. until: nothing happens after
-    this; None: the simulation ends by itself. work: units that plans may use, at most, in a simulation with an end:
-    where they would use more, they are made later, so that 40,000 jobs take minutes; None: no bound. Raises ValueError
-    for two jobs of one name, for work that is not positive, for waits and notices below 0, for failures of unknown
-    nodes and for a bound without an end.
+    at once, as at a notice always. rate and known are asked with the gang as it was submitted, known before each plan;
+    None: what a gang's profile says stays. begin: None: the first arrival, loss of a node or notice of one. until:
+    nothing happens after this; None: the simulation ends by itself. work: units that plans may use, at most, in a
+    simulation with an end: where they would use more, they are made later, so that 40,000 jobs take minutes; None: no
+    bound. Raises ValueError for two jobs of one name, for work that is not positive, for waits and notices below 0, for
+    failures of unknown nodes and for a bound without an end.
     """
 
     nodes: tuple[Node, ...]

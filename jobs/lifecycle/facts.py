@@ -136,6 +136,10 @@ class LearnerObservation:
         return PHASE_ORDER[self.phase] >= PHASE_ORDER[phase]
 
 
+LEAVES = "leaves"
+"""In the numbers of a resize's events, and beside the plan that a job's row names for its order: those nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What the scheduler ordered for a running job: to stop for this reason, or to run with this number of learners.
@@ -143,7 +147,7 @@ class Order:
     for_job: the job that needs the slots; "" if it belongs to another tenant or the order is for no job. generation:
     the job's intent_gen when the order was decided. plan: recording.Source.numbers of the plan that decided it; None
     if an earlier version did. loss: what was at stake, as gpu_scheduler.losses.Loss; None: not known, as of such a
-    version.
+    version. leaves: of a resize, the nodes that take no more learners, if it is because of these.
     """
 
     reason: StopReason
@@ -152,6 +156,7 @@ class Order:
     generation: int = 1
     plan: Mapping[str, str] | None = None
     loss: Mapping[str, Any] | None = None
+    leaves: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> dict[str, object]:
@@ -161,6 +166,7 @@ class Order:
             "learners": self.learners,
             "plan": self.plan,
             "expected_loss": self.loss,
+            LEAVES: list(self.leaves),
         }
         return {name: value for name, value in shown.items() if value}
 

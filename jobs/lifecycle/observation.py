@@ -21,6 +21,7 @@ from jobs.blobs.health import StoreHealth, health
 from jobs.diagnosis import FailureCause
 from jobs.humanize import saved_step
 from jobs.lifecycle.facts import (
+    LEAVES,
     NODE_SILENT,
     JobObservation,
     LearnerObservation,
@@ -265,13 +266,16 @@ def _order(job: Job) -> Order | None:
     if not job.order_reason:
         return None
     known = job.order_for_job and Job.objects.filter(pk=job.order_for_job, tenant=job.tenant_id).exists()
+    plan = dict(job.order_plan or {})
+    leaves = tuple(plan.pop(LEAVES, ()))
     return Order(
         StopReason(job.order_reason),
         job.order_for_job if known else "",
         job.order_learners,
         job.order_gen,
-        job.order_plan,
+        plan or None,
         job.order_loss,
+        leaves,
     )
 
 

@@ -31,6 +31,7 @@ from jobs.disk import Disk
 from jobs.failpoints import fp
 from jobs.humanize import devices, filesize
 from jobs.lifecycle.decision import WAIT_QUEUED_S
+from jobs.lifecycle.facts import LEAVES
 from jobs.lifecycle.recording import Source
 from jobs.lifecycle.transitions import leave_queue
 from jobs.models import Attempt, Checkpoint, Estimate, Job, JobEvent, Learner
@@ -244,7 +245,7 @@ WHERE id = (SELECT id FROM jobs_job WHERE id = %(job)s FOR NO KEY UPDATE SKIP LO
 WRITE_STOP = f"""{WRITE_ORDER} AND (state IN ({STATES})
   OR state = 'STOPPING' AND stop_reason = '{StopReason.RESCALED}'
     AND order_reason = '{StopReason.RESCALED}' AND order_gen = intent_gen)"""
-WRITE_RESIZE = f"""{WRITE_ORDER} AND state IN ({STATES}) AND learners <> %(learners)s
+WRITE_RESIZE = f"""{WRITE_ORDER} AND state IN ({STATES}) AND (learners <> %(learners)s OR %(leaves)s)
   AND order_reason IN ('', '{StopReason.RESCALED}')"""
 
 
@@ -272,11 +273,14 @@ def write_orders(
 
 
 def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None) -> bool:
+    leaves = list(order.leaves) if isinstance(order, Resize) else []
+    decided_from = source and {**source.numbers, **({LEAVES: leaves} if leaves else {})}
     values: dict[str, Any] = {
         "job": order.job,
         "generation": order.generation,
         "for_job": order.for_job or "",
-        "plan": json.dumps(source.numbers) if source else None,
+        "leaves": bool(leaves),
+        "plan": json.dumps(decided_from) if decided_from else None,
         "loss": json.dumps(asdict(loss)) if loss else None,
     }
     if isinstance(order, Stop):

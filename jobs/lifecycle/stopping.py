@@ -93,7 +93,7 @@ def checkpoints_remain(job: JobObservation) -> str:
 
 def ordered(order: Order, job: JobObservation) -> str:
     """What people read while an order is carried out."""
-    size = f" {_change(job, order.learners)}" if order.learners is not None else ""
+    size = f" {_change(job, order)}" if order.learners is not None else ""
     then = "stays halted" if job.intent == Intent.HALT else "queues again"
     words = f"Its program is asked to save; then it {then}." if job.launched else f"It {then}."
     return f"{ORDER_MESSAGES[order.reason][0]}{size}. {words}"
@@ -261,7 +261,8 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     if job.stop_order is not None:
         reason = job.stop_order.reason
     learners = order.learners if order is not None else None
-    words = ORDER_MESSAGES[reason][1] if learners is None else f"Rescaled {_change(job, learners)}"
+    resized = order if learners is not None else None
+    words = f"Rescaled {_change(job, resized)}" if resized is not None else ORDER_MESSAGES[reason][1]
     text = f"{words}. It keeps its place in the queue; this doesn't count against max_restarts."
     numbers: dict[str, object] = {"restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     if order is not None:
@@ -269,11 +270,16 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     return Ending(State.QUEUED, Reason(reason.value, text, numbers), learners=learners)
 
 
-def _change(job: JobObservation, learners: int) -> str:
+def _change(job: JobObservation, order: Order) -> str:
     """A resize in words, with its reason: gangs grow into free devices only (`gpu_scheduler.policies.resizing`)."""
-    before = len(job.learners)
-    why = "into free devices" if learners > before else "to leave devices to other jobs"
-    return f"from {before} to {_learners(learners)} {why}"
+    before, after = len(job.learners), order.learners or 0
+    why = "into free devices" if after > before else "to leave devices to other jobs"
+    if order.leaves:
+        one = len(order.leaves) == 1
+        names = ", ".join(order.leaves)
+        why = f"off {'node' if one else 'nodes'} {names}, which {'takes' if one else 'take'} no more learners"
+    size = f"from {before} to" if after != before else "with the same"
+    return f"{size} {_learners(after)} {why}"
 
 
 def _early_ends(job: JobObservation) -> int:

@@ -37,6 +37,11 @@ WHY_NONE = {
     " too few jobs like it have completed. A time limit is not a run time.",
     WhyNone.TOO_FAR: "Its start is too far ahead to estimate.",
 }
+BUDGET_AHEAD = (
+    "The tenant's GPU-hour budget may be used up before it can start: then it waits until the next month begins, or a"
+    " platform admin raises the budget."
+)
+"""Of a job that waits for something else now. Guests read it, too: it has no number and no date of the budget."""
 NO_NUMBERS: Mapping[str, Any] = {}
 _NOT_QUEUED = {code.value for code in NOT_QUEUED}
 NOT_YET = "The first estimate follows within seconds."
@@ -71,6 +76,11 @@ def _why_none(why: WhyNone, numbers: Mapping[str, Any], now: datetime) -> str:
     )
 
 
+def _ahead(why: WhyNone) -> str:
+    """Why a forecast of a job that could wait for its turn has no time."""
+    return BUDGET_AHEAD if why is WhyNone.BUDGET else WHY_NONE[why]
+
+
 def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     """A job's estimate as JSON. Of a job that has started: its first estimate and when it started."""
     kept: Estimate | None = getattr(job, "estimate", None)
@@ -87,7 +97,7 @@ def estimate_view(job: Job, now: datetime) -> dict[str, Any] | None:
     waits = kept.soonest is not None and kept.soonest > kept.made_at
     rests = job.reason_code == WaitReason.IDLE_BACKOFF
     message = (
-        WHY_NONE[WhyNone(kept.why_none)]
+        _ahead(WhyNone(kept.why_none))
         if kept.why_none
         else basis_sentence(kept.basis, waits=waits, rests=rests)
     )
@@ -102,7 +112,10 @@ def forecast_view(
     basis = [each.value for each in foreseen.basis]
     waits = foreseen.p50 is not None and foreseen.p50 > now
     why = foreseen.why_none
-    message = basis_sentence(basis, waits=waits) if why is None else _why_none(why, numbers, now)
+    if why is None:
+        message = basis_sentence(basis, waits=waits)
+    else:
+        message = _why_none(why, numbers, now) if "month_ends" in numbers else _ahead(why)
     return _view(foreseen.p50, foreseen.p90, basis, message, now, None)
 
 

@@ -13,16 +13,17 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from statistics import fmean, median
 
 from django.db.models import Q
 
-from gpu_scheduler.model import Gang, Plan, Project, Range, Snapshot
+from gpu_scheduler.model import CPU_TYPE, Gang, Plan, Project, Range, Snapshot, TenantState
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.simulation import Outcome, Scenario, SimulatedJob, simulate
 from gpu_scheduler.simulation.engine import unexplained
 from jobs.models import Job, JobEvent
+from jobs.selectors.budgets import month_of, used_gpu_s
 from jobs.selectors.demand import Use, uses_between
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.platform_stops import stops_between
@@ -94,8 +95,9 @@ class Replay:
     """same_starts: the part of the starts that the unchanged replay has within SAME_S of the real ones; None if nothing
     started in reality. off_s: the median difference of those that it has; None without one. still_running: how many of
     the stays still ran at the end. never_started: jobs of the time that are left out. limit_changes and stops of the
-    platform: what happened in the time that a replay does not know, as it does not know budgets: those tenants' that
-    have a hard one now. plans_late_s: the longest that a plan was put off because there were too many to make.
+    platform: what happened in the time that a replay does not know. budgets: how many tenants have a hard one now, each
+    followed from what the tenant had used of the month when the time began. plans_late_s: the longest that a plan was
+    put off because there were too many to make.
     """
 
     since: datetime
@@ -217,6 +219,7 @@ def _scenario(
     policy: Policy,
     divided: tuple[Project, ...],
 ) -> Scenario:
+    begin = since - FIRST
     seen = Snapshot(
         since,
         tuple(scheduler_nodes()),
@@ -224,7 +227,7 @@ def _scenario(
         (),
         tuple(replace(quota, used=0) for quota in quota_uses()),
         policy,
-        tuple(replace(state, jobs_used=0) for state in tenant_states()),
+        _with_budgets(begin),
     )
     seen = with_limits(seen, limits)
     to_the_end_s = (until - since + 2 * FIRST).total_seconds()
@@ -239,10 +242,31 @@ def _scenario(
         policy,
         seen.tenants,
         round_s=0,
-        begin=since - FIRST,
+        begin=begin,
         until=until,
         work=WORK,
         projects=divided,
+    )
+
+
+def _with_budgets(begin: datetime) -> tuple[TenantState, ...]:
+    """The tenants' limits, with what each of those with a hard GPU-hour budget had used of the month at this time."""
+    states = tuple(replace(state, jobs_used=0) for state in tenant_states())
+    limited = [
+        state.tenant for state in states if state.budget_gpu_hours is not None and state.budget_is_hard
+    ]
+    if not limited:
+        return states
+    first, ends = month_of(begin)
+    day = begin.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    used_s = used_gpu_s(limited, first, day)
+    for use in uses_between(day, begin, tenants=limited, most=MOST):
+        if use.slot_type != CPU_TYPE and not use.opportunistic:
+            ran = min(use.until, begin) - max(use.since, day)
+            used_s[use.tenant] += use.slots * len(use.nodes) * ran.total_seconds()
+    return tuple(
+        replace(state, used_gpu_s=used_s[state.tenant], month_ends=ends) if state.tenant in limited else state
+        for state in states
     )
 
 

@@ -12,7 +12,9 @@ from gpu_scheduler import budgets, record
 from gpu_scheduler.checks import NOT_QUEUED, Remedy, check_of
 from gpu_scheduler.checks.words import hours_used
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import CPU_TYPE, Resize, Snapshot, Stop, TenantState, WaitReason
+from gpu_scheduler.model import CPU_TYPE, QuotaUse, Resize, Snapshot, Stop, TenantState, WaitReason
+from gpu_scheduler.policies.fifo import Fifo
+from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.elastic_runs import elastic, elastic_worlds
 from tests.gpu_scheduler.test_cohorts import shared, sharing_worlds
 from tests.gpu_scheduler.test_opportunistic import idle, idle_run
@@ -285,3 +287,44 @@ def test_soft_budgets_and_those_with_much_left_change_no_plan(made: Snapshot) ->
     assert (before.starts, before.stops, before.resizes) == (after.starts, after.stops, after.resizes)
     assert [(wait.job, wait.code) for wait in before.waits] == [(wait.job, wait.code) for wait in after.waits]
     assert WaitReason.BUDGET_EXHAUSTED in NOT_QUEUED
+
+
+# While time is moved through: in forecasts and in the simulator
+
+
+def test_what_is_used_follows_time_and_begins_again_with_the_month() -> None:
+    held = [running("r1", "a1", "a1"), running("r2", "c1", slot_type="cpu"), idle_run("i1", "a1")]
+    made = snapshot(nodes(a1=8, c1=1), [], held, tenants=(red(100, 10), TenantState("green")))
+    same, other = budgets.after(made, NOON)
+    assert (same, other) == made.tenants
+    later, other = budgets.after(made, NOON + timedelta(hours=3))
+    assert (later.used_gpu_s / 3600, later.month_ends, other) == (16, TURNS, TenantState("green"))
+    turned = budgets.after(made, TURNS + timedelta(hours=2))[0]
+    assert (turned.used_gpu_s / 3600, turned.month_ends) == (4, datetime(2026, 2, 1, 12, tzinfo=TURNS.tzinfo))
+    twice = budgets.after(made, TURNS + timedelta(days=31))[0]
+    assert twice.month_ends == datetime(2026, 3, 1, 12, tzinfo=TURNS.tzinfo)
+
+
+def test_a_budget_is_used_up_at_the_time_that_was_said_whatever_is_rounded() -> None:
+    made = snapshot(nodes(a1=8), [], [running("r1", *["a1"] * 7)], tenants=(red(100, 100 - 1 / 3),))
+    at = budgets.next_event_at(made)
+    assert at is not None
+    (state,) = budgets.after(made, at)
+    assert state.used_gpu_s >= 100 * 3600
+
+
+def test_a_simulation_stops_at_the_end_of_a_budget_and_continues_with_the_next_month() -> None:
+    """Eight GPUs use ten GPU-hours up in 4500 s. What is left of the job runs when the month turns."""
+    costs = Costs(checkpoint_s=10)
+    jobs = [
+        SimulatedJob(gang("j1", 1, 8, queued_at=NOON), 10_000.0, costs),
+        SimulatedJob(gang("j2", 1, 8, queued_at=NOON, tenant="green"), 100.0, costs),
+    ]
+    quotas = tuple(QuotaUse(tenant, "a100", 8, 0) for tenant in ("red", "green"))
+    made = Scenario(nodes(a1=8), tuple(jobs), quotas, Fifo(), (red(100, 90),), round_s=0)
+    outcome = simulate(made)
+    found = [((run.began - NOON).total_seconds(), run.gang.job, run.work_s) for run in outcome.runs]
+    turns_s = (TURNS - NOON).total_seconds()
+    assert found == [(0, "j1", 4500), (4510, "j2", 100), (turns_s, "j1", 5500)]
+    never = replace(made, tenants=(red(0.1, 0.1),))
+    assert simulate(never).unfinished == ("j1",), "no month has enough for a minute of it"

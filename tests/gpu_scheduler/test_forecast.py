@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import Basis, RunTime, StartForecast, WhyNone, forecast, suggest
-from gpu_scheduler.model import Plan, Profile, Range, Resize, Resources, Running, Snapshot
+from gpu_scheduler.model import Plan, Profile, Range, Resize, Resources, Running, Snapshot, TenantState
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.world import replace_waiting
 from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, running, snapshot, worlds
@@ -305,3 +305,67 @@ def test_each_variant_is_tried_with_one_plan_where_no_end_is_known(
     found = suggest(world, {}, "j1", {"small": small, "large": small.resized(slots=8)}, until=until)
     assert found == {"small": StartForecast(NOON, NOON)}
     assert made == [False, False, False]
+
+
+def budget(hours: float, *, tenant: str = "red", turns_s: float = 30 * 86_400) -> TenantState:
+    """So many GPU-hours are left of a month that ends after this time."""
+    return TenantState(tenant, budget_gpu_hours=100, used_gpu_s=(100 - hours) * 3600, month_ends=at(turns_s))
+
+
+HELD = StartForecast(why_none=WhyNone.BUDGET)
+
+
+def test_a_job_that_a_budget_will_hold_is_promised_no_start() -> None:
+    """Eight GPUs for two hours are 16 GPU-hours; what is left ends before, or lasts for the next job, too."""
+    ends = {"r1": known(7200), "j1": known(100)}
+    assert forecast(replace(FULL, tenants=(budget(20),)), ends)["j1"].p50 == at(7200)
+    assert forecast(replace(FULL, tenants=(budget(10),)), ends)["j1"] == HELD
+    assert forecast(replace(FULL, tenants=(budget(16.1),)), ends)["j1"] == HELD, "not for a minute of it"
+    soft = replace(budget(10), budget_is_hard=False)
+    assert forecast(replace(FULL, tenants=(soft,)), ends)["j1"].p50 == at(7200)
+    assert forecast(replace(FULL, tenants=(budget(10, tenant="green"),)), ends)["j1"].p50 == at(7200)
+
+
+def test_a_job_that_a_budget_holds_now_has_no_start_in_the_next_month() -> None:
+    """How many jobs start when it begins is not known."""
+    ends = {"r1": known(7200), "j1": known(100)}
+    turns = replace(FULL, tenants=(budget(-1, turns_s=3600),))
+    assert forecast(turns, ends)["j1"] == HELD
+    late = replace(FULL, tenants=(budget(9, turns_s=5000),))
+    assert forecast(late, ends)["j1"] == HELD, "used up after 4050 s"
+    early = replace(FULL, tenants=(budget(9, turns_s=4000),))
+    assert forecast(early, ends)["j1"].p50 == at(7200), "the next month's lasts"
+    other = running("c1", "c1", slot_type="cpu")
+    beside = replace(late, nodes=(*late.nodes, *nodes(c1=1)), running=(*late.running, other))
+    assert forecast(beside, ends | {"c1": known(9000)})["j1"] == HELD, "followed beyond the turn"
+    cut = forecast(late, ends, until=at(4500))["j1"]
+    assert cut == HELD
+
+
+def test_what_a_budget_ends_makes_room_for_others() -> None:
+    ends = {"r1": known(7200), "g1": known(100)}
+    waits, limits = gang("g1", 1, 8, tenant="green"), {"red": 8, "green": 8}
+    world = snapshot(nodes(a1=8), [waits], FULL.running, limits=limits, tenants=(budget(10),))
+    saving = replace(world, running=(replace(FULL.running[0], checkpoint_cost_s=5.0),))
+    assert forecast(saving, ends)["g1"].p50 == at(4500 + 5), "10 GPU-hours of eight GPUs are 4500 s"
+    other = running("c1", "c1", slot_type="cpu", tenant="green")  # looks ahead follow ends
+    beside = replace(saving, nodes=(*saving.nodes, *nodes(c1=1)), running=(*saving.running, other))
+    assert forecast(beside, {"c1": known(7200), "g1": known(100)})["g1"].why_none is WhyNone.UNKNOWN_END, (
+        "how much is used until then is not known, either"
+    )
+
+
+def test_jobs_that_use_no_budget_are_foreseen_as_before() -> None:
+    held = replace(running("r1", "c1", slot_type="cpu"), ends_by=None)
+    world = snapshot(nodes(c1=1, a1=1), [gang("j1", slot_type="cpu"), gang("j2")], [held])
+    found = forecast(replace(world, tenants=(budget(-1),)), {"r1": known(60)})
+    assert (found["j1"].p50, found["j2"]) == (at(60), HELD)
+
+
+def test_a_budget_that_may_last_gives_a_time_only_if_it_lasts_nine_times_out_of_ten() -> None:
+    """j1 starts when r1 ends; what is left of the budget, 12.3 GPU-hours, lasts for 5500 s of it."""
+    often = {"r1": RunTime((1000.0,) * 199 + (7000.0,), Basis.HISTORY), "j1": known(100)}
+    seldom = {"r1": RunTime((1000.0,) * 4 + (7000.0,) * 16, Basis.HISTORY), "j1": known(100)}
+    world = replace(FULL, tenants=(budget(12.3),))
+    assert forecast(world, often)["j1"].p50 == at(1000)
+    assert forecast(world, seldom)["j1"] == HELD

@@ -60,7 +60,7 @@ def full() -> Snapshot:
     )
     node = Node(
         "a1", "a100", Resources(8, 9.5, 10), True, Resources(1, 2.0, 3), "rack", "block", True, NOON,
-        Resources(0, 0.5, 6), 11, 1, "why",
+        Resources(0, 0.5, 6), 11, 1, "why", NOON,
     )  # fmt: skip
     runs = [
         replace(
@@ -68,7 +68,7 @@ def full() -> Snapshot:
             restart_cost_s=2.5, saves_when_asked=False, stopping=True, requeues=False, order=order, generation=3,
             stopping_since=NOON, computes_after=NOON,
         )
-        for order in (Stop("r1", "preempted", "j1", 3), Resize("r1", 1, 3, "j1"))
+        for order in (Stop("r1", "preempted", "j1", 3), Resize("r1", 1, 3, "j1", ("a1",)))
     ]  # fmt: skip
     return snapshot(
         [node],
@@ -88,6 +88,16 @@ def test_every_field_comes_back() -> None:
     assert again == seen
     assert type(again.waiting[0].strategy) is type(seen.waiting[0].strategy)
     assert type(again.running[0].order) is Stop
+
+
+def test_what_says_nothing_is_left_out_so_that_the_version_before_can_read_it() -> None:
+    seen = full()
+    without = replace(seen.running[1], order=Resize("r1", 1, 3, "j1"), computes_after=None)
+    made = replace(seen, nodes=(replace(seen.nodes[0], leaves_at=None),), running=(without,))
+    text = record.written(made)
+    assert b'{"Resize":["r1",1,3,"j1"]}' in text
+    assert b'"why"]}' in text
+    assert record.read(text, FairShare()) == made
 
 
 def test_any_change_is_another_text() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -16,7 +16,7 @@ from django.utils import timezone
 from gpu_scheduler.model import Gang, PlacementStrategy, QuotaUse, Range, Resources, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Scenario, SimulatedJob, simulate
-from jobs.models import Attempt, ClusterNode, Job, JobEvent
+from jobs.models import Attempt, ClusterNode, Job, JobEvent, UsageDay
 from jobs.selectors import replay as replays
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.selectors.snapshot import projects
@@ -242,15 +242,6 @@ def test_what_a_replay_does_not_know_is_said(tenants: tuple[Tenant, Tenant]) -> 
     ran(red, 1, 0, 0, 10)
     waited(job_of_the_past(red, 4, BEGIN), WaitReason.INSUFFICIENT_CAPACITY, BEGIN)
     assert "Not taken into account: 1 job that never started, and nodes that were others then." in lines()
-    red.budget_gpu_hours = 10
-    red.save()
-    assert (
-        "Not taken into account: 1 GPU-hour budget, 1 job that never started, and nodes that were others then."
-        in lines()
-    )
-    red.budget_is_hard = False
-    red.save()
-    assert answer()["budgets"] == 0, "it holds no job"
     (never,) = answer("--limit", "red:cpu=0")["tenants"]
     assert (never["not_started"], never["replayed_not_started"], never["compared"]) == (1, 0, 0)
     assert (never["wait_s"], never["changed_wait_s"], never["changed_total_s"]) == (None, None, None)
@@ -383,3 +374,28 @@ def test_a_replay_in_which_nothing_starts_is_said_to_be_one(tenants: tuple[Tenan
     assert lines()[0] == (
         "1 run was asked for. As the limits are now, 0% of them start within 60 s of when they did."
     )
+
+
+def test_a_replay_stops_at_the_end_of_a_budget_from_what_was_used_before(
+    tenants: tuple[Tenant, Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red, _ = tenants
+    ClusterNode.objects.create(name="node-g", slot_type="a100", slots=4, ready=True)
+    Quota.objects.create(tenant=red, gpu_type="a100", limit=4)
+    first = datetime.combine((BEGIN - timedelta(days=6)).date(), datetime.min.time(), UTC)
+    monkeypatch.setattr(replays, "month_of", lambda at: (first, first + timedelta(days=30)))
+    for minutes in ((0, 0, 60), (70, 70, 100)):  # four GPU-hours, and two
+        job = ran(red, 4, *minutes, gpus=4, gpu_type="a100")
+
+    def ended(hours: float | None, *, hard: bool = True) -> tuple[int, int]:
+        Tenant.objects.filter(pk=red.pk).update(budget_gpu_hours=hours, budget_is_hard=hard)
+        seen = answer()
+        assert seen["same_starts"] == 1.0
+        return seen["budgets"], seen["tenants"][0]["ended"]
+
+    assert [ended(hours) for hours in (None, 6.5, 5.5)] == [(0, 2), (1, 2), (1, 1)]
+    assert ended(5.5, hard=False) == (0, 2), "it holds no job"
+    UsageDay.objects.create(
+        tenant=red, slot_type="a100", day=first.date(), owner=job.owner, used=2 * 3600, waited=0, lost=0
+    )
+    assert ended(6.5) == (1, 1)

@@ -98,7 +98,6 @@ def replay_lines(found: Replay) -> Iterator[str]:
         for count, one, many in (
             (found.limit_changes, "change of limits", "changes of limits"),
             (found.stops, "stop of the platform", "stops of the platform"),
-            (found.budgets, "GPU-hour budget", "GPU-hour budgets"),
             (found.never_started, "job that never started", "jobs that never started"),
         )
         if count

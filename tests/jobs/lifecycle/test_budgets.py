@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,13 +14,14 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Node
 from jobs import clusters, invariants, usage_days
-from jobs.lifecycle import cycle
+from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Job, UsageDay, UsageDue
 from jobs.selectors import budgets
 from jobs.selectors.monitoring import FACTS, VALUES
-from jobs.selectors.queue import estimate_view
+from jobs.selectors.queue import BUDGET_AHEAD, estimate_view
 from jobs.selectors.redaction import redact, redact_job, redacted_events, redacted_job
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.snapshot import needs_plan, tenant_states
@@ -373,6 +375,30 @@ def test_the_estimate_of_a_held_job_says_until_when_it_is_held_at_least(
     limit(world, 0)
     one_pass()
     assert estimate() == "Only a platform admin who raises the tenant's GPU-hour budget lets it start."
+
+
+def test_the_estimate_of_a_job_that_will_be_held_says_so_before_it_is(
+    world: World, month: list[datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job has half of the GPUs for ten hours, 40 GPU-hours: the budget may end before."""
+    other = world.running(**GPU)
+    waits = world.submit(slots=8, gpus=8, gpu_type="a100")
+    one_pass()
+    ends = {other.pk: RunTime((36_000.0,), Basis.PROGRESS), waits.pk: RunTime((60.0,), Basis.HISTORY)}
+    monkeypatch.setattr(forecasting, "run_times", lambda seen: ends)
+
+    def estimate() -> dict[str, Any]:
+        forecasting.update_estimates({})
+        assert job_of(waits).reason_code in ("INSUFFICIENT_CAPACITY", "QUOTA_GPUS")
+        found = estimate_view(Job.objects.select_related("estimate").get(pk=waits.pk), timezone.now())
+        assert found is not None
+        return found
+
+    assert estimate()["from"] is not None, "no budget"
+    limit(world, 39)
+    assert (estimate()["from"], estimate()["message"]) == (None, BUDGET_AHEAD)
+    limit(world, 41)
+    assert estimate()["from"] is not None, "it lasts"
 
 
 def test_a_guest_reads_no_date_of_a_budget(world: World, month: list[datetime]) -> None:

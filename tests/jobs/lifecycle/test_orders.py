@@ -200,6 +200,7 @@ def test_what_the_write_of_an_order_refuses_the_scheduler_refuses_too() -> None:
         job = factories.job(state=at, stop_reason=stop_reason, learners=2, intent_gen=2)
         decided: list[Stop | Resize] = [Stop(job.pk, "reclaimed", None, generation) for generation in (1, 2)]
         decided += [Resize(job.pk, learners, generation) for learners, generation in ((2, 2), (3, 2), (3, 1))]
+        decided += [Resize(job.pk, 2, generation, leaves=("a1",)) for generation in (1, 2)]
         for intent, (reason, learners, generation), order in product(Intent, pending, decided):
             fits = stop_reason == reason or stop_reason == StopReason.RESCALED
             if reason and at not in TAKES_ORDERS and not fits:

@@ -1,0 +1,245 @@
+"""Elastic runs leave nodes that take no more learners, with as many learners as find a place (fair_share)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler import world
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import (
+    Level,
+    Node,
+    Plan,
+    Profile,
+    QuotaUse,
+    Resize,
+    Running,
+    Snapshot,
+    StepTimes,
+    Stop,
+    Topology,
+)
+from gpu_scheduler.policies.base import Policy
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fifo import Fifo
+from gpu_scheduler.simulation import Costs, NodeFailure, Outcome, Scenario, SimulatedJob, simulate
+from gpu_scheduler.simulation.scenario import RunEnd
+from tests.gpu_scheduler.elastic_runs import PERFECT, elastic, elastic_worlds, resizes, run
+from tests.gpu_scheduler.test_opportunistic import idle
+from tests.gpu_scheduler.worlds import NOON, gang, next_snapshot, nodes, overcommitted, running, snapshot
+
+
+def cordon(machines: tuple[Node, ...], *names: str, **changes: Any) -> tuple[Node, ...]:
+    return tuple(replace(node, cordoned=True, **changes) if node.name in names else node for node in machines)
+
+
+def on_two(*, least: int = 1, **changes: Any) -> Running:
+    """Two learners on each of two nodes."""
+    return run("r1", "a1", "a1", "a2", "a2", least=least, most=4, **changes)
+
+
+def test_a_run_shrinks_to_what_it_keeps_where_nothing_else_is_free() -> None:
+    made = plan(snapshot(cordon(nodes(a1=2, a2=2), "a2"), [], [on_two()]))
+    assert made.resizes == (Resize("r1", 2, leaves=("a2",)),)
+    assert made.stops == ()
+
+
+def test_a_run_keeps_its_size_where_it_finds_as_many_places() -> None:
+    before = snapshot(cordon(nodes(a1=2, a2=2, a3=2), "a2"), [], [on_two()])
+    made = plan(before)
+    assert made.resizes == (Resize("r1", 4, leaves=("a2",)),)
+    again = world.apply(world.apply(before, made), ended=["r1"])
+    (start,) = plan(again).starts
+    assert Counter(start.placement.nodes) == {"a1": 2, "a3": 2}
+
+
+def test_a_run_may_go_elsewhere_as_a_whole() -> None:
+    made = plan(snapshot(cordon(nodes(a1=4, a2=3), "a1"), [], [run("r1", *["a1"] * 4, most=4)]))
+    assert made.resizes == (Resize("r1", 3, leaves=("a1",)),)
+
+
+def test_a_run_whose_fewest_find_no_place_is_left_alone() -> None:
+    machines = cordon(nodes(a1=2, a2=2), "a2")
+    assert plan(snapshot(machines, [], [on_two(least=3)])).resizes == ()
+    suspended = replace(snapshot(machines, [], [on_two()]), quotas=(QuotaUse("red", "a100", 0, 4),))
+    assert plan(suspended).resizes == (), "its limits would not let it start again"
+
+
+def test_only_elastic_runs_that_can_be_ordered_leave_and_only_for_nodes_that_are_up() -> None:
+    machines = cordon(nodes(a1=2, a2=2, a3=4), "a2")
+    for stays in (
+        running("r1", "a1", "a1", "a2", "a2"),
+        replace(on_two(), stopping=True),
+        replace(on_two(), requeues=False),
+        replace(on_two(), order=Stop("r1", "preempted")),
+    ):
+        assert plan(snapshot(machines, [], [stays])).resizes == ()
+    down = tuple(replace(node, ready=node.name != "a1") for node in machines)
+    assert plan(snapshot(down, [], [on_two()])).resizes == (), "it is lost"
+    assert plan(replace(snapshot(machines, [], [on_two()]), policy=Fifo())).resizes == ()
+
+
+def test_a_run_that_started_a_moment_ago_leaves_too_but_not_at_the_price_of_much_work() -> None:
+    machines = cordon(nodes(a1=2, a2=2), "a2")
+    young = replace(on_two(), started_at=NOON - timedelta(seconds=1), restart_cost_s=90.0)
+    assert resizes(plan(snapshot(machines, [], [young]))) == {"r1": 2}
+    unsaved = replace(on_two(), saves_when_asked=False)
+    assert resizes(plan(snapshot(machines, [], [unsaved]))) == {}, "an hour of work"
+    goes = cordon(nodes(a1=2, a2=2), "a2", leaves_at=NOON + timedelta(seconds=60))
+    assert resizes(plan(snapshot(goes, [], [unsaved]))) == {"r1": 2}, "it would lose that anyway"
+
+
+@pytest.mark.parametrize(("save_s", "leaves"), [(60.0, True), (61.0, False), (None, True)])
+def test_a_run_that_cannot_save_before_its_node_goes_trains_until_then(
+    save_s: float | None, leaves: bool
+) -> None:
+    machines = cordon(nodes(a1=2, a2=2), "a2", leaves_at=NOON + timedelta(seconds=60))
+    made = snapshot(machines, [], [replace(on_two(), checkpoint_cost_s=save_s)])
+    assert resizes(plan(made)) == ({"r1": 2} if leaves else {})
+
+
+def test_several_runs_do_not_count_on_the_same_places() -> None:
+    machines = cordon(nodes(a1=4, a2=3), "a1")
+    two = [run("r1", "a1", "a1", least=2, most=2 + 1), run("r2", "a1", "a1", least=2, most=3, priority=2)]
+    assert resizes(plan(snapshot(machines, [], two))) == {"r2": 2}, "the higher class first"
+
+
+def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
+    machines = cordon(nodes(a1=2, a2=2, a3=2), "a2")
+    before = snapshot(machines, [gang("j1", 2)], [on_two()])
+    made = plan(before)
+    assert [start.job for start in made.starts] == ["j1"]
+    assert resizes(made) == {"r1": 2}
+
+    alone = snapshot(machines, [], [on_two(least=3)])
+    saving = world.apply(alone, plan(alone))
+    late = replace(saving, waiting=(gang("j2", 2),))
+    assert plan(late).starts == (), "both places of a3 are kept while it saves"
+    back = world.apply(late, ended=["r1"])
+    starts = {start.job: start.placement.nodes for start in plan(back).starts}
+    assert set(starts) == {"r1"}, "and it comes back first"
+    assert len(starts["r1"]) == 4
+
+
+def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
+    machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
+    before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
+    made = plan(before)
+    assert (resizes(made), len(made.starts)) == ({"r1": 4}, 1), "one of the three of a3"
+    saving = world.apply(before, made)
+    assert plan(saving).starts == (), "nor in the next plan"
+
+
+def test_a_run_that_requires_a_rack_leaves_for_one_that_holds_all_of_it() -> None:
+    machines = tuple(
+        replace(node, rack="y" if node.name == "a3" else "x") for node in nodes(a1=2, a2=2, a3=3)
+    )
+    required = on_two()
+    required = replace(required, gang=replace(required.gang, topology=Topology(Level.RACK, required=True)))
+    made = plan(snapshot(cordon(machines, "a2"), [], [required]))
+    assert resizes(made) == {"r1": 3}, "not two of x and two of y"
+
+
+def test_the_size_is_the_fastest_of_those_that_find_a_place() -> None:
+    """Across nodes it is slower than with two learners on one."""
+    slow = Profile(step_times=StepTimes(0.0, 1.0, 0.0, 0.0, 9.0, 0.0), largest=8)
+    machines = cordon(nodes(a1=2, a2=4, a3=1), "a2")
+    made = plan(snapshot(machines, [], [run("r1", *["a2"] * 4, most=4, profile=slow)]))
+    assert resizes(made) == {"r1": 2}
+    perfect = plan(snapshot(machines, [], [run("r1", *["a2"] * 4, most=4)]))
+    assert resizes(perfect) == {"r1": 3}
+
+
+def test_a_move_to_the_same_size_is_void_unless_it_leaves_a_node() -> None:
+    each = on_two()
+    assert world.ordered(each, Resize("r1", 4)).order is None
+    assert world.ordered(each, Resize("r1", 4, leaves=("a2",))).order is not None
+
+
+@st.composite
+def cordoned_worlds(draw: st.DrawFn) -> Snapshot:
+    made = draw(elastic_worlds())
+    machines = tuple(replace(node, cordoned=draw(st.booleans())) for node in made.nodes)
+    return replace(made, nodes=machines)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cordoned_worlds())
+def test_runs_that_leave_come_back_off_those_nodes_with_the_size_of_their_order(before: Snapshot) -> None:
+    """If all of them save at the same time and nothing else happens."""
+    made = plan(before)
+    off = {node.name for node in before.nodes if node.cordoned}
+    leaving = {each.job: each for each in made.resizes if each.leaves}
+    by_job = {each.job: each for each in before.running}
+    for job, order in leaving.items():
+        assert set(order.leaves) == off & set(by_job[job].nodes)
+        assert order.learners in by_job[job].gang.learners
+        assert order.learners <= len(by_job[job].nodes)
+    assert not overcommitted(before, made)
+    after = world.apply(replace(before, waiting=()), replace(made, starts=()))
+    starts = [each for each in made.starts if each.job not in leaving]
+    after = world.apply(
+        replace(after, waiting=before.waiting), Plan(tuple(starts), policy_state=after.policy_state)
+    )
+    gone = [each.job for each in after.running if each.order is not None]
+    back = next_snapshot(after, Plan(policy_state=after.policy_state), after_s=5, ended=gone)
+    if any(each.priority == 3 for each in back.waiting):
+        return  # one that is urgent comes before all others
+    again = {start.job: start.placement.nodes for start in plan(back).starts}
+    for job in leaving:
+        assert job in again
+        assert not off & set(again[job])
+        assert len(again[job]) >= by_job[job].gang.learners.min
+
+
+@settings(max_examples=150, deadline=None)
+@given(cordoned_worlds())
+def test_leaving_comes_to_an_end(before: Snapshot) -> None:
+    """Each run leaves once: then it is on no such node."""
+    for _ in range(3):
+        made = plan(before)
+        leaving = [each.job for each in made.resizes if each.leaves]
+        before = world.apply(before, made)
+        gone = [each.job for each in before.running if each.order is not None]
+        before = next_snapshot(before, Plan(policy_state=before.policy_state), after_s=61, ended=gone)
+    assert leaving == []
+
+
+# In the simulation
+
+
+def outcome_of(policy: Policy, *, save_s: float = 5) -> Outcome:
+    """An elastic job on both nodes; a notice for one of them at 70 s; at 80 s one of a higher class that fits on the
+    other node."""
+    costs = Costs(restore_s=4, checkpoint_s=save_s, checkpoint_every_s=1000)
+    trains = replace(elastic("e1", PERFECT, least=2, most=4, queued_at=NOON), target=4)
+    comes = gang("j1", 2, priority=2, queued_at=NOON + timedelta(seconds=80))
+    jobs = (SimulatedJob(trains, 400.0, costs), SimulatedJob(comes, 1000.0, costs))
+    lost = NodeFailure(NOON + timedelta(seconds=100), "a2", 1000, 30)
+    quotas = (QuotaUse("red", "a100", 100, 0),)
+    return simulate(Scenario(nodes(a1=2, a2=2), jobs, quotas, policy, failures=(lost,), round_s=60))
+
+
+def test_with_a_notice_an_elastic_job_keeps_its_place_on_the_other_nodes() -> None:
+    """The plan is made at the notice, not in the next round, when the other job is there, too."""
+    runs = outcome_of(FairShare()).runs
+    first, second = (each for each in runs if each.gang.job == "e1")
+    assert (first.end, first.ended, first.lost_s) == (RunEnd.REVOKED, NOON + timedelta(seconds=75), 0)
+    assert Counter(first.nodes) == {"a1": 2, "a2": 2}
+    assert (second.nodes, second.began) == (("a1", "a1"), NOON + timedelta(seconds=120))
+    assert second.end is RunEnd.COMPLETED
+    stopped = [each for each in outcome_of(Fifo()).runs if each.gang.job == "e1"]
+    assert stopped[0].end is RunEnd.REVOKED
+    assert stopped[1].began > NOON + timedelta(seconds=1000), "a policy that resizes nothing"
+
+
+def test_without_time_to_save_it_trains_until_the_node_is_lost() -> None:
+    first = next(each for each in outcome_of(FairShare(), save_s=31).runs if each.gang.job == "e1")
+    assert (first.end, first.ended) == (RunEnd.NODE_FAILED, NOON + timedelta(seconds=100))
