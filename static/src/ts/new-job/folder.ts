@@ -1,4 +1,5 @@
 // A folder as the code of a job: its files are packed here, as a person would with tar, with paths below the folder.
+import { createTarPacker } from "modern-tar";
 
 export interface Found {
   path: string;
@@ -7,9 +8,6 @@ export interface Found {
 
 /** What no program needs from the folder it was written in; by name, at any depth. */
 const LEFT_OUT = new Set([".git", ".venv", "__pycache__", "node_modules"]);
-const BLOCK = 512;
-const NAME_BYTES = 100; // of a header; longer paths, and those that are not ASCII, have a record before it
-const encoder = new TextEncoder();
 
 /** Without what no program needs; skipped: the names of what was left out, once each. */
 export function chosen(found: Found[]): { files: Found[]; skipped: string[] } {
@@ -55,51 +53,17 @@ async function below(folder: FileSystemDirectoryEntry, above: string): Promise<F
 
 /** A .tar.gz. A file that begins with #! is executable: a browser does not know the files' modes. */
 export async function packed(files: Found[]): Promise<Blob> {
-  const parts: BlobPart[] = [];
-  for (const { path, file } of files) {
-    const name = encoder.encode(path);
-    if (name.length > NAME_BYTES || name.length !== path.length) {
-      const record = pathRecord(name);
-      parts.push(header(encoder.encode("path"), record.length, "x", 0o644), record, padding(record.length));
+  const { readable, controller } = createTarPacker();
+  const archive = new Response(readable.pipeThrough(new CompressionStream("gzip"))).blob();
+  try {
+    for (const { path, file } of files) {
+      const mode = (await file.slice(0, 2).text()) === "#!" ? 0o755 : 0o644;
+      const mtime = new Date(file.lastModified ?? 0);
+      await file.stream().pipeTo(controller.add({ name: path, size: file.size, type: "file", mode, mtime }));
     }
-    const mode = (await file.slice(0, 2).text()) === "#!" ? 0o755 : 0o644;
-    parts.push(header(name, file.size, "0", mode, file.lastModified), file, padding(file.size));
+    controller.finalize();
+  } catch (error) {
+    controller.error(error);
   }
-  parts.push(new Uint8Array(2 * BLOCK));
-  return new Response(new Blob(parts).stream().pipeThrough(new CompressionStream("gzip"))).blob();
+  return archive;
 }
-
-function header(name: Uint8Array, size: number, type: "0" | "x", mode: number, changed = 0): Uint8Array<ArrayBuffer> {
-  const block = new Uint8Array(BLOCK);
-  const put = (at: number, text: string): void => block.set(encoder.encode(text), at);
-  const octal = (at: number, value: number, digits: number): void => put(at, Math.floor(value).toString(8).padStart(digits, "0"));
-  block.set(name.subarray(0, NAME_BYTES), 0);
-  octal(100, mode, 7);
-  octal(124, size, 11);
-  octal(136, changed / 1000, 11);
-  put(148, " ".repeat(8)); // the checksum counts itself as spaces
-  put(156, type);
-  put(257, "ustar\u000000");
-  octal(
-    148,
-    block.reduce((sum, byte) => sum + byte, 0),
-    6,
-  );
-  block[154] = 0;
-  return block;
-}
-
-/** "<length> path=<name>\n", whose length counts its own digits. */
-function pathRecord(name: Uint8Array): Uint8Array<ArrayBuffer> {
-  const rest = name.length + encoder.encode(" path=\n").length;
-  let length = rest + String(rest).length;
-  length = rest + String(length).length;
-  const start = encoder.encode(`${length} path=`);
-  const record = new Uint8Array(length);
-  record.set(start);
-  record.set(name, start.length);
-  record[length - 1] = 10;
-  return record;
-}
-
-const padding = (size: number): Uint8Array<ArrayBuffer> => new Uint8Array((BLOCK - (size % BLOCK)) % BLOCK);
