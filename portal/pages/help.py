@@ -36,6 +36,7 @@ GUIDES = {
     "glossary": "Glossary",
 }
 """File of docs/ and its tab, in the order in which a newcomer needs them."""
+FIRST = next(iter(GUIDES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Guide:
 
 @require_GET
 @signed_in
-def page(request: HttpRequest, name: str = "programs") -> HttpResponse:
+def page(request: HttpRequest, name: str = FIRST) -> HttpResponse:
     if name not in GUIDES:
         raise Http404
     context = frame(request, last_tenant(request), "help")

@@ -37,7 +37,7 @@ def test_help_begins_with_writing_a_program_and_leads_to_it_from_every_page(
     alice: User, signed_in: SignIn, client: Client
 ) -> None:
     browser = signed_in(alice)
-    assert "training.checkpoint(step)" in markup(browser.get("/help"))
+    assert "A program is a folder." in markup(browser.get("/help"))
     assert browser.get("/help/architecture").status_code == 404
     overview = markup(browser.get("/t/vision-lab/"))
     assert overview.count('href="/help"') == 2, "once in the sidebar, once in the phone's menu"
