@@ -42,7 +42,10 @@ UPDATE jobs_job SET lease_owner = %(owner)s, lease_token = gen_random_uuid(), fe
 FREE = f"""(lease_token IS NULL OR lease_until < clock_timestamp() OR ({dead_owner("lease_owner")})
   OR lease_until > clock_timestamp() + make_interval(secs => 2 * %(lease_s)s))"""
 """The last part: no lease is that long, so the database's clock was set back."""
-RETURNING = "RETURNING id, lease_token, state = 'QUEUED'"
+WITH_GPUS = "(state = ANY(%(states)s) AND deleted_at IS NULL)"
+"""What is due is not indexed, so all that may be is read: these few by the index of their states, without the thousands
+that may wait for GPUs or end, of which few are ever due."""
+RETURNING = f"RETURNING id, lease_token, {WITH_GPUS}"
 
 CLAIM_ONE = f"""{TAKE} WHERE id = (
   SELECT id FROM jobs_job WHERE id = %(job_id)s AND NOT settled AND {FREE} FOR NO KEY UPDATE SKIP LOCKED
@@ -53,9 +56,6 @@ CLAIM_ALL = f"""{TAKE} WHERE id IN (
 ) {RETURNING}"""
 
 DUE = f"""NOT settled AND {FREE} AND (next_reconcile_at <= clock_timestamp() OR lease_token IS NOT NULL)"""
-WITH_GPUS = "state = ANY(%(states)s) AND deleted_at IS NULL"
-"""What is due is not indexed, so all that may be is read: these few by the index of their states, without the thousands
-that may wait for GPUs, of which few are ever due."""
 
 
 def _claim_due(which: str) -> str:
@@ -151,12 +151,12 @@ _owner = ""
 
 @dataclass(slots=True)
 class Lease:
-    """The right to act on one job until `ends` (this process's monotonic clock). waits: in the queue, when taken."""
+    """The right to act on one job until `ends` (this process's monotonic clock). with_gpus: it held any when taken."""
 
     job_id: str
     token: uuid.UUID
     ends: float
-    waits: bool = False
+    with_gpus: bool = True
 
     def may_act(self, call_s: float = 1.0) -> bool:
         """True if a call of this duration would still end within the lease."""
@@ -291,7 +291,7 @@ def _take(statement: str, values: dict[str, Any]) -> list[Lease]:
         cursor.execute(statement, always | values)
         rows: Sequence[tuple[str, uuid.UUID, bool]] = cursor.fetchall()
     ends = before + settings.LUTHIER_LEASE_S
-    return [Lease(job_id, token, ends, waits) for job_id, token, waits in rows]
+    return [Lease(job_id, token, ends, with_gpus) for job_id, token, with_gpus in rows]
 
 
 def owner() -> str:

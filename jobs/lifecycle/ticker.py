@@ -97,9 +97,8 @@ class Ticker(threading.Thread):
         self._left_more = False
         """The last claim took as many jobs as it might: more may be due."""
         self._sweeps_at = 0.0
-        """From then on, by the monotonic clock, a tick looks at the jobs that wait in the queue, too: thousands may
-        wait, and few of them are due. One that idle threads asked for in between does not, unless the last look found
-        many."""
+        """From then on, by the monotonic clock, a tick looks at the jobs without GPUs, too: thousands may wait, and few
+        of them are due. One that idle threads asked for in between does not, unless the last look found many."""
         self._periodic_turn = threading.Lock()
         self._own_turns = {name: threading.Lock() for name in OWN_TURN}
         self._brings_on, self._plans = brings_on, plans
@@ -151,7 +150,7 @@ class Ticker(threading.Thread):
             regular = time.monotonic() >= self._sweeps_at
             claimed = leases.claim_due(leases.owner(), wanted, with_gpus=not regular)
             self._left_more = len(claimed) == wanted
-            if regular and not (self._left_more and any(lease.waits for lease in claimed)):
+            if regular and not (self._left_more and not all(lease.with_gpus for lease in claimed)):
                 self._sweeps_at = time.monotonic() + self.tick_s / 2
             if claimed:
                 self._count_together(len(claimed))

@@ -406,14 +406,13 @@ def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
     waited for: raises StaleJob if one is locked, and each is to be noted alone."""
     shown, printed = [], []
     for rows, observation in seen:
-        reports = {one.rank: one.report for one in observation.learners if one.end_shown}
+        learners = {one.rank: one for one in observation.learners if one.end_shown}
         for row in rows.learners:
-            if (report := reports.get(row.rank)) is not None:
+            if (one := learners.get(row.rank)) is not None and (report := one.report) is not None:
+                phase = report.phase.value if one.processes_ended else ""
                 reason = {"reason": report.reason.value} if report.reason is not None else {}
                 details = json.dumps(dict(report.numbers) | reason)
-                shown.append(
-                    (row.pk, report.uid, report.phase.value, report.exit_code, report.message, details)
-                )
+                shown.append((row.pk, report.uid, phase, report.exit_code, report.message, details))
                 if report.output:
                     printed.append((row, report.output))
     if shown:

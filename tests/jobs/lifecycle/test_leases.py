@@ -245,7 +245,7 @@ def test_what_is_claimed_beside_a_notified_job_waits_for_no_gpus(world: World) -
         running.pk,
     ]
     assert leases.claim_due("w1", 10, with_gpus=True) == []
-    assert [(lease.job_id, lease.waits) for lease in leases.claim_due("w1", 10)] == [(waiting.pk, True)]
+    assert [(lease.job_id, lease.with_gpus) for lease in leases.claim_due("w1", 10)] == [(waiting.pk, False)]
 
 
 @pytest.mark.django_db(transaction=True)

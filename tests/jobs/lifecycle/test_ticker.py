@@ -163,8 +163,9 @@ def test_while_more_is_due_the_threads_do_not_wait_for_the_next_tick(
         clusters.use(None)
 
 
-def test_jobs_that_wait_are_looked_at_by_regular_ticks_unless_many_of_them_are_due(
-    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("without_gpus", [State.QUEUED, State.HALTED])
+def test_jobs_without_gpus_are_looked_at_by_regular_ticks_unless_many_of_them_are_due(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, without_gpus: State
 ) -> None:
     looks: list[bool] = []
     claim = leases.claim_due
@@ -175,9 +176,8 @@ def test_jobs_that_wait_are_looked_at_by_regular_ticks_unless_many_of_them_are_d
 
     monkeypatch.setattr(ticker_module.leases, "claim_due", count)
     only_work(monkeypatch)
-    due = {"next_reconcile_at": Now()}
     for _ in range(BATCH + 1):
-        factories.job(**due)
+        factories.job(next_reconcile_at=Now(), state=without_gpus)
     running = Ticker("test", tick_s=3600)
     try:
         for _ in range(4):

@@ -458,6 +458,7 @@ def test_out_of_memory_is_named_if_the_gang_is_removed_before_its_end_is_shown(w
     assert state(job) == State.FAILED
     assert job_of(job).reason_code == "out_of_memory"
     assert "4321 MiB" in job_of(job).reason_message
+    assert Learner.objects.get(job=job, rank=0).cluster_phase == "", "the cluster never showed its end"
 
 
 def test_the_memory_that_a_node_reports_is_kept_for_the_check_of_specs(world: World) -> None:
