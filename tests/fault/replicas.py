@@ -31,6 +31,8 @@ class Balancer:
         """Their ports."""
         self.open: Counter[int] = Counter()
         """Connections that are open now, by port."""
+        self.carried: Counter[int] = Counter()
+        """Bytes that went to a web process so far, by port."""
         self._next = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -55,7 +57,7 @@ class Balancer:
                 continue
             self.open[port] += 1
             try:
-                await _either(_pipe(near, out), _pipe(far, back))
+                await _either(_pipe(near, out, self.carried, port), _pipe(far, back))
             finally:
                 self.open[port] -= 1
                 out.close()
@@ -63,9 +65,16 @@ class Balancer:
         back.close()
 
 
-async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _pipe(
+    source: asyncio.StreamReader,
+    target: asyncio.StreamWriter,
+    carried: Counter[int] | None = None,
+    port: int = 0,
+) -> None:
     with contextlib.suppress(OSError):
         while content := await source.read(65536):
+            if carried is not None:
+                carried[port] += len(content)
             target.write(content)
             await target.drain()
 
