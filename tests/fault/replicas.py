@@ -43,12 +43,24 @@ class Balancer:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    async def _end(self) -> None:
+        """Also what is open, as after a failure: what closes later hides why a test failed."""
+        self._server.close()
+        forwarding = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in forwarding:
+            task.cancel()
+        await asyncio.gather(*forwarding, return_exceptions=True)
+
     async def _forward(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        with contextlib.closing(back):
+            await self._forward_to_next(near, back)
+
+    async def _forward_to_next(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         for _ in range(len(self.backends)):
             port = self.backends[next(self._next) % len(self.backends)]
             try:
@@ -62,7 +74,6 @@ class Balancer:
                 self.open[port] -= 1
                 out.close()
             break
-        back.close()
 
 
 async def _pipe(
