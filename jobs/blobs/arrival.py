@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from threading import Lock
 from typing import IO, Any
@@ -17,7 +18,8 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from jobs import storage
-from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, WrongOffset
+from jobs.blobs import direct
+from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, StoreUnavailable, WrongOffset
 from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
 from jobs.failpoints import fp
 from jobs.models import Blob, StorageKind
@@ -125,7 +127,8 @@ def begin_all(
             if (limit := storage.locked_limit(tenant_id)) is not None:
                 more = _more(sizes, found := _of_tenant(tenant_id, sizes))
             storage.require_room(tenant_id, limit, sum(more.values()), halting=halting)
-            _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind)
+            ended = _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind)
+        _abort(ended)
     return [found[sha256] for sha256, _ in files]
 
 
@@ -138,16 +141,33 @@ def _more(sizes: Mapping[str, int], found: Mapping[str, Blob]) -> dict[str, int]
     }
 
 
-def _make(tenant_id: int, sizes: Mapping[str, int], found: Mapping[str, Blob], kind: StorageKind) -> None:
-    """Make rows that are missing, and correct the size of others that have not arrived."""
+def _make(
+    tenant_id: int, sizes: Mapping[str, int], found: Mapping[str, Blob], kind: StorageKind
+) -> list[Blob]:
+    """Make rows that are missing, and correct the size of others that have not arrived. Returns those of which an
+    upload in parts ends by that: `received` begins at 0, and the store would show it the same parts again."""
     # Sorted, so that two offers of the same files do not wait for each other. Many learners offer the same files at
     # once: a second insert must not be an error in the database's log.
     if missing := sorted(sizes.keys() - found.keys()):
         with connection.cursor() as cursor:
             cursor.execute(MAKE, [tenant_id, kind.value, missing, [sizes[sha256] for sha256 in missing]])
+    ended = []
     for sha256 in sorted(sizes.keys() & found.keys()):
-        wrong = Blob.objects.filter(pk=found[sha256].pk, verified=False)
-        wrong.update(size=sizes[sha256], received=0, restarts=F("restarts") + 1)
+        blob = found[sha256]
+        # Of a row with another upload by now nothing changes; the caller looks again.
+        wrong = Blob.objects.filter(pk=blob.pk, verified=False, upload_id=blob.upload_id)
+        restart = {"received": 0, "restarts": F("restarts") + 1, "upload_id": "", "finishing_at": None}
+        if wrong.update(size=sizes[sha256], **restart) and blob.upload_id:
+            ended.append(blob)
+    return ended
+
+
+def _abort(ended: Sequence[Blob]) -> None:
+    """Have the store give up the parts of these uploads. Where it does not respond, they go with their file's key."""
+    if ended and (place := direct.direct()):
+        for blob in ended:
+            with suppress(StoreUnavailable):
+                place.abort(_key(blob), blob.upload_id)
 
 
 def _of_tenant(tenant_id: int, hashes: Collection[str]) -> dict[str, Blob]:

@@ -123,11 +123,11 @@ def _spec_of(
     try:
         return _parsed(source, content_type)
     except SpecError as error:
-        problems = error.problems
+        known = error
         if sound := sound_part(error):
             findings, beside, _ = _installation(sound.spec, user, tenant, kept, refused=True)
-            problems += sound.judged((*findings.errors, *beside))
-        raise _refused(SpecError(problems)) from error
+            known = SpecError((*error.problems, *sound.judged((*findings.errors, *beside))))
+        raise _refused(known) from error
 
 
 def _checked(
@@ -271,10 +271,9 @@ def parse_spec(source: Source, content_type: str | None = None) -> Spec:
 
 
 def _refused(error: SpecError) -> SpecInvalid:
-    """What is wrong with the document as such has its own code, as in any other body; all errors are listed anyway."""
+    """What is wrong with the document as such has its own code, wherever in it; errors of fields are listed anyway."""
     errors = error.as_list()
-    of_document = (each["code"] for each in errors if each["code"] in codes.DOCUMENT)
-    code = next(of_document, None)
+    code = next((code for code in error.codes if code in codes.DOCUMENT), None)
     return SpecUnreadable(code, errors) if code else SpecInvalid(errors=errors)
 
 

@@ -56,10 +56,13 @@ class Problem:
 
 
 class SpecError(Exception):
-    """The job spec is not valid. value: the document, where it could be read."""
+    """The job spec is not valid. value: the document, where it could be read. codes: of all problems in order, also of
+    those that are not listed."""
 
     def __init__(self, problems: Iterable[Problem], value: Any = None) -> None:
-        self.problems = shortened(list(problems))
+        known = list(problems)
+        self.codes = tuple(problem.code for problem in known)
+        self.problems = shortened(known)
         self.value = value
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

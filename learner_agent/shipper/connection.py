@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from learner_agent.settings import ShipperSettings
+from learner_agent.shipper import tls
 from learner_agent.shipper.log_sender import LogSender
 from learner_agent.shipper.metrics import MetricSender, PointSource
 from learner_agent.spool import Spool
@@ -202,8 +204,10 @@ class Connection:
     async def _connect_once(self) -> None:
         from websockets.asyncio.client import connect
 
+        url = self._settings.socket_url
         async with connect(
-            self._settings.socket_url,
+            url,
+            ssl=tls.context() if urlsplit(url).scheme == "wss" else None,
             additional_headers={"Authorization": f"Bearer {self._settings.secret}"},
             compression=None,
             max_size=MAX_MESSAGE,

@@ -221,6 +221,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Tls(urllib.request.HTTPSHandler):
+    """Python's own makes a context when it is made, from Python 3.12 on."""
+
+    def __init__(self) -> None:
+        super(urllib.request.HTTPSHandler, self).__init__()
+
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(http.client.HTTPSConnection, request, context=tls.context())
 

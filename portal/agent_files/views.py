@@ -232,7 +232,8 @@ def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
 
 
 def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View:
-    """Pass the row of the file that this learner was asked to send; otherwise 404."""
+    """Pass the row of a file of this learner's tenant, one of which it was asked to send; otherwise 404. Which learners
+    were asked for a file is not stored."""
 
     @wraps(view)
     def found(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:

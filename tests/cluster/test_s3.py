@@ -298,6 +298,37 @@ def test_a_sender_whose_upload_was_ended_asks_again_what_has_arrived(
 
 
 @pytest.mark.django_db
+def test_a_file_that_is_offered_with_another_size_begins_again(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part can be taken from an upload, so one with parts beyond the file's end would never be the file."""
+    monkeypatch.setattr(direct, "PART_BYTES", 5 * 1024 * 1024)
+    content = bytes(6_000_000)
+    tenant, there = factories.tenant(), store()
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert isinstance(there, S3Store)
+
+    def send(blob: Blob, number: int, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        link = direct.link(there, blob, Part(number, len(content), digest))
+        urllib.request.urlopen(urllib.request.Request(link.url, content, link.headers, method="PUT"))
+        return digest
+
+    larger = blobs.begin(tenant.pk, sha256, 17_000_000)
+    assert direct.arrived(there, larger) == []
+    for number in (1, 2, 3):
+        send(larger, number, bytes(direct.PART_BYTES))
+    assert len(direct.arrived(there, larger)) == 3
+
+    blob = blobs.begin(tenant.pk, sha256, len(content))
+    assert there._uploads("") == []
+    assert direct.arrived(there, blob) == []
+    first, rest = content[: direct.PART_BYTES], content[direct.PART_BYTES :]
+    assert direct.finish(there, blob, [send(blob, 1, first), send(blob, 2, rest)]).verified
+    assert blobs.is_sound(blob)
+
+
+@pytest.mark.django_db
 def test_an_object_that_the_gateway_is_still_making_is_not_verified(s3: S3Server, tmp_path: Path) -> None:
     """This gateway answers a second request at once, as if the first were done, and lists the upload no more."""
     there, blob = store(), blobs.begin(factories.tenant().pk, "1" * 64, 5_000_000)

@@ -31,6 +31,8 @@ class Balancer:
         """Their ports."""
         self.open: Counter[int] = Counter()
         """Connections that are open now, by port."""
+        self.carried: Counter[int] = Counter()
+        """Bytes that went to a web process so far, by port."""
         self._next = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -41,12 +43,24 @@ class Balancer:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    async def _end(self) -> None:
+        """Also what is open, as after a failure: what closes later hides why a test failed."""
+        self._server.close()
+        forwarding = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in forwarding:
+            task.cancel()
+        await asyncio.gather(*forwarding, return_exceptions=True)
+
     async def _forward(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        with contextlib.closing(back):
+            await self._forward_to_next(near, back)
+
+    async def _forward_to_next(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         for _ in range(len(self.backends)):
             port = self.backends[next(self._next) % len(self.backends)]
             try:
@@ -55,17 +69,23 @@ class Balancer:
                 continue
             self.open[port] += 1
             try:
-                await _either(_pipe(near, out), _pipe(far, back))
+                await _either(_pipe(near, out, self.carried, port), _pipe(far, back))
             finally:
                 self.open[port] -= 1
                 out.close()
             break
-        back.close()
 
 
-async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _pipe(
+    source: asyncio.StreamReader,
+    target: asyncio.StreamWriter,
+    carried: Counter[int] | None = None,
+    port: int = 0,
+) -> None:
     with contextlib.suppress(OSError):
         while content := await source.read(65536):
+            if carried is not None:
+                carried[port] += len(content)
             target.write(content)
             await target.drain()
 

@@ -10,9 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import CloseCode
 
-from learner_agent.shipper import tls
+from learner_agent import wire
+from learner_agent.settings import ShipperSettings
+from learner_agent.shipper import connection, tls
 from learner_agent.shipper.http import Client, Unreachable
+from learner_agent.spool import Spool
 from tests.certificates import self_signed
 
 CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
@@ -90,19 +95,25 @@ def test_an_authority_that_is_added_counts_without_a_new_process(
         send()
 
 
-def test_the_authorities_are_read_once_for_many_requests(
-    url: str, certificate: Path, authorities: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trust(authorities, certificate)
-    made: list[ssl.SSLContext] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[ssl.SSLContext]:
+    """The contexts that are made, of which each reads the authorities."""
+    contexts: list[ssl.SSLContext] = []
     make = ssl.create_default_context
 
-    def watched() -> ssl.SSLContext:
-        made.append(make())
-        return made[-1]
+    def watched(*_: object) -> ssl.SSLContext:
+        contexts.append(make())
+        return contexts[-1]
 
     monkeypatch.setattr(ssl, "create_default_context", watched)
     monkeypatch.setattr(ssl, "_create_default_https_context", watched)
+    return contexts
+
+
+def test_the_authorities_are_read_once_for_many_requests(
+    url: str, certificate: Path, authorities: Path, made: list[ssl.SSLContext]
+) -> None:
+    trust(authorities, certificate)
     client = Client(url, "secret")
     for _ in range(3):
         asyncio.run(client.json("/agent/v1/job"))
@@ -111,3 +122,30 @@ def test_the_authorities_are_read_once_for_many_requests(
     assert made == [tls.context()]
     assert made[0].verify_mode == ssl.CERT_REQUIRED
     assert made[0].check_hostname
+
+
+def test_the_socket_reads_them_once_for_many_connections(
+    tmp_path: Path,
+    certificate: Path,
+    authorities: Path,
+    made: list[ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_BACKOFF_S", 0.0)
+    trust(authorities, certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    codes = iter((CloseCode.GOING_AWAY, CloseCode.GOING_AWAY, wire.CloseCode.FENCED))
+
+    async def end(socket: ServerConnection) -> None:
+        await socket.close(next(codes))
+
+    async def connect() -> None:
+        async with serve(end, "127.0.0.1", 0, ssl=context) as server:
+            base = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            settings = ShipperSettings(*[tmp_path] * 6, None, base, "secret", "job", 1, 0)
+            await connection.Connection(settings, Spool(tmp_path / "spool"), lambda _: None).run()
+
+    with pytest.raises(connection.Fenced):
+        asyncio.run(connect())
+    assert made == [tls.context()]

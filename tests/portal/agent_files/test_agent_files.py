@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs import blobs
-from jobs.blobs import direct
+from jobs.blobs import arrival, direct
 from jobs.models import Blob, Checkpoint, CheckpointFile, Job, ResultFile
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import State
@@ -206,19 +206,33 @@ def test_asking_again_for_the_link_of_a_part_is_no_progress_of_an_upload(
 def test_parts_that_have_arrived_since_are_progress_of_an_upload(
     client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the store says so, whatever the learner claims."""
+    """Only the store says so, and of each part once: the learner claims a size, and then another one."""
     blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
-    Blob.objects.filter(pk=blob.pk).update(upload_id=f"upload {blob.pk}")
     secret, size = factories.secret(job, 1, 0), direct.part_bytes(blob.size)
 
     class Place:
+        receives_pieces = False
+        begun = 0
         numbers: tuple[int, ...] = ()
 
-        def parts(self, *_: str) -> list[direct.Part]:
+        def room(self) -> None:
+            return None
+
+        def start(self, _: str) -> str:
+            self.begun, self.numbers = self.begun + 1, ()
+            return f"upload {self.begun}"
+
+        def parts(self, _: str, upload: str) -> list[direct.Part]:
+            assert upload == f"upload {self.begun}"
             return [direct.Part(number, size, "0" * 64) for number in self.numbers]
 
-    place = Place()
+        def abort(self, _: str, upload: str) -> None:
+            aborted.append(upload)
+            raise blobs.StoreUnavailable("It ends nothing now.")
+
+    place, aborted = Place(), list[str]()
     monkeypatch.setattr(direct, "direct", lambda: place)
+    monkeypatch.setattr(arrival, "store", lambda: place)
 
     def look(*numbers: int) -> tuple[bool, int]:
         """Whether it counts, and what is noted, once the store has these parts."""
@@ -233,6 +247,12 @@ def test_parts_that_have_arrived_since_are_progress_of_an_upload(
     assert look(2) == (False, size)
     assert look(1, 2) == (True, 2 * size)
     assert not blob.verified
+    for declared in (49_000_000, 50_000_000):
+        assert blobs.begin(job.tenant_id, "0" * 64, declared).received == 0
+        assert ask(client, "get", f"uploads/{blob.pk}/parts", secret).json()["parts"] == []
+        assert look() == (False, 0)
+    assert aborted == ["upload 1", "upload 2"]
+    assert look(1) == (True, size)
 
 
 def test_a_store_that_makes_one_object_of_the_parts_is_waited_for_as_for_one_that_takes_them(

@@ -41,8 +41,24 @@ BODIES: dict[str, tuple[bytes, int, str]] = {
     "NUL in a text": (b'{"name": "a\\u0000b"}', 400, "nul_in_text"),
     "NUL in a name": (b'{"name": "x", "a\\u0000": 1}', 400, "nul_in_text"),
     "a byte order mark": (b'\xef\xbb\xbf{"name": "x"}', 400, "body_not_json"),
+    "only a space": (b" ", 400, "invalid"),
     "nothing": (b"", 400, "invalid"),
 }
+IN_A_SPEC = {
+    "not UTF-8": "encoding_not_utf8",
+    "a byte order mark": "byte_order_mark",
+    "NaN": "number_not_finite",
+    "infinity": "number_not_finite",
+    "1e400": "number_not_finite",
+    "a huge number": "number_not_finite",
+    "NUL in a text": "nul_forbidden",
+    "NUL in a name": "nul_forbidden",
+    "only a space": "body_empty",
+    "nothing": "media_type",
+    "no object": "spec_invalid",
+    "a bare number": "spec_invalid",
+}
+"""Where a job spec has another code for the same mistake (docs/adr/0139)."""
 
 
 @pytest.mark.parametrize("case", BODIES)
@@ -51,6 +67,13 @@ def test_a_bad_body_is_refused_by_name(alice: Api, case: str) -> None:
     answer = alice.post("/me/tokens", body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert Token.objects.count() == 1  # alice's own
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_bad_job_spec_is_refused_by_name(alice: Api, case: str) -> None:
+    body, status, code = BODIES[case]
+    answer = alice.post("/tenants/vision-lab/jobs", body)
+    assert (answer.status_code, answer.json()["code"]) == (status, IN_A_SPEC.get(case, code))
 
 
 FIELDS: dict[str, tuple[Any, set[str]]] = {

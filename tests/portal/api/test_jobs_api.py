@@ -94,13 +94,22 @@ def test_all_errors_of_a_spec_come_at_once_with_their_places(alice: Api) -> None
         ("application/yaml", SPEC_YAML + "\ntags: !!python/tuple []\n", "yaml_tag_forbidden", "tags"),
     ],
 )
-def test_a_spec_that_is_no_proper_document_is_answered_as_any_other_body(
+def test_a_spec_that_is_no_proper_document_has_the_code_of_that(
     alice: Api, kind: str, text: str, code: str, path: str
 ) -> None:
     answer = alice("POST", JOBS, text, **{"Content-Type": kind})
     assert (answer.status_code, answer.json()["code"]) == (400, code)
     assert (path, code) in [(error["path"], error["code"]) for error in answer.json()["errors"]]
     assert Job.objects.count() == 0
+
+
+def test_an_error_of_the_document_is_the_code_also_below_more_errors_than_are_listed(alice: Api) -> None:
+    fields = "".join(f"unknown{n}: 1\n" for n in range(60))
+    answer = alice(
+        "POST", JOBS, f"{SPEC_YAML}\n{fields}name: again\n", **{"Content-Type": "application/yaml"}
+    )
+    listed = {error["code"] for error in answer.json()["errors"]}
+    assert (answer.json()["code"], listed) == ("duplicate_key", {"unknown_field"})
 
 
 def test_validating_shows_what_would_happen_and_changes_nothing(alice: Api) -> None:
