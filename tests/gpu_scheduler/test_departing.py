@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import (
+    Gang,
     Level,
     Node,
     Plan,
@@ -119,8 +120,7 @@ def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
     assert resizes(made) == {"r1": 2}
 
     alone = snapshot(machines, [], [on_two(least=3)])
-    saving = world.apply(alone, plan(alone))
-    late = replace(saving, waiting=(gang("j2", 2),))
+    late = replace(world.apply(alone, plan(alone)), waiting=(gang("j2", 2),))
     assert plan(late).starts == (), "both places of a3 are kept while it saves"
     back = world.apply(late, ended=["r1"])
     starts = {start.job: start.placement.nodes for start in plan(back).starts}
@@ -128,13 +128,35 @@ def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
     assert len(starts["r1"]) == 4
 
 
+def saving(machines: tuple[Node, ...], leaves: Running) -> Snapshot:
+    """The world while this run saves to leave the nodes that are cordoned."""
+    before = snapshot(machines, [], [leaves])
+    made = plan(before)
+    assert made.resizes[0].leaves
+    return world.apply(before, made)
+
+
+def with_arrivals(before: Snapshot, *waiting: Gang, beside: tuple[Running, ...] = ()) -> Snapshot:
+    return replace(before, waiting=waiting, running=(*before.running, *beside))
+
+
+def test_urgent_jobs_take_what_is_free_and_stop_nothing_for_what_a_run_needs_elsewhere() -> None:
+    before = saving(cordon(nodes(a1=2, a2=2, a3=2, a4=2), "a2"), on_two(least=3))
+    low = running("r9", "a4", "a4", priority=0)
+    made = plan(with_arrivals(before, gang("j1", 2, priority=3), beside=(low,)))
+    assert [start.placement.nodes for start in made.starts] == [("a3", "a3")]
+    assert made.stops == ()
+    held_up = gang("j1", 2, priority=3, slot_type="h200")
+    others = plan(with_arrivals(before, held_up, gang("j2", 3)))
+    assert others.starts == (), "one that waits for another type frees nothing of this"
+
+
 def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
     machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
     before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
     made = plan(before)
     assert (resizes(made), len(made.starts)) == ({"r1": 4}, 1), "one of the three of a3"
-    saving = world.apply(before, made)
-    assert plan(saving).starts == (), "nor in the next plan"
+    assert plan(world.apply(before, made)).starts == (), "nor in the next plan"
 
 
 def test_a_run_that_requires_a_rack_leaves_for_one_that_holds_all_of_it() -> None:
