@@ -151,6 +151,26 @@ def test_urgent_jobs_take_what_is_free_and_stop_nothing_for_what_a_run_needs_els
     assert others.starts == (), "one that waits for another type frees nothing of this"
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_run_needs_elsewhere_is_kept_when_its_node_goes_before_it_has_saved(gone: bool) -> None:
+    before = saving(cordon(nodes(a1=2, a2=2, a3=2), "a2"), on_two(least=3))
+    left = tuple(
+        replace(node, ready=node.name != "a2") for node in before.nodes if not (gone and node.name == "a2")
+    )
+    late = replace(with_arrivals(before, gang("j2", 2)), nodes=left)
+    assert plan(late).starts == ()
+    (start,) = plan(world.apply(late, ended=["r1"])).starts
+    assert (start.job, Counter(start.placement.nodes)) == ("r1", {"a1": 2, "a3": 2})
+
+
+def test_growth_that_was_ordered_before_a_cordon_keeps_nothing_from_what_waits() -> None:
+    growing = replace(on_two(), order=Resize("r1", 6))
+    machines = cordon(nodes(a1=2, a2=2, a3=4), "a2")
+    made = plan(snapshot(machines, [gang("j1", 3), gang("j2", 2)], [growing]))
+    assert [start.job for start in made.starts] == ["j2"], "two of a3 stand in for those of a2"
+    assert plan(snapshot(machines, [idle("i1")], [growing])).starts == (), "it comes before opportunistic ones"
+
+
 def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
     machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
     before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
