@@ -24,8 +24,13 @@ def elsewhere(run: Running, learners: int, usable: Collection[str]) -> int:
 
 def leaving(snapshot: Snapshot) -> Iterator[tuple[Running, int]]:
     """The runs that save to start again and have learners on nodes that take no more, or are down or gone by now; and
-    for how many of the learners that they have, less what they give up, each needs other slots."""
-    resized = [(run, run.order) for run in snapshot.running if isinstance(run.order, Resize)]
+    for how many of the learners that they have, less what they give up, each needs other slots. Not those that shrink
+    for a waiting gang: their places are looked for together with the gang's."""
+    resized = [
+        (run, run.order)
+        for run in snapshot.running
+        if isinstance(run.order, Resize) and run.order.for_job is None
+    ]
     stay = usable(snapshot.nodes) if resized else frozenset[str]()  # few plans have any
     for run, order in resized:
         if more := elsewhere(run, min(order.learners, len(run.nodes)), stay):

@@ -75,6 +75,7 @@ class Draft:
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
     What runs that save to leave cordoned nodes need on others is offered to no gang, unless an urgent one waits for
     the type: it would stop those at once.
+    kept_for: these runs. They give up nothing on nodes that take learners.
     failed, failed_by_all: what the cycle found out of gangs that are alike; emptied when slots are taken or reserved.
     """
 
@@ -87,9 +88,11 @@ class Draft:
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         leaving = list(cordoned.leaving(snapshot))  # in few plans any
         urgent = self._awaited_urgently() if leaving else frozenset()
+        self.kept_for: set[str] = set()
         for run, learners in leaving:
             if run.slot_type in self.pools and run.slot_type not in urgent:
                 self.pools[run.slot_type].withhold_beside(run, learners)
+                self.kept_for.add(run.job)
         self.failed: dict[Hashable, Any] = {}
         self.failed_by_all: dict[Hashable, Any] = {}
         self.supplies: dict[tuple[str, str], Supply] = {}

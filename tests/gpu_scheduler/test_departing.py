@@ -183,6 +183,24 @@ def test_growth_that_was_ordered_before_a_cordon_keeps_nothing_from_what_waits()
     )
 
 
+def test_others_shrink_for_what_waits_while_a_run_leaves_with_fewer() -> None:
+    leaves = run("r1", "a1", "a2", "a2", "a2", least=2, most=4)
+    before = saving(cordon(nodes(a1=1, a2=3, a3=2, a4=4), "a2"), leaves)
+    assert before.running[0].order == Resize("r1", 4, leaves=("a2",))
+    shrunk = replace(before.running[0], order=Resize("r1", 3, leaves=("a2",)))
+    able = run("r2", *["a4"] * 4)
+    made = plan(replace(with_arrivals(before, gang("j1", 2)), running=(shrunk, able)))
+    assert made.resizes == (Resize("r2", 2, for_job="j1"),)
+
+
+def test_a_run_that_shrinks_for_a_job_is_not_counted_twice_when_its_node_is_cordoned() -> None:
+    gives = replace(run("r1", "a1", "a2", "a2", "a2", most=4), order=Resize("r1", 2, for_job="j1"))
+    able = run("r2", "a4", "a4")
+    machines = cordon(nodes(a1=1, a2=3, a3=3, a4=2), "a2")
+    made = plan(snapshot(machines, [gang("j1", 2)], [gives, able], limits={"red": 6}))
+    assert (resizes(made), made.starts) == ({}, ()), "its quota is what the job waits for"
+
+
 def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
     machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
     before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
