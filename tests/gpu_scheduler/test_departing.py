@@ -209,14 +209,35 @@ def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
     assert plan(world.apply(before, made)).starts == (), "nor in the next plan"
 
 
+def in_racks(machines: tuple[Node, ...], *of_x: str) -> tuple[Node, ...]:
+    return tuple(replace(node, rack="x" if node.name in of_x else "y") for node in machines)
+
+
+def within_a_rack(each: Running) -> Running:
+    return replace(each, gang=replace(each.gang, topology=Topology(Level.RACK, required=True)))
+
+
 def test_a_run_that_requires_a_rack_leaves_for_one_that_holds_all_of_it() -> None:
-    machines = tuple(
-        replace(node, rack="y" if node.name == "a3" else "x") for node in nodes(a1=2, a2=2, a3=3)
-    )
-    required = on_two()
-    required = replace(required, gang=replace(required.gang, topology=Topology(Level.RACK, required=True)))
-    made = plan(snapshot(cordon(machines, "a2"), [], [required]))
+    machines = in_racks(nodes(a1=2, a2=2, a3=3), "a1", "a2")
+    made = plan(snapshot(cordon(machines, "a2"), [], [within_a_rack(on_two())]))
     assert resizes(made) == {"r1": 3}, "not two of x and two of y"
+
+
+def test_all_that_a_run_needs_in_another_rack_is_kept_while_it_saves() -> None:
+    machines = cordon(in_racks(nodes(a1=2, a2=2, a3=2, a4=2), "a1", "a2"), "a2")
+    before = saving(machines, within_a_rack(on_two(least=3)))
+    late = with_arrivals(before, gang("j2", 2))
+    assert plan(late).starts == ()
+    first, *_ = plan(world.apply(late, ended=["r1"])).starts
+    assert (first.job, Counter(first.placement.nodes)) == ("r1", {"a3": 2, "a4": 2})
+
+
+def test_what_a_run_needs_in_its_own_rack_is_kept_when_the_first_of_its_nodes_is_gone() -> None:
+    machines = cordon(in_racks(nodes(a1=2, a2=2, a3=2, a4=4), "a1", "a2", "a3"), "a1")
+    before = saving(machines, within_a_rack(on_two(least=3)))
+    late = replace(with_arrivals(before, gang("j2", 4)), nodes=before.nodes[1:])
+    (start,) = plan(late).starts
+    assert Counter(start.placement.nodes) == {"a4": 4}
 
 
 def test_the_size_is_the_fastest_of_those_that_find_a_place() -> None:
