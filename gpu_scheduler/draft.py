@@ -75,7 +75,8 @@ class Draft:
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
     What runs that save to leave cordoned nodes need on others is offered to no gang, unless an urgent one waits for
     the type: it would stop those at once.
-    kept_for: these runs. They give up nothing on nodes that take learners.
+    kept_for: these runs. They give up nothing on nodes that take learners, unless they change the rack or block that
+    they require.
     failed, failed_by_all: what the cycle found out of gangs that are alike; emptied when slots are taken or reserved.
     """
 

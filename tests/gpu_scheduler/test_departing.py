@@ -259,14 +259,40 @@ def test_a_move_to_the_same_size_is_void_unless_it_leaves_a_node() -> None:
 @st.composite
 def cordoned_worlds(draw: st.DrawFn) -> Snapshot:
     made = draw(elastic_worlds())
-    machines = tuple(replace(node, cordoned=draw(st.booleans())) for node in made.nodes)
-    return replace(made, nodes=machines)
+    machines = tuple(
+        replace(node, cordoned=draw(st.booleans()), rack=draw(st.sampled_from(["x", "x", "y"])))
+        for node in made.nodes
+    )
+    rack_of = {node.name: node.rack for node in machines}
+    busy = tuple(
+        within_a_rack(run) if len({rack_of[name] for name in run.nodes}) == 1 and draw(st.booleans()) else run
+        for run in made.running
+    )
+    return replace(made, nodes=machines, running=busy)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[Gang, ...]:
+    """What comes while runs save; nothing that is urgent."""
+    return tuple(
+        gang(
+            f"k{number}",
+            draw(st.integers(1, 4)),
+            draw(st.integers(1, 2)),
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 2)),
+            queued_at=NOON,
+        )
+        for number in range(draw(st.integers(0, 3)))
+    )
 
 
 @settings(max_examples=300, deadline=None)
-@given(cordoned_worlds())
-def test_runs_that_leave_come_back_off_those_nodes_with_the_size_of_their_order(before: Snapshot) -> None:
-    """If all of them save at the same time and nothing else happens."""
+@given(cordoned_worlds(), arrivals(), st.booleans())
+def test_runs_that_leave_come_back_off_those_nodes_with_their_fewest_learners_at_least(
+    before: Snapshot, late: tuple[Gang, ...], goes: bool
+) -> None:
+    """If all of them save at the same time, whatever comes meanwhile, and also if those nodes go before that."""
     made = plan(before)
     off = {node.name for node in before.nodes if node.cordoned}
     leaving = {each.job: each for each in made.resizes if each.leaves}
@@ -281,6 +307,11 @@ def test_runs_that_leave_come_back_off_those_nodes_with_the_size_of_their_order(
     after = world.apply(
         replace(after, waiting=before.waiting), Plan(tuple(starts), policy_state=after.policy_state)
     )
+    if leaving:
+        left = tuple(replace(node, ready=node.ready and not (goes and node.cordoned)) for node in after.nodes)
+        after = replace(after, nodes=left, waiting=(*after.waiting, *late))
+        if not any(each.priority == 3 for each in after.waiting):
+            after = world.apply(after, plan(after))
     gone = [each.job for each in after.running if each.order is not None]
     back = next_snapshot(after, Plan(policy_state=after.policy_state), after_s=5, ended=gone)
     if any(each.priority == 3 for each in back.waiting):
