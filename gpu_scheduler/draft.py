@@ -88,7 +88,7 @@ class Draft:
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         leaving = list(cordoned.leaving(snapshot))  # in few plans any
-        urgent = self._awaited_urgently() if leaving else frozenset()
+        urgent = self._awaited_urgently() if leaving else ()
         self.kept_for: set[str] = set()
         for run, learners in leaving:
             if run.slot_type in self.pools and run.slot_type not in urgent:
@@ -119,8 +119,11 @@ class Draft:
     def _awaited_urgently(self) -> Collection[str]:
         """The types for which an urgent gang waits that its tenant as a whole lets start."""
         urgent = [each for each in self.waiting if each.priority >= Priority.URGENT and self.may_start(each)]
-        kinds = {each.slot_type for each in urgent if not each.opportunistic}
-        return kinds.union(self.gpu_types) if None in kinds else kinds
+        found: set[str] = set()
+        for gang in urgent:
+            if not gang.opportunistic:
+                found.update(self.gpu_types if gang.slot_type is None else [gang.slot_type])
+        return found
 
     def _changed(self) -> None:
         self.failed.clear()
