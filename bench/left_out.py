@@ -37,9 +37,17 @@ class LeftOut:
     gpus: int
     said: Mapping[str, Any]
 
-    def fits(self, free: Mapping[str, int]) -> bool:
-        """Whether all its learners fit on what is free: node -> GPUs. Only for one that has no pods."""
-        return sum(gpus // self.gpus for gpus in free.values()) >= self.learners
+    def take(self, free: dict[str, int]) -> bool:
+        """Whether all its learners fit on what is free: node -> GPUs; then they take it, the fullest nodes first. Only
+        for one that has no pods."""
+        if sum(gpus // self.gpus for gpus in free.values()) < self.learners:
+            return False
+        left = self.learners
+        for gpus, name in sorted((gpus, name) for name, gpus in free.items()):
+            here = min(left, gpus // self.gpus)
+            free[name] -= here * self.gpus
+            left -= here
+        return True
 
 
 def left_out(cursor: Any, running: Iterable[Object]) -> list[LeftOut]:
@@ -70,11 +78,11 @@ def free_gpus(nodes: Mapping[str, int], pods: Iterable[Object]) -> dict[str, int
 
 def without_room(found: Iterable[LeftOut], free: Mapping[str, int]) -> int:
     """Prints what is known of each of these jobs. Returns how many of their pods do not run because the gang fits
-    nowhere; the others were forgotten, or are stuck."""
-    pods = 0
+    nowhere, beside those before it that fit; the others were forgotten, or are stuck."""
+    pods, left = 0, dict(free)
     shares = dict(sorted(Counter(free.values()).items()))
     for each in found:
-        fits = each.missing < each.learners or each.fits(free)
+        fits = each.missing < each.learners or each.take(left)
         pods += 0 if fits else each.missing
         print(
             f"{each.missing} of {each.learners} × {each.gpus} GPUs do not run, {'room' if fits else 'no room'}"

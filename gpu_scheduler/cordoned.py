@@ -12,16 +12,26 @@ def names(nodes: Iterable[Node]) -> frozenset[str]:
     return frozenset(node.name for node in nodes if node.ready and node.cordoned)
 
 
-def elsewhere(run: Running, learners: int, cordoned: Collection[str]) -> int:
+def usable(nodes: Iterable[Node]) -> frozenset[str]:
+    """Those on which a run that starts again can be."""
+    return frozenset(node.name for node in nodes if node.takes_learners)
+
+
+def elsewhere(run: Running, learners: int, usable: Collection[str]) -> int:
     """If it starts again with so many learners: for how many of them it holds no slots yet where they may be."""
-    staying = sum(name not in cordoned for name in run.nodes)
-    return max(0, learners - staying)
+    return max(0, learners - sum(name in usable for name in run.nodes))
 
 
 def leaving(snapshot: Snapshot) -> Iterator[tuple[Running, int]]:
-    """The runs that save to leave such nodes, and for how many learners each needs other slots."""
-    resized = [(run, run.order) for run in snapshot.running if isinstance(run.order, Resize)]
-    off = names(snapshot.nodes) if resized else frozenset[str]()  # few plans have any
-    for run, order in resized if off else ():
-        if not off.isdisjoint(run.nodes) and (more := elsewhere(run, order.learners, off)):
+    """The runs that save to start again and have learners on nodes that take no more, or are down or gone by now; and
+    for how many of the learners that they have, less what they give up, each needs other slots. Not those that shrink
+    for a waiting gang: their places are looked for together with the gang's."""
+    resized = [
+        (run, run.order)
+        for run in snapshot.running
+        if isinstance(run.order, Resize) and run.order.for_job is None
+    ]
+    stay = usable(snapshot.nodes) if resized else frozenset[str]()  # few plans have any
+    for run, order in resized:
+        if more := elsewhere(run, min(order.learners, len(run.nodes)), stay):
             yield run, more

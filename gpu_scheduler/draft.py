@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,17 @@ from typing import Any
 
 from gpu_scheduler import cordoned
 from gpu_scheduler.ledger import Account, JobCount, Ledger, UserLimits
-from gpu_scheduler.model import CPU_TYPE, Gang, Node, Placement, Running, Snapshot, Start, StartReason
+from gpu_scheduler.model import (
+    CPU_TYPE,
+    Gang,
+    Node,
+    Placement,
+    Priority,
+    Running,
+    Snapshot,
+    Start,
+    StartReason,
+)
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
 
@@ -63,7 +73,10 @@ class Draft:
     """Pools and ledger of one snapshot; a policy reserves in it, the cycle starts gangs in it.
 
     waiting: the gangs that the policy at hand orders. state: what that policy asked to have carried over.
-    What runs that save to leave cordoned nodes need on others is offered to no gang.
+    What runs that save to leave cordoned nodes need on others is offered to no gang, unless an urgent one waits for
+    the type: it would stop those at once.
+    kept_for: these runs. They give up nothing on nodes that take learners, unless they change the rack or block that
+    they require.
     failed, failed_by_all: what the cycle found out of gangs that are alike; emptied when slots are taken or reserved.
     """
 
@@ -73,10 +86,14 @@ class Draft:
         self.state: Mapping[str, Any] = snapshot.policy_state
         self.ledger = Ledger(snapshot.quotas, snapshot.tenants, snapshot.running, snapshot.projects)
         self.pools = _pools(snapshot)
-        for run, learners in cordoned.leaving(snapshot):
-            if run.slot_type in self.pools:
-                self.pools[run.slot_type].withhold_beside(run, learners)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
+        leaving = list(cordoned.leaving(snapshot))  # in few plans any
+        urgent = self._awaited_urgently() if leaving else ()
+        self.kept_for: set[str] = set()
+        for run, learners in leaving:
+            if run.slot_type in self.pools and run.slot_type not in urgent:
+                self.pools[run.slot_type].withhold_beside(run, learners)
+                self.kept_for.add(run.job)
         self.failed: dict[Hashable, Any] = {}
         self.failed_by_all: dict[Hashable, Any] = {}
         self.supplies: dict[tuple[str, str], Supply] = {}
@@ -97,6 +114,15 @@ class Draft:
             pool, projects = self.pools.get(slot_type), self.ledger.projects
             found = Supply(slot_type, pool, account, jobs, users, projects, self.snapshot.now)
             self.supplies[key] = found
+        return found
+
+    def _awaited_urgently(self) -> Collection[str]:
+        """The types for which an urgent gang waits that its tenant as a whole lets start."""
+        urgent = [each for each in self.waiting if each.priority >= Priority.URGENT and self.may_start(each)]
+        found: set[str] = set()
+        for gang in urgent:
+            if not gang.opportunistic:
+                found.update(self.gpu_types if gang.slot_type is None else [gang.slot_type])
         return found
 
     def _changed(self) -> None:

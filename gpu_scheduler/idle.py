@@ -88,16 +88,16 @@ def left_for_idle(
 
 
 def _growing(snapshot: Snapshot, resizes: Iterable[Resize]) -> Iterator[tuple[Running, int]]:
-    """The runs that are to have learners in other places, and how many. Of those that leave cordoned nodes already, a
-    draft knows it itself."""
+    """The runs that are to have learners in other places, and how many, beside those that a draft knows itself, of runs
+    that leave cordoned nodes already."""
     new = {resize.job: resize for resize in resizes}
-    off = cordoned.names(snapshot.nodes)
-    known = {run.job for run, _ in cordoned.leaving(snapshot)}
+    usable = cordoned.usable(snapshot.nodes)
+    known = {run.job: learners for run, learners in cordoned.leaving(snapshot)}
     for run in snapshot.running:
         order = new.get(run.job, run.order)
-        if not isinstance(order, Resize) or run.job in known:
+        if not isinstance(order, Resize):
             continue
-        if more := cordoned.elsewhere(run, order.learners, off):
+        if (more := cordoned.elsewhere(run, order.learners, usable) - known.get(run.job, 0)) > 0:
             yield run, more
 
 

@@ -320,7 +320,8 @@ class Pool:
 
     def _domain_of(self, run: Running, level: Level) -> Domain:
         """The domain in which all its learners are; () if that left the cluster."""
-        return self._domains_of(level).of.get(run.nodes[0], ())
+        of = self._domains_of(level).of
+        return next((of[name] for name in run.nodes if name in of), ())
 
     def _domain_for(self, gang: Gang, need: Room, offer: Rooms) -> list[str]:
         """The nodes of the smallest domain that holds all its learners; none if none of a level that counts does.
@@ -418,10 +419,13 @@ class Pool:
 
     def withhold_beside(self, run: Running, learners: int) -> None:
         """Offer to no gang of this plan what so many more learners of a run will take, as far as it is free: on its own
-        nodes first. Before anything is reserved or placed."""
+        nodes first. Of one that requires a domain and finds too little in its own: what all of them will take in
+        another one. Before anything is reserved or placed."""
         before, need = self.free.total, self.need(run.gang)
         self.free = self.unreserved = self.free.copy()
         names = self.names_beside(run, self.free, learners)
+        if names is not None and set(names).isdisjoint(run.nodes):
+            learners += sum(name in self.free.of for name in run.nodes)
         offer = self.free.copy() if names is None else self.free.only(set(names) & self.free.of.keys())
         for name in sorted(set(run.nodes) & offer.of.keys()):
             more = min(learners, learners_in(offer.of[name], need))

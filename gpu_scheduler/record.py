@@ -156,7 +156,8 @@ def decisions(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
         ],
         "stops": [[stop.job, stop.reason, stop.for_job, stop.generation] for stop in plan.stops],
         "resizes": [
-            [resize.job, resize.learners, resize.for_job, resize.generation] for resize in plan.resizes
+            [each.job, each.learners, each.for_job, each.generation, *filter(None, [list(each.leaves)])]
+            for each in plan.resizes
         ],
         "reserved": list(plan.reserved),
         "why": {

@@ -24,7 +24,7 @@ class Departing:
         self._orders, self._draft, self._sizes, self._rules = orders, orders.draft, sizes, rules
 
     def orders(self) -> None:
-        """Order those of the highest class first. No lease: a run leaves a node once, and the node leaves anyway."""
+        """Order those of the highest class first."""
         if not self._sizes.any_runs or not (names := cordoned.names(self._draft.snapshot.nodes)):
             return
         pools = [self._draft.pools[each] for each in self._sizes.types if each in self._draft.pools]
@@ -47,11 +47,12 @@ class Departing:
                 yield run
 
     def _should_save(self, run: Running, on: frozenset[str]) -> bool:
-        """Where a time is known: it can save before that. Else no change may cost more than resizes may."""
+        """Where a time is known: it can save before that. Else it is as for any resize: a node may be cordoned for a
+        moment only, as with too little disk, and so may the one to which the run goes."""
         now = self._orders.now
         ends = [node.leaves_at for node in self._draft.snapshot.nodes if node.leaves_at and node.name in on]
         if not ends:
-            return self._rules.cost_of(run, now) <= self._rules.pays_back_s
+            return self._sizes.is_settled(run, self._rules.every_s)
         return (min(ends) - now).total_seconds() >= (run.checkpoint_cost_s or 0.0)
 
 

@@ -134,15 +134,15 @@ class Resizing:
 
     def _leaving(self, slot_type: str) -> int:
         """Slots that orders give up that are being carried out, less those that they take, on nodes that take learners.
-        What those take that leave others is withheld already."""
+        What stands in for learners on other nodes is withheld already."""
         total, up = 0, self._draft.pools[slot_type].free.of
         for run in self._orders.of_type[slot_type]:
             if not (run.stopping or run.order is not None):
                 continue
             there = sum(name in up for name in run.nodes)
             if isinstance(run.order, Resize):
-                less = there - run.order.learners
-                total += (less if there == len(run.nodes) else max(0, less)) * run.slots
+                less, more = there - run.order.learners, run.order.learners - len(run.nodes)
+                total += (max(0, less) - max(0, more)) * run.slots
             else:
                 total += there * run.slots
         return total

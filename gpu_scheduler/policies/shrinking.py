@@ -138,6 +138,7 @@ class Shrinking:
                 for run in self._orders.of_type[pool.slot_type]
                 if (run.stopping or run.order is not None)
                 and (run.order is None or run.order.for_job is None)
+                and run.job not in self._draft.kept_for
             ]
         return found
 

@@ -107,15 +107,18 @@ class Sizes:
         """Those that have run for long enough to be divided again with the others."""
         return self._changeable(pool, self._rules.every_s)
 
+    def is_settled(self, run: Running, lease_s: float) -> bool:
+        """Whether it started long enough ago to be resized, and no more is lost by that than the time in which a change
+        would have to pay."""
+        return (
+            self._orders.past(run, max(lease_s, self._rules.settles_s(run)))
+            and self._rules.cost_of(run, self._now) <= self._rules.pays_back_s
+        )
+
     def _changeable(self, pool: Pool, lease_s: float) -> list[Running]:
-        """No change may cost more than the time in which it would have to pay."""
         free_to_go = self._orders.free_to_go[pool.slot_type]
         aged = [
-            run
-            for run in self.of(pool.slot_type)
-            if run.job in free_to_go
-            and self._orders.past(run, max(lease_s, self._rules.settles_s(run)))
-            and self._rules.cost_of(run, self._now) <= self._rules.pays_back_s
+            run for run in self.of(pool.slot_type) if run.job in free_to_go and self.is_settled(run, lease_s)
         ]
         unknown = [run for run in aged if run.job not in self._may_return]
         if unknown:

@@ -27,6 +27,8 @@ from gpu_scheduler.simulation.scenario import (
 PLANS_AT_ONCE = 1_000
 """More plans than this at one instant mean that the policy stops and starts the same jobs forever."""
 
+SHORTEST_MONTH = timedelta(days=28)
+
 PLAN = 50
 """Units of work of a plan, and one more per node, per waiting and per running job; a unit takes about 6 µs."""
 
@@ -179,6 +181,8 @@ class _Simulation:
         self._leaving: set[str] = set()
         self._left: list[str] = []
         self._plans = 0
+        self._month: tuple[datetime, float] | None = None
+        """Of those that all waited for: since when as much work was done as now, in seconds."""
 
     def run(self) -> Outcome:
         plans_now = 0
@@ -236,8 +240,8 @@ class _Simulation:
             elif isinstance(subject, NodeFailure):
                 ended += self._node_changed(subject, kind)
                 changed = True
-            elif self._runs.get(subject.running.job) is not subject:
-                continue  # it ended in another way before this
+            elif not self._is_to_come(subject):
+                continue
             elif kind is _Kind.CHECKPOINT:
                 self._checkpoint(subject)
             elif kind is _Kind.RATE:
@@ -303,14 +307,28 @@ class _Simulation:
             if decided.stops or decided.resizes:
                 orders: list[Stop | Resize] = [*decided.stops, *decided.resizes]
                 self._halt({order.job for order in orders})
-        if self._events:
+        if any(self._is_to_come(subject) for *_, subject in self._events):
             changes = [policy.next_event_at(self._world), budgets.next_event_at(self._world)]
         else:  # a policy may have events forever, such as aging: where nothing else happens, promises and rests end
             changes = [until for until in self._world.promised.values() if until and until > self._world.now]
-            changes.append(budgets.returns_at(self._world))
+            changes.append(self._next_month())
         for change in (*changes, rests.next_end(self._world)):
             if change is not None:
                 self._plan_by(change)
+
+    def _is_to_come(self, subject: SimulatedJob | NodeFailure | _Run) -> bool:
+        """Whether an event of this is one still: a run may have ended in another way."""
+        return not isinstance(subject, _Run) or self._runs.get(subject.running.job) is subject
+
+    def _next_month(self) -> datetime | None:
+        """When jobs that wait for a budget can start, if nothing else happens; None: a whole month brought none of them
+        anything, so no other would."""
+        at, done_s = budgets.returns_at(self._world), sum(each.kept_s for each in self._progress.values())
+        if at is None:
+            return None
+        if self._month is None or self._month[1] != done_s:
+            self._month = at, done_s
+        return at if at - self._month[0] < SHORTEST_MONTH else None
 
     def _start(self, number: int) -> None:
         """Execute the last starts of the world."""

@@ -274,7 +274,7 @@ def write_orders(
 
 def _write_order(order: Stop | Resize, source: Source | None, loss: Loss | None) -> bool:
     leaves = list(order.leaves) if isinstance(order, Resize) else []
-    decided_from = source and {**source.numbers, **({LEAVES: leaves} if leaves else {})}
+    decided_from = {**(source.numbers if source else {}), **({LEAVES: leaves} if leaves else {})}
     values: dict[str, Any] = {
         "job": order.job,
         "generation": order.generation,

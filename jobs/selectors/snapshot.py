@@ -349,7 +349,7 @@ def _running(now: datetime) -> list[Running]:
         "job__stop_at",
         "job__intent",
         "job__intent_gen",
-        *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen")),
+        *(f"job__order_{name}" for name in ("reason", "for_job", "learners", "gen", "plan__leaves")),
         *gang_columns("job__"),
     )
     return [_run(now, *row) for row in rows]
@@ -372,6 +372,7 @@ def _run(
     for_job: str,
     order_learners: int | None,
     order_gen: int,
+    leaves: Sequence[str] | None,
     *of_gang: Any,
 ) -> Running:
     try:
@@ -384,9 +385,8 @@ def _run(
     if order_reason and order_learners is None:
         order = Stop(gang.job, order_reason, for_job or None, order_gen)
     elif order_learners is not None and intent == Intent.RUN and order_gen == generation:
-        order = Resize(
-            gang.job, order_learners, order_gen, for_job or None
-        )  # any request of the owner voids a resize
+        # Any request of the owner voids a resize.
+        order = Resize(gang.job, order_learners, order_gen, for_job or None, tuple(leaves or ()))
     since, limit_s = processing_at or opened_at, gang.runs_at_most_s
     return Running(
         gang,

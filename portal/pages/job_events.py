@@ -203,8 +203,8 @@ def _line(run: Sequence[JobEvent], before: Sequence[JobEvent], border: str, why:
         title = "CPUs released"
     by = event.actor.get_username() if event.actor else SOURCES.get(event.source, event.source)
     codes = ", ".join(code for code in (event.to_state or event.code, event.reason) if code)
-    if plan := event.numbers.get("plan"):
-        codes += f"; decided from snapshot {plan['snapshot'][:DIGITS]}"
+    if digest := (event.numbers.get("plan") or {}).get("snapshot"):
+        codes += f"; decided from snapshot {digest[:DIGITS]}"
     words = event.words if oldest is event else _together(run)
     if event.code == EventCode.PLACED and (now := why_now(event.numbers)):
         words = f"{words.removesuffix('.')}. {now}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -328,3 +329,16 @@ def test_a_simulation_stops_at_the_end_of_a_budget_and_continues_with_the_next_m
     assert found == [(0, "j1", 4500), (4510, "j2", 100), (turns_s, "j1", 5500)]
     never = replace(made, tenants=(red(0.1, 0.1),))
     assert simulate(never).unfinished == ("j1",), "no month has enough for a minute of it"
+
+
+@pytest.mark.parametrize(("budget_s", "completes"), [(72, False), (130, True)])
+def test_a_simulation_without_an_end_waits_for_no_month_that_brings_nothing(
+    budget_s: float, completes: bool
+) -> None:
+    """Each month's restart takes 100 s of the budget."""
+    long = SimulatedJob(gang("j1", queued_at=NOON), 400.0, Costs(restore_s=100, checkpoint_s=1))
+    budget = red(budget_s / 3600, 0)
+    made = Scenario(nodes(a1=1), (long,), (QuotaUse("red", "a100", 8, 0),), Fifo(), (budget,), round_s=0)
+    outcome = simulate(made)
+    assert outcome.unfinished == (() if completes else ("j1",))
+    assert (len(outcome.runs) > 5) == completes

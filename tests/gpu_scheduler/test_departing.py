@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import (
+    Gang,
     Level,
     Node,
     Plan,
@@ -86,13 +87,23 @@ def test_only_elastic_runs_that_can_be_ordered_leave_and_only_for_nodes_that_are
     assert plan(replace(snapshot(machines, [], [on_two()]), policy=Fifo())).resizes == ()
 
 
-def test_a_run_that_started_a_moment_ago_leaves_too_but_not_at_the_price_of_much_work() -> None:
+def test_without_a_known_time_a_run_leaves_no_sooner_after_its_start_than_any_resize_and_loses_no_more() -> (
+    None
+):
+    """A node may take no learners for a moment only, and that they came may be why: runs would go to and fro."""
     machines = cordon(nodes(a1=2, a2=2), "a2")
-    young = replace(on_two(), started_at=NOON - timedelta(seconds=1), restart_cost_s=90.0)
-    assert resizes(plan(snapshot(machines, [], [young]))) == {"r1": 2}
+    goes = cordon(nodes(a1=2, a2=2), "a2", leaves_at=NOON + timedelta(seconds=60))
+    for age_s, restart_s, leaves in (
+        (59, 1.0, False),
+        (60, 1.0, True),
+        (179, 90.0, False),
+        (180, 90.0, True),
+    ):
+        young = replace(on_two(), started_at=NOON - timedelta(seconds=age_s), restart_cost_s=restart_s)
+        assert resizes(plan(snapshot(machines, [], [young]))) == ({"r1": 2} if leaves else {})
+        assert resizes(plan(snapshot(goes, [], [young]))) == {"r1": 2}
     unsaved = replace(on_two(), saves_when_asked=False)
     assert resizes(plan(snapshot(machines, [], [unsaved]))) == {}, "an hour of work"
-    goes = cordon(nodes(a1=2, a2=2), "a2", leaves_at=NOON + timedelta(seconds=60))
     assert resizes(plan(snapshot(goes, [], [unsaved]))) == {"r1": 2}, "it would lose that anyway"
 
 
@@ -119,8 +130,7 @@ def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
     assert resizes(made) == {"r1": 2}
 
     alone = snapshot(machines, [], [on_two(least=3)])
-    saving = world.apply(alone, plan(alone))
-    late = replace(saving, waiting=(gang("j2", 2),))
+    late = replace(world.apply(alone, plan(alone)), waiting=(gang("j2", 2),))
     assert plan(late).starts == (), "both places of a3 are kept while it saves"
     back = world.apply(late, ended=["r1"])
     starts = {start.job: start.placement.nodes for start in plan(back).starts}
@@ -128,23 +138,106 @@ def test_what_waits_comes_first_and_what_comes_later_does_not() -> None:
     assert len(starts["r1"]) == 4
 
 
+def saving(machines: tuple[Node, ...], leaves: Running) -> Snapshot:
+    """The world while this run saves to leave the nodes that are cordoned."""
+    before = snapshot(machines, [], [leaves])
+    made = plan(before)
+    assert made.resizes[0].leaves
+    return world.apply(before, made)
+
+
+def with_arrivals(before: Snapshot, *waiting: Gang, beside: tuple[Running, ...] = ()) -> Snapshot:
+    return replace(before, waiting=waiting, running=(*before.running, *beside))
+
+
+def test_urgent_jobs_take_what_is_free_and_stop_nothing_for_what_a_run_needs_elsewhere() -> None:
+    before = saving(cordon(nodes(a1=2, a2=2, a3=2, a4=2), "a2"), on_two(least=3))
+    low = running("r9", "a4", "a4", priority=0)
+    made = plan(with_arrivals(before, gang("j1", 2, priority=3), beside=(low,)))
+    assert [start.placement.nodes for start in made.starts] == [("a3", "a3")]
+    assert made.stops == ()
+    held_up = gang("j1", 2, priority=3, slot_type="h200")
+    others = plan(with_arrivals(before, held_up, gang("j2", 3)))
+    assert others.starts == (), "one that waits for another type frees nothing of this"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_run_needs_elsewhere_is_kept_when_its_node_goes_before_it_has_saved(gone: bool) -> None:
+    before = saving(cordon(nodes(a1=2, a2=2, a3=2), "a2"), on_two(least=3))
+    left = tuple(
+        replace(node, ready=node.name != "a2") for node in before.nodes if not (gone and node.name == "a2")
+    )
+    late = replace(with_arrivals(before, gang("j2", 2)), nodes=left)
+    assert plan(late).starts == ()
+    (start,) = plan(world.apply(late, ended=["r1"])).starts
+    assert (start.job, Counter(start.placement.nodes)) == ("r1", {"a1": 2, "a3": 2})
+
+
+def test_growth_that_was_ordered_before_a_cordon_keeps_nothing_from_what_waits() -> None:
+    growing = replace(on_two(), order=Resize("r1", 6))
+    machines = cordon(nodes(a1=2, a2=2, a3=4), "a2")
+    made = plan(snapshot(machines, [gang("j1", 3), gang("j2", 2)], [growing]))
+    assert [start.job for start in made.starts] == ["j2"], "two of a3 stand in for those of a2"
+    assert plan(snapshot(machines, [idle("i1")], [growing])).starts == (), (
+        "it comes before opportunistic ones"
+    )
+
+
+def test_others_shrink_for_what_waits_while_a_run_leaves_with_fewer() -> None:
+    leaves = run("r1", "a1", "a2", "a2", "a2", least=2, most=4)
+    before = saving(cordon(nodes(a1=1, a2=3, a3=2, a4=4), "a2"), leaves)
+    assert before.running[0].order == Resize("r1", 4, leaves=("a2",))
+    shrunk = replace(before.running[0], order=Resize("r1", 3, leaves=("a2",)))
+    able = run("r2", *["a4"] * 4)
+    made = plan(replace(with_arrivals(before, gang("j1", 2)), running=(shrunk, able)))
+    assert made.resizes == (Resize("r2", 2, for_job="j1"),)
+
+
+def test_a_run_that_shrinks_for_a_job_is_not_counted_twice_when_its_node_is_cordoned() -> None:
+    gives = replace(run("r1", "a1", "a2", "a2", "a2", most=4), order=Resize("r1", 2, for_job="j1"))
+    able = run("r2", "a4", "a4")
+    machines = cordon(nodes(a1=1, a2=3, a3=3, a4=2), "a2")
+    made = plan(snapshot(machines, [gang("j1", 2)], [gives, able], limits={"red": 6}))
+    assert (resizes(made), made.starts) == ({}, ()), "its quota is what the job waits for"
+
+
 def test_opportunistic_jobs_get_nothing_of_what_it_needs_elsewhere() -> None:
     machines = cordon(nodes(a1=2, a2=2, a3=3), "a2")
     before = snapshot(machines, [idle("i1"), idle("i2")], [on_two(least=3)])
     made = plan(before)
     assert (resizes(made), len(made.starts)) == ({"r1": 4}, 1), "one of the three of a3"
-    saving = world.apply(before, made)
-    assert plan(saving).starts == (), "nor in the next plan"
+    assert plan(world.apply(before, made)).starts == (), "nor in the next plan"
+
+
+def in_racks(machines: tuple[Node, ...], *of_x: str) -> tuple[Node, ...]:
+    return tuple(replace(node, rack="x" if node.name in of_x else "y") for node in machines)
+
+
+def within_a_rack(each: Running) -> Running:
+    return replace(each, gang=replace(each.gang, topology=Topology(Level.RACK, required=True)))
 
 
 def test_a_run_that_requires_a_rack_leaves_for_one_that_holds_all_of_it() -> None:
-    machines = tuple(
-        replace(node, rack="y" if node.name == "a3" else "x") for node in nodes(a1=2, a2=2, a3=3)
-    )
-    required = on_two()
-    required = replace(required, gang=replace(required.gang, topology=Topology(Level.RACK, required=True)))
-    made = plan(snapshot(cordon(machines, "a2"), [], [required]))
+    machines = in_racks(nodes(a1=2, a2=2, a3=3), "a1", "a2")
+    made = plan(snapshot(cordon(machines, "a2"), [], [within_a_rack(on_two())]))
     assert resizes(made) == {"r1": 3}, "not two of x and two of y"
+
+
+def test_all_that_a_run_needs_in_another_rack_is_kept_while_it_saves() -> None:
+    machines = cordon(in_racks(nodes(a1=2, a2=2, a3=2, a4=2), "a1", "a2"), "a2")
+    before = saving(machines, within_a_rack(on_two(least=3)))
+    late = with_arrivals(before, gang("j2", 2))
+    assert plan(late).starts == ()
+    first, *_ = plan(world.apply(late, ended=["r1"])).starts
+    assert (first.job, Counter(first.placement.nodes)) == ("r1", {"a3": 2, "a4": 2})
+
+
+def test_what_a_run_needs_in_its_own_rack_is_kept_when_the_first_of_its_nodes_is_gone() -> None:
+    machines = cordon(in_racks(nodes(a1=2, a2=2, a3=2, a4=4), "a1", "a2", "a3"), "a1")
+    before = saving(machines, within_a_rack(on_two(least=3)))
+    late = replace(with_arrivals(before, gang("j2", 4)), nodes=before.nodes[1:])
+    (start,) = plan(late).starts
+    assert Counter(start.placement.nodes) == {"a4": 4}
 
 
 def test_the_size_is_the_fastest_of_those_that_find_a_place() -> None:
@@ -166,14 +259,40 @@ def test_a_move_to_the_same_size_is_void_unless_it_leaves_a_node() -> None:
 @st.composite
 def cordoned_worlds(draw: st.DrawFn) -> Snapshot:
     made = draw(elastic_worlds())
-    machines = tuple(replace(node, cordoned=draw(st.booleans())) for node in made.nodes)
-    return replace(made, nodes=machines)
+    machines = tuple(
+        replace(node, cordoned=draw(st.booleans()), rack=draw(st.sampled_from(["x", "x", "y"])))
+        for node in made.nodes
+    )
+    rack_of = {node.name: node.rack for node in machines}
+    busy = tuple(
+        within_a_rack(run) if len({rack_of[name] for name in run.nodes}) == 1 and draw(st.booleans()) else run
+        for run in made.running
+    )
+    return replace(made, nodes=machines, running=busy)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[Gang, ...]:
+    """What comes while runs save; nothing that is urgent."""
+    return tuple(
+        gang(
+            f"k{number}",
+            draw(st.integers(1, 4)),
+            draw(st.integers(1, 2)),
+            tenant=draw(st.sampled_from(["red", "green"])),
+            priority=draw(st.integers(0, 2)),
+            queued_at=NOON,
+        )
+        for number in range(draw(st.integers(0, 3)))
+    )
 
 
 @settings(max_examples=300, deadline=None)
-@given(cordoned_worlds())
-def test_runs_that_leave_come_back_off_those_nodes_with_the_size_of_their_order(before: Snapshot) -> None:
-    """If all of them save at the same time and nothing else happens."""
+@given(cordoned_worlds(), arrivals(), st.booleans())
+def test_runs_that_leave_come_back_off_those_nodes_with_their_fewest_learners_at_least(
+    before: Snapshot, late: tuple[Gang, ...], goes: bool
+) -> None:
+    """If all of them save at the same time, whatever comes meanwhile, and also if those nodes go before that."""
     made = plan(before)
     off = {node.name for node in before.nodes if node.cordoned}
     leaving = {each.job: each for each in made.resizes if each.leaves}
@@ -188,6 +307,11 @@ def test_runs_that_leave_come_back_off_those_nodes_with_the_size_of_their_order(
     after = world.apply(
         replace(after, waiting=before.waiting), Plan(tuple(starts), policy_state=after.policy_state)
     )
+    if leaving:
+        left = tuple(replace(node, ready=node.ready and not (goes and node.cordoned)) for node in after.nodes)
+        after = replace(after, nodes=left, waiting=(*after.waiting, *late))
+        if not any(each.priority == 3 for each in after.waiting):
+            after = world.apply(after, plan(after))
     gone = [each.job for each in after.running if each.order is not None]
     back = next_snapshot(after, Plan(policy_state=after.policy_state), after_s=5, ended=gone)
     if any(each.priority == 3 for each in back.waiting):

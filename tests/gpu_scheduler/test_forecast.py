@@ -342,6 +342,14 @@ def test_a_job_that_a_budget_holds_now_has_no_start_in_the_next_month() -> None:
     assert cut == HELD
 
 
+def test_others_are_expected_behind_the_jobs_that_start_with_the_next_month() -> None:
+    held, other = gang("j1", 1, 8, priority=2), gang("g1", 1, 8, tenant="green", priority=0)
+    busy = replace(FULL.running[0], gang=replace(FULL.running[0].gang, tenant="green"))
+    world = snapshot(nodes(a1=8), [held, other], [busy], tenants=(budget(-1, turns_s=3600),))
+    found = forecast(world, {"r1": known(4000), "j1": known(500), "g1": known(100)})
+    assert (found["j1"], found["g1"].p50) == (HELD, at(4500))
+
+
 def test_what_a_budget_ends_makes_room_for_others() -> None:
     ends = {"r1": known(7200), "g1": known(100)}
     waits, limits = gang("g1", 1, 8, tenant="green"), {"red": 8, "green": 8}

@@ -47,6 +47,16 @@ def test_a_gang_that_fits_nowhere_is_not_forgotten(
     assert "state: QUEUED" in said
 
 
+def test_a_place_is_that_of_one_gang() -> None:
+    for learners, gpus in ((2, 4), (1, 8), (1, 2)):
+        factories.job(state=State.QUEUED, learners=learners, slots=gpus)
+    with connection.cursor() as cursor:
+        found = left_out(cursor, [])
+    assert without_room(found, {"a": 8, "b": 2}) == 1, (
+        "the second one: the first has its place, the third another"
+    )
+
+
 def test_a_gang_of_which_some_pods_run_is_no_matter_of_room(capsys: pytest.CaptureFixture[str]) -> None:
     job = factories.job(state=State.PROCESSING, learners=2, slots=4)
     with connection.cursor() as cursor:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import Node, Resize
 from gpu_scheduler.policies.fair_share import ELASTIC, FairShare
-from jobs.models import Attempt, Job, JobEvent, SchedulerState
+from jobs.lifecycle.plan_effects import write_orders
+from jobs.models import Attempt, DecidedPlan, Job, JobEvent, SchedulerState
+from jobs.selectors.snapshot import snapshot
 from jobs.states import EventCode, Phase, State
 from tests.jobs.lifecycle.test_elastic import elastic, start_on
 from tests.jobs.lifecycle.world import World, job_of, one_pass, state
@@ -27,6 +29,7 @@ def training(world: World, fewest: int, most: int, *nodes: str) -> Job:
     world.report(job, phase=Phase.PROCESSING)
     world.settle()
     assert state(job) == State.PROCESSING
+    world.elapse(60)
     return job
 
 
@@ -58,6 +61,8 @@ def test_it_shrinks_to_the_learners_on_its_other_node_and_says_why(world: World)
     stopping = last(job, State.STOPPING)
     assert "Rescaling from 8 to 4 learners off node node-b, which takes no more learners." in stopping.words
     assert stopping.numbers["leaves"] == ["node-b"]
+    stored = DecidedPlan.objects.latest("pk").decided["resizes"]
+    assert stored == [[job.pk, 4, None, job_of(job).intent_gen, ["node-b"]]]
     waits = world.submit(learners=4)
     halted(world, job)
     assert held(job) == {"node-a": 4}, "what waits did not take its place"
@@ -78,6 +83,19 @@ def test_it_moves_with_all_its_learners_where_they_find_a_place(world: World) ->
     world.report(job, phase=Phase.PROCESSING)
     world.settle()
     assert state(job) == State.PROCESSING, "once"
+
+
+def test_an_order_is_read_back_whole_also_of_a_plan_that_was_not_written_down(world: World) -> None:
+    job = training(world, 1, 8, *["node-a"] * 4, *["node-b"] * 4)
+    generation = job_of(job).intent_gen
+    ordered = Resize(job.pk, 8, generation, leaves=("node-b",))
+    write_orders([ordered])
+    (run,) = snapshot(nodes=[], now=job.queued_at).running
+    assert run.order == ordered
+    world.settle()
+    stopping = last(job, State.STOPPING)
+    assert "Rescaling with the same 8 learners off node node-b" in stopping.words
+    assert (stopping.numbers["leaves"], "plan" in stopping.numbers) == (["node-b"], False)
 
 
 def test_it_is_left_alone_where_its_fewest_find_no_place(world: World) -> None:

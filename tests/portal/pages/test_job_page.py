@@ -422,7 +422,9 @@ def test_an_event_of_a_later_version_is_shown_with_its_code(
     alice: User, open_page: Callable[..., str]
 ) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING)
-    JobEvent.objects.create(job=job, tenant=job.tenant, n=99, code="OF_LATER", source="lifecycle")
+    JobEvent.objects.create(
+        job=job, tenant=job.tenant, n=99, code="OF_LATER", source="lifecycle", numbers={"plan": {"new": 1}}
+    )
     for tab in ("", "/events"):
         assert "OF_LATER" in open_page(alice, job, tab)
 
