@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { counted, duration, filesize, hours, metric, past, span, thousands } from "../../static/src/ts/format";
+import { counted, duration, hours, metric, past, span, thousands } from "../../static/src/ts/format";
+import { filesize } from "../../static/src/ts/new-job/filesize";
 
 const each = <Value>(format: (value: Value) => string, cases: [Value, string][]): void => {
   for (const [value, text] of cases) assert.equal(format(value), text, String(value));

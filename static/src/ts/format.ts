@@ -37,12 +37,6 @@ export const timeOfDay = (at: number): string => new Date(at).toISOString().slic
 
 export const thousands = (value: number): string => value.toLocaleString("en-US");
 
-/** Bytes as 12.3 MiB. */
-export function filesize(bytes: number): string {
-  const unit = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
-  return unit ? `${(bytes / 1024 ** unit).toFixed(1)} ${["", "KiB", "MiB", "GiB", "TiB"][unit]}` : `${bytes} B`;
-}
-
 /** 1 line, 2,000 lines. */
 export const counted = (count: number, word: string): string => `${thousands(count)} ${word}${count === 1 ? "" : "s"}`;
 

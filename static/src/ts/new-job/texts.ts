@@ -1,5 +1,6 @@
 // Every text that the scripts of the new-job page show; those of all pages are in ../texts.ts.
-import { counted, filesize, thousands } from "../format";
+import { counted, thousands } from "../format";
+import { filesize } from "./filesize";
 
 const DATA = "Data belongs below the data root.";
 
