@@ -65,10 +65,11 @@ def shared_ids(user: User) -> list[str]:
 
 
 def jobs_shared_with(user: User) -> QuerySet[Job]:
-    """Jobs that the user can read because they were shared, not as a member of their tenants; the newest first."""
+    """Jobs that the user can read because they were shared, not as a member of their tenants; the newest first. Only
+    what a list of links shows is read: a spec may be large."""
     mine = access.memberships(user).values("tenant")
     rows = Job.objects.filter(deleted_at=None, pk__in=shared_ids(user)).exclude(tenant__in=mine)
-    return rows.select_related("tenant").order_by("-pk")
+    return rows.select_related("tenant").only("name", "created_at", "tenant__slug").order_by("-pk")
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,14 @@ GOOD_RUN = timedelta(minutes=10)
 SHOWN = 8
 BLOCKED = "waiting"
 """The kind of a job that cannot start as it is."""
+LISTS = {
+    "failed": "state=FAILED&ended=24h",
+    "in a restart loop": "state=active",
+    BLOCKED: "state=QUEUED",
+    "halted": "state=HALTED",
+    "running": "state=PROCESSING",
+}
+"""The query of the narrowest list of jobs that has those of a kind."""
 WATCHED = 200
 """Most running jobs that are looked at for silence and old checkpoints."""
 
@@ -64,9 +73,11 @@ class Attention:
         return sum(self.counts.values()) + (self.budget is not None)
 
     @property
-    def more(self) -> int:
-        """Jobs that need attention and are not shown."""
-        return sum(self.counts.values()) - len(self.shown)
+    def more(self) -> list[tuple[int, str, str]]:
+        """Jobs that need attention and are not shown: how many, their kind, and the query of a list that has them."""
+        shown = Counter(one.kind for one in self.shown)
+        rest = ((count - shown[kind], kind) for kind, count in self.counts.items())
+        return [(count, kind, LISTS[kind]) for count, kind in rest if count > 0]
 
     @property
     def color(self) -> str:
@@ -115,11 +126,11 @@ def judged(
     found: Candidates, details: Sequence[list[Job]], now: datetime, budget: Budget | None = None
 ) -> Attention:
     """What is wrong with them; of the running ones those that are silent or without a recent checkpoint. details:
-    found.lists with details."""
+    found.lists with details. A count, which is read later, is no lower than what is shown."""
     kinds, first = found.kinds, dict(zip(found.kinds, details, strict=False))
     running = list(_running(details[-1], now))
     counts = {
-        kind: len(first[kind]) if len(first[kind]) < SHOWN else rows.order_by().count()
+        kind: len(first[kind]) if len(first[kind]) < SHOWN else max(SHOWN, rows.order_by().count())
         for kind, rows in kinds.items()
     } | {"running": len(running)}
     groups = (

@@ -28,6 +28,8 @@ from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import preference_set
 
 DAY_S = 24 * 3600
+SHARED_SHOWN = 50
+"""Jobs shared by other tenants that are listed; the older ones are counted."""
 EVERYWHERE = (
     "All other sessions end and all of your API tokens are revoked, immediately. "
     "Programs that use them lose access. This session stays."
@@ -146,6 +148,7 @@ def sign_out_others(request: HttpRequest) -> HttpResponse:
 def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) -> HttpResponse:
     user = person(request)
     rows = access.memberships(user).select_related("tenant").order_by("tenant__name")
+    shared = jobs_shared_with(user)
     context = frame(request, last_tenant(request), "me") | {
         "form": form,
         "passwords": settings.LUTHIER_PASSWORD_SIGN_IN,
@@ -157,7 +160,8 @@ def _page(request: HttpRequest, form: PasswordChangeForm, *, status: int = 200) 
         "session_days": settings.SESSION_COOKIE_AGE // DAY_S,
         "idle_days": settings.LUTHIER_SESSION_IDLE_DAYS,
         "rows": rows,
-        "shared": jobs_shared_with(user),
+        "shared": shared[:SHARED_SHOWN],
+        "shared_more": max(0, shared.count() - SHARED_SHOWN),
         "activity": [{"notice": each, "sentence": notices.sentence(each)} for each in notices.recent(user)],
         "activity_days": notices.KEPT_FOR.days,
         "sends_mail": settings.LUTHIER_SENDS_MAIL,

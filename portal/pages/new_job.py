@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from examples import catalog
 from jobs import services
+from jobs.archives import DEFAULT_LIMITS
 from jobs.errors import CheckpointNotFound, JobError, JobNotFound
 from jobs.models import Checkpoint, Job
 from jobs.selectors import cluster, installation
@@ -208,6 +209,7 @@ def _page(
         "defaults": DEFAULTS,
         "idle_grace": MAX_IDLE_GRACE,
         "pythons": PYTHONS,
+        "limits": DEFAULT_LIMITS,
         "took": _took(parent) if parent else None,
         "topologies": TOPOLOGIES,
         "projects": list(tenant.projects.order_by("slug").values_list("slug", flat=True)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import zipfile
 from collections.abc import Callable
@@ -274,6 +275,18 @@ def test_an_archive_is_taken_as_the_code(alice: Client, open_as: Open) -> None:
     expect(page.locator("x-log .log-row .message").first).to_have_text("out of the archive")
 
 
+def choose_archive(page: Page, name: str, content: bytes = b"") -> None:
+    page.get_by_label("Upload a .zip or .tar.gz instead").set_input_files(
+        {"name": name, "mimeType": "application/zip", "buffer": content}
+    )
+
+
+def choose_folder(page: Page, folder: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a folder").click()
+    chooser.value.set_files(folder)
+
+
 def test_a_folder_is_packed_and_taken_as_the_code(alice: Client, open_as: Open, tmp_path: Path) -> None:
     """Paths that a header has no room for, a script that is run by its name, and what no program needs."""
     deep = "/".join(["a-folder-with-a-long-name"] * 5) + "/größe.txt"
@@ -283,17 +296,21 @@ def test_a_folder_is_packed_and_taken_as_the_code(alice: Client, open_as: Open, 
         "empty.txt": "",
         "pack/__pycache__/a.pyc": "0",
         ".git/HEAD": "0",
+        ".env": "KEY=1",
     }
     for name, text in files.items():
         path = tmp_path / "my-program" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    os.utime(
+        tmp_path / "my-program" / "empty.txt", (-86_400, -86_400)
+    )  # no tar header has a time before 1970
     page = open_as("alice", f"{NEW}?template=plain")
-    with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Choose a folder").click()
-    chooser.value.set_files(tmp_path / "my-program")
+    choose_folder(page, tmp_path / "my-program")
     said = page.locator("#toasts")
-    expect(said).to_contain_text("my-program: 3 files uploaded, kept for 24 h. Left out: .git, __pycache__.")
+    expect(said).to_contain_text(
+        "my-program: 3 files uploaded, kept for 24 h. Left out: .env, .git, __pycache__."
+    )
     expect(page.locator("[data-files]")).to_contain_text("archive")
     page.get_by_label("Command", exact=True).fill("./run.sh")
     expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
@@ -316,6 +333,121 @@ def test_files_are_dropped_as_the_code(open_as: Open) -> None:
     )
     expect(page.locator("#toasts")).to_contain_text("code: 2 files uploaded")
     expect(page.locator("textarea[name=spec]")).to_have_value(re.compile(r"code:\n  upload: \w{12}\n"))
+
+
+DROP = """place => {
+  const data = new DataTransfer();
+  data.items.add(new File(["print(1)"], "main.py"));
+  place.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_the_code_chosen_last_is_used_and_no_job_is_submitted_before(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    on_its_way: list[Route] = []
+    page.route("**/uploads", lambda route: on_its_way.append(route))
+    status = page.locator("[data-uploading]")
+    choose_archive(page, "older.zip")
+    expect(status).to_have_text("Uploading older.zip…")
+    assert not violations(page)
+    errors = page.locator(".toast.error")
+    page.get_by_role("button", name="Submit job").click()
+    expect(errors).to_have_text(["The code is still being uploaded. Submit the job after that."])
+    page.keyboard.press("Control+Enter")
+    expect(errors).to_have_count(2)
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/uploads")):
+        page.locator("[data-drop]").evaluate(DROP)
+    expect(status).to_have_text("Uploading main.py…")
+    expect(page.get_by_label("Upload a .zip or .tar.gz instead")).to_have_value("")
+    assert not JOB_PAGE.search(page.url)
+    wait_for(lambda: (page.wait_for_timeout(50), len(on_its_way) == 2)[1], within_s=60)
+    on_its_way[1].fulfill(status=201, json={"id": "newer1newer1", "files": 1})
+    expect(page.locator(".toast.success")).to_have_text(["main.py: 1 file uploaded, kept for 24 h."])
+    expect(page.locator("textarea[name=spec]")).to_have_value(re.compile("code:\n  upload: newer1newer1\n"))
+    expect(status).to_have_text("")
+
+
+def test_a_folder_is_taken_for_one_whatever_its_name_and_whatever_the_browser_says_of_it(
+    open_as: Open,
+) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    page.locator("[data-drop]").evaluate(
+        """place => {
+          const reader = (some) => ({ readEntries: (done) => done(some.splice(0)) });
+          const main = { name: "main.py", file: (done) => done(new File(["print(1)"], "main.py")) };
+          const folder = { name: "v1.zip", isDirectory: true, createReader: () => reader([main]) };
+          const event = new Event("drop", { bubbles: true, cancelable: true });
+          const items = [{ webkitGetAsEntry: () => folder }];
+          event.dataTransfer = { files: [new File([], "v1.zip")], items, types: ["Files"] };
+          place.dispatchEvent(event);
+        }"""
+    )
+    said = page.locator(".toast.success")
+    expect(said.filter(has_text="v1.zip: 1 file uploaded")).to_be_visible()
+    folder = page.locator("[data-folder]")
+    folder.evaluate("input => input.removeAttribute('webkitdirectory')")  # as a browser that knows no folders
+    folder.set_input_files({"name": "main.py", "mimeType": "text/x-python", "buffer": b"print(1)"})
+    expect(said.filter(has_text="code: 1 file uploaded")).to_be_visible()
+
+
+def test_an_upload_that_nothing_uses_is_no_success(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    on_its_way: list[Route] = []
+    page.route("**/uploads", lambda route: on_its_way.append(route))
+    choose_archive(page, "code.zip")
+    expect(page.locator("[data-uploading]")).to_have_text("Uploading code.zip…")
+    page.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+Home")
+    page.keyboard.insert_text("name: a: b\n")
+    expect(page.get_by_label("Name", exact=True)).to_be_disabled()
+    errors = page.locator(".toast.error")
+    page.locator("[data-drop]").evaluate(DROP)
+    expect(errors).to_have_text(["The YAML cannot be read. Fix it, then drop the code again."])
+    before = yaml_of(page)
+    on_its_way[0].fulfill(status=201, json={"id": "unused1unuse", "files": 1})
+    expect(errors.filter(has_text="code.zip was uploaded, but not used")).to_be_visible()
+    assert yaml_of(page) == before
+    assert len(on_its_way) == 1, "what was dropped on the locked form"
+    assert not page.locator(".toast.success").count()
+
+
+def test_a_folder_that_is_too_large_is_refused_before_it_is_packed(open_as: Open, tmp_path: Path) -> None:
+    (tmp_path / "program" / "data").mkdir(parents=True)
+    (tmp_path / "program" / "main.py").write_text("print(1)")
+    with (tmp_path / "program" / "data" / "train.bin").open("wb") as file:
+        file.truncate(1024**3)  # as large as code may be, and no byte of it on the disk
+    (tmp_path / "bare" / ".git").mkdir(parents=True)
+    (tmp_path / "bare" / ".git" / "HEAD").touch()
+    page = open_as("alice", f"{NEW}?template=plain")
+    sent: list[Route] = []
+    page.route("**/uploads", lambda route: sent.append(route))
+    errors = page.locator(".toast.error")
+    choose_folder(page, tmp_path / "program")
+    expect(errors).to_have_text(
+        [
+            "It has 1.0 GiB, and code can have 1.0 GiB. The largest part is data/. Data belongs below the data root."
+        ]
+    )
+    choose_folder(page, tmp_path / "bare")
+    expect(errors.filter(has_text="There is no file in it.")).to_be_visible()
+    expect(page.locator("[data-uploading]")).to_have_text("")
+    assert not sent
+
+
+def test_a_browser_that_cannot_pack_offers_no_folder(open_as: Open) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    button, hint = page.get_by_role("button", name="Choose a folder"), page.locator(".drop-hint")
+    expect(button).to_be_visible()
+    expect(hint).to_be_visible()
+    page.add_init_script("delete window.CompressionStream")
+    page.reload()
+    expect(page.locator("[data-new-job][data-ready]")).to_be_visible()
+    expect(button).to_be_hidden()
+    expect(hint).to_be_hidden()
+    page.locator("[data-drop]").evaluate(DROP)
+    expect(page.locator(".toast.error")).to_have_text(
+        "This browser cannot pack a folder. Upload a .zip or .tar.gz."
+    )
 
 
 def test_a_command_of_several_lines_stays_one_in_form_and_text(open_as: Open) -> None:

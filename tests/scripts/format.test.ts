@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { counted, duration, hours, metric, past, span, thousands } from "../../static/src/ts/format";
+import { filesize } from "../../static/src/ts/new-job/filesize";
 
 const each = <Value>(format: (value: Value) => string, cases: [Value, string][]): void => {
   for (const [value, text] of cases) assert.equal(format(value), text, String(value));
@@ -22,6 +23,10 @@ test("a range of time has one unit and rough ends", () => {
 test("counts have separators and a plural", () => {
   assert.equal(thousands(1_234_567), "1,234,567");
   each((count: number) => counted(count, "line"), [[0, "0 lines"], [1, "1 line"], [2000, "2,000 lines"]]);
+});
+
+test("bytes are in the unit that fits", () => {
+  each(filesize, [[0, "0 B"], [1023, "1023 B"], [1024, "1.0 KiB"], [2 ** 28, "256.0 MiB"], [2 ** 30, "1.0 GiB"], [50 * 2 ** 40, "50.0 TiB"]]);
 });
 
 test("hours of a short job are not rounded to nothing", () => {

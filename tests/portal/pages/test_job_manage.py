@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from guardian.shortcuts import assign_perm
 
 from jobs.models import Job
 from jobs.services.sharing import shares_of
 from jobs.spec.definition import MAX_NAME_CHARS
 from jobs.states import Intent, State
+from portal.pages import me
 from tenants.models import User
 from tests import factories
 from tests.markup import markup
@@ -74,6 +78,27 @@ def test_who_a_job_is_shared_with_finds_it(browser: Client, alice: User, signed_
     assert link in markup(signed_in(bob).get("/me"))
     browser.post(address(job, "/unshare"), {"username": "bob"})
     assert link not in markup(signed_in(bob).get("/me"))
+
+
+def test_the_list_of_shared_jobs_has_an_end_and_reads_no_spec(
+    alice: User, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = factories.member(factories.tenant("nlp"), "bob")
+    for n in range(3):
+        assign_perm("jobs.view_job", bob, factories.job(owner=alice, name=f"run-{n}"))
+    profile = signed_in(bob)
+    with CaptureQueriesContext(connection) as queries:
+        page = markup(profile.get("/me"))
+    assert ">run-0</a>" in page
+    assert "older</p>" not in page
+    reads = [one["sql"] for one in queries.captured_queries if '"jobs_job"."name"' in one["sql"]]
+    assert reads
+    assert not any("spec" in sql for sql in reads)
+    monkeypatch.setattr(me, "SHARED_SHOWN", 1)
+    page = markup(profile.get("/me"))
+    assert ">run-2</a>" in page
+    assert ">run-1</a>" not in page
+    assert '<p class="secondary">and 2 older</p>' in page
 
 
 def test_a_job_is_shared_and_no_longer_shared_on_its_page(browser: Client, alice: User) -> None:

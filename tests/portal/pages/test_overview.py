@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.http import QueryDict
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -18,6 +19,7 @@ from jobs.states import Intent, State
 from portal.pages import attention
 from portal.pages.cells import primary_metric, primary_metrics
 from portal.pages.charts import sparkline
+from portal.pages.job_filters import Filters
 from portal.pages.overview import CELLS, quota_row
 from tenants.models import Tenant, User
 from tests import factories
@@ -139,7 +141,25 @@ def test_the_count_is_that_of_all_jobs_that_need_attention_not_of_the_shown_ones
     factories.job(owner=alice, name="never", reason_code="EXCEEDS_MAX_QUOTA")
     found = attention_of(alice)
     assert len(found.shown) == attention.SHOWN
-    assert (found.total, found.more, found.summary) == (12, 4, "11 failed · 1 waiting")
+    assert (found.total, found.summary) == (12, "11 failed · 1 waiting")
+    assert found.more == [(4, "failed", "state=FAILED&ended=24h")]
+
+
+def test_jobs_that_change_while_the_page_is_read_leave_no_negative_count(alice: User) -> None:
+    for n in range(attention.SHOWN):
+        factories.job(owner=alice, name=f"failed-{n}", state=State.FAILED)
+    now = timezone.now()
+    found = attention.candidates(job_list(user=alice), now)
+    details = detailed_lists(found.lists)
+    Job.objects.filter(name="failed-0").update(finished_at=ago(hours=25))
+    judged = attention.judged(found, details, now)
+    assert (len(judged.shown), judged.total, judged.more) == (attention.SHOWN, attention.SHOWN, [])
+
+
+def test_every_list_of_a_kind_is_one_that_the_page_of_jobs_knows(alice: User) -> None:
+    kinds = [*attention.candidates(job_list(user=alice), timezone.now()).kinds, "running"]
+    assert set(attention.LISTS) == set(kinds)
+    assert not any(Filters.read(QueryDict(query)).problems for query in attention.LISTS.values())
 
 
 def test_many_failed_jobs_hide_no_other_kind(alice: User, signed_in: SignIn) -> None:
@@ -150,7 +170,8 @@ def test_many_failed_jobs_hide_no_other_kind(alice: User, signed_in: SignIn) -> 
     running(alice, "silent", since=ago(hours=2), reported=ago(minutes=16))
     titles = [title for _, title in noticed(alice)]
     assert titles == ["Failed"] * 5 + ["Cannot start"] * 2 + ["Silent"]
-    assert "3 more among" in markup(signed_in(alice).get("/t/vision-lab/"))
+    page = markup(signed_in(alice).get("/t/vision-lab/"))
+    assert '<a href="/t/vision-lab/jobs?state=FAILED&amp;ended=24h">3 more failed</a>' in page
 
 
 def test_own_jobs_come_first_and_halted_ones_are_among_the_active(

@@ -57,13 +57,14 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
     read();
     settled();
   });
-  const write = (change: (spec: Spec) => void): void => {
+  const write = (change: (spec: Spec) => void): boolean => {
     const spec = new Spec(editor.text);
-    if (!spec.readable) return; // the form is locked then
+    if (!spec.readable) return false; // the form is locked then
     change(spec);
     editor.show(spec.toString());
     form.show(new Spec(editor.text));
     settled();
+    return true;
   };
   const form = new SpecForm(page, write);
 
@@ -82,7 +83,7 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
 
   page.addEventListener("click", (event) => {
     const near = (event.target as Element).closest<HTMLElement>("[data-near]")?.dataset;
-    if (near?.near) return write((spec) => replace(spec, near));
+    if (near?.near) return void write((spec) => replace(spec, near));
     const link = (event.target as Element).closest<HTMLElement>("[data-go-path]");
     if (!link) return;
     event.preventDefault();
@@ -93,8 +94,13 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   page.querySelector("[data-copy-spec]")?.addEventListener("click", () => {
     void navigator.clipboard.writeText(editor.text).then(() => toast(texts.copied, "success"));
   });
+  const uploading = takeUploads(page, tenant, (id) => write((spec) => spec.set(["code"], { upload: id })));
   const sent = page.querySelector("form");
   sent?.addEventListener("submit", (event) => {
+    if (uploading()) {
+      event.preventDefault(); // the spec still has the code of before
+      return toast(texts.uploadFirst, "error");
+    }
     if (!last.errors.length || checked !== editor.text) return;
     event.preventDefault();
     toast(texts.fixFirst(last.errors.length), "error");
@@ -110,7 +116,6 @@ function start(page: HTMLElement, field: HTMLTextAreaElement): void {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) sent?.requestSubmit();
   });
-  takeUploads(page, tenant, (id) => write((spec) => spec.set(["code"], { upload: id })));
 }
 
 /** Show why and where the text is not YAML. */

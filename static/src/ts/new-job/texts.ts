@@ -1,5 +1,8 @@
 // Every text that the scripts of the new-job page show; those of all pages are in ../texts.ts.
 import { counted, thousands } from "../format";
+import { filesize } from "./filesize";
+
+const DATA = "Data belongs below the data root.";
 
 export const texts = {
   editor: "Job spec in YAML",
@@ -14,6 +17,15 @@ export const texts = {
     `${file}: ${counted(files, "file")} uploaded, kept for 24 h.${skipped.length ? ` Left out: ${skipped.join(", ")}.` : ""}`,
   noFiles: "There is no file in it.",
   unreadable: "Its files could not be read.",
+  packing: (name: string) => `Packing ${name}…`,
+  uploading: (name: string) => `Uploading ${name}…`,
+  uploadFirst: "The code is still being uploaded. Submit the job after that.",
+  notUsed: (name: string) => `${name} was uploaded, but not used: the YAML cannot be read. Fix it, then choose the code again.`,
+  locked: "The YAML cannot be read. Fix it, then drop the code again.",
+  cannotPack: "This browser cannot pack a folder. Upload a .zip or .tar.gz.",
+  tooManyFiles: (most: number, folder: string) => `It has more than ${thousands(most)} files${folder ? `, many of them in ${folder}` : ""}. ${DATA}`,
+  tooLarge: (bytes: number, most: number, part: string) => `It has ${filesize(bytes)}, and code can have ${filesize(most)}. The largest part is ${part}. ${DATA}`,
+  tooLargePacked: (bytes: number, most: number) => `Packed it has ${filesize(bytes)}, and code can have ${filesize(most)}. ${DATA}`,
   dropped: "code",
   uploadFailed: "The upload failed. Try again.",
   errors: (count: number) => counted(count, "error"),

@@ -1,63 +1,115 @@
 // An archive or a folder as the code, chosen in a dialog or dropped.
 import { ApiError, api } from "../api";
 import { toast } from "../toast";
-import { chosen, type Found, ofDrop, ofInput, packed } from "./folder";
+import { chosen, type Found, ofDrop, ofInput, packed, packs, tooMuch } from "./folder";
 import { texts } from "./texts";
 
 const ARCHIVE = /\.(zip|tar\.gz|tgz)$/i;
 
-/** Send what is chosen or dropped, and then use it. */
-export function takeUploads(page: HTMLElement, tenant: string, use: (id: string) => void): void {
+interface Code {
+  archive: Blob;
+  fileName: string;
+  skipped: string[];
+}
+
+/** What cannot be sent, in words for the person who chose it. */
+class Unfit extends Error {}
+
+/** Send what is chosen or dropped, and then use it; `use` returns whether it did. Returned is whether something is on its way. */
+export function takeUploads(page: HTMLElement, tenant: string, use: (id: string) => boolean): () => boolean {
   const archive = page.querySelector<HTMLInputElement>("[data-upload]");
   const folder = page.querySelector<HTMLInputElement>("[data-folder]");
   const place = page.querySelector<HTMLElement>("[data-drop]");
+  const status = page.querySelector<HTMLElement>("[data-uploading]");
+  const { mostFiles, mostBytes, mostPacked } = place?.dataset ?? {};
+  const limits = { files: Number(mostFiles), bytes: Number(mostBytes), packed: Number(mostPacked) };
+  let current: AbortController | null = null;
 
-  async function send(name: string, file: Blob, skipped: string[] = []): Promise<void> {
-    const body = new FormData();
-    body.append("archive", file, ARCHIVE.test(name) ? name : `${name}.tar.gz`);
+  function say(text: string): void {
+    if (status) status.textContent = text;
+    page.querySelector("[data-files]")?.setAttribute("aria-busy", String(!!text));
+  }
+
+  /** The newest counts: what was chosen before is no longer packed, sent, used or spoken of. */
+  async function take(name: string, read: (signal: AbortSignal) => Promise<Code>): Promise<void> {
+    current?.abort();
+    const mine = new AbortController();
+    const { signal } = mine;
+    current = mine;
+    say(texts.packing(name));
     try {
-      const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body);
-      toast(texts.uploaded(name, answer.files, skipped), "success");
-      use(answer.id);
+      const code = await read(signal);
+      signal.throwIfAborted();
+      if (code.archive.size > limits.packed) throw new Unfit(texts.tooLargePacked(code.archive.size, limits.packed));
+      say(texts.uploading(name));
+      const body = new FormData();
+      body.append("archive", code.archive, code.fileName);
+      const answer = await api<{ id: string; files: number }>("POST", `/tenants/${tenant}/uploads`, body, { signal });
+      signal.throwIfAborted();
+      if (!use(answer.id)) throw new Unfit(texts.notUsed(name));
+      toast(texts.uploaded(name, answer.files, code.skipped), "success");
     } catch (error) {
-      toast(error instanceof ApiError ? error.message : texts.uploadFailed, "error");
+      if (signal.aborted) return;
+      toast(error instanceof ApiError || error instanceof Unfit ? error.message : texts.uploadFailed, "error");
+    } finally {
+      if (current === mine) {
+        current = null;
+        say("");
+      }
     }
   }
 
-  async function pack(name: string, found: Found[]): Promise<void> {
-    const { files, skipped } = chosen(found);
-    if (!files.length) return toast(texts.noFiles, "error");
-    const blob = await packed(files).catch(() => null);
-    if (!blob) return toast(texts.unreadable, "error");
-    await send(name, blob, skipped);
-  }
+  const asItIs = (file: File): Promise<void> => take(file.name, async () => ({ archive: file, fileName: file.name, skipped: [] }));
+
+  const pack = (name: string, from: Found[] | Promise<Found[]>): Promise<void> =>
+    take(name, async (signal) => {
+      if (!packs()) throw new Unfit(texts.cannotPack);
+      const unreadable = (): never => {
+        throw new Unfit(texts.unreadable);
+      };
+      const { files, skipped } = chosen(await Promise.resolve(from).catch(unreadable));
+      if (!files.length) throw new Unfit(texts.noFiles);
+      const problem = tooMuch(files, limits);
+      if (problem) throw new Unfit(problem);
+      return { archive: await packed(files, signal).catch(unreadable), fileName: `${name}.tar.gz`, skipped };
+    });
+
+  const instead = (): void => {
+    if (archive) archive.value = ""; // it named what is now replaced
+  };
 
   archive?.addEventListener("change", () => {
     const file = archive.files?.[0];
-    if (file) void send(file.name, file);
+    if (file) void asItIs(file);
   });
-  page.querySelector("[data-choose-folder]")?.addEventListener("click", () => folder?.click());
+  const choose = page.querySelector<HTMLElement>("[data-choose-folder]");
+  choose?.addEventListener("click", () => folder?.click());
+  for (const part of [choose, page.querySelector<HTMLElement>(".drop-hint")]) if (part) part.hidden = !packs();
   folder?.addEventListener("change", () => {
-    const [first] = folder.files ?? [];
-    if (folder.files && first) void pack(first.webkitRelativePath.split("/")[0] ?? texts.dropped, ofInput(folder.files));
+    const found = [...(folder.files ?? [])];
+    instead();
+    void pack(found[0]?.webkitRelativePath.split("/")[0] || texts.dropped, ofInput(found));
     folder.value = ""; // the same folder can be chosen again after a change
   });
+  const locked = (): boolean => !!place?.closest("fieldset:disabled"); // which stops no drop
   place?.addEventListener("dragover", (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
-    place.dataset.over = "";
+    if (locked()) event.dataTransfer.dropEffect = "none";
+    else place.dataset.over = "";
   });
   place?.addEventListener("dragleave", () => delete place.dataset.over);
   place?.addEventListener("drop", (event) => {
     if (!event.dataTransfer?.files.length) return;
     event.preventDefault();
     delete place.dataset.over;
+    if (locked()) return toast(texts.locked, "error");
+    instead();
     const [first, ...more] = event.dataTransfer.files;
-    if (first && !more.length && ARCHIVE.test(first.name)) return void send(first.name, first);
-    const name = first && !more.length ? first.name : texts.dropped;
-    void ofDrop(event.dataTransfer).then(
-      (found) => pack(name, found),
-      () => toast(texts.unreadable, "error"),
-    );
+    const alone = first && !more.length ? first : null;
+    const isFolder = event.dataTransfer.items[0]?.webkitGetAsEntry()?.isDirectory;
+    if (alone && !isFolder && ARCHIVE.test(alone.name)) return void asItIs(alone);
+    void pack(alone?.name ?? texts.dropped, ofDrop(event.dataTransfer, limits.files));
   });
+  return () => current !== null;
 }
