@@ -106,11 +106,13 @@ def _warnings(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
 
 def _missing_program(value: Mapping[str, Any]) -> str:
     """The file that a plain call of Python names and that the inline code does not have; "" if there is none, or if it
-    may come from elsewhere: an archive, an image, a command that runs before."""
+    may come from elsewhere: an archive, a command that runs before."""
     files, command = value.get("code", {}).get("files"), value["command"]
     if files is None or value.get("setup"):
         return ""
-    words = command if isinstance(command, list) else command.split() if _PLAIN.fullmatch(command) else []
+    words = (
+        command if isinstance(command, list) else command.split() if _PLAIN.fullmatch(command.strip()) else []
+    )
     words = [word for word in words[1:] if word != "-u"] if words and words[0] in PYTHONS else []
     name = words[0] if words else ""
     known = {posixpath.normpath(path) for path in files}

@@ -228,6 +228,7 @@ def test_checkpoints_rarer_than_the_time_limit_are_warned_about() -> None:
         ("python -u ./train.py", ""),
         (["python3", "train.py"], ""),
         ("python trian.py --steps 5", "trian.py"),
+        ("python trian.py\n", "trian.py"),  # a block of YAML
         (["python", "-u", "src/train.py"], "src/train.py"),
         ("python -m train", ""),
         ("cd src && python main.py", ""),  # a shell decides what it runs
