@@ -32,6 +32,11 @@ def leaving(snapshot: Snapshot) -> Iterator[tuple[Running, int]]:
         if isinstance(run.order, Resize) and run.order.for_job is None
     ]
     stay = usable(snapshot.nodes) if resized else frozenset[str]()  # few plans have any
-    for run, order in resized:
+    for run, order in sorted(resized, key=lambda each: first(each[0])):
         if more := elsewhere(run, min(order.learners, len(run.nodes)), stay):
             yield run, more
+
+
+def first(run: Running) -> tuple[int, object, str]:
+    """The order in which runs leave, and come back: the highest class first."""
+    return -run.priority, run.gang.queued_at, run.job

@@ -26,6 +26,12 @@ from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
 
 
+def promised_now(snapshot: Snapshot) -> set[str]:
+    """The gangs to which slots are promised that others give up."""
+    promised = snapshot.promised.items()
+    return {job for job, until in promised if until is None or snapshot.now < until}
+
+
 @dataclass(slots=True, eq=False)
 class Supply:
     """What the gangs of one tenant can get of one slot type. pool: None if no node has this type."""
@@ -88,7 +94,7 @@ class Draft:
         self.pools = _pools(snapshot)
         self.gpu_types = [slot_type for slot_type in self.pools if slot_type != CPU_TYPE] or [""]
         leaving = list(cordoned.leaving(snapshot))  # in few plans any
-        urgent = self._awaited_urgently() if leaving else ()
+        urgent = self.awaited_urgently() if leaving else ()
         self.kept_for: set[str] = set()
         for run, learners in leaving:
             if run.slot_type in self.pools and run.slot_type not in urgent:
@@ -116,12 +122,16 @@ class Draft:
             self.supplies[key] = found
         return found
 
-    def _awaited_urgently(self) -> Collection[str]:
-        """The types for which an urgent gang waits that its tenant as a whole lets start."""
-        urgent = [each for each in self.waiting if each.priority >= Priority.URGENT and self.may_start(each)]
+    def is_urgent(self, gang: Gang, promised: Collection[str]) -> bool:
+        """Whether it may stop those of lower classes. One to which slots are promised waits for these only."""
+        return gang.priority >= Priority.URGENT and gang.job not in promised and self.may_start(gang)
+
+    def awaited_urgently(self) -> Collection[str]:
+        """The types for which an urgent gang waits: on these nothing is kept for runs that leave."""
+        promised = promised_now(self.snapshot)
         found: set[str] = set()
-        for gang in urgent:
-            if not gang.opportunistic:
+        for gang in self.waiting:
+            if not gang.opportunistic and self.is_urgent(gang, promised):
                 found.update(self.gpu_types if gang.slot_type is None else [gang.slot_type])
         return found
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
-from gpu_scheduler.draft import Draft
+from gpu_scheduler.draft import Draft, promised_now
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.departing import Departing
@@ -127,13 +127,8 @@ class FairShareRound(Round):
         for key, since in _of_jobs(draft.state):
             of = self._since_of_user if key.startswith(OF_USER) else self._since
             of[key.removeprefix(OF_USER)] = since
-        promised = draft.snapshot.promised.items()
-        self._promised = {job for job, until in promised if until is None or self._now < until}
-        self._promised |= _delayed(draft.state)
-        urgent = any(
-            gang.priority >= PREEMPTS and gang.job not in self._promised and draft.may_start(gang)
-            for gang in draft.waiting
-        )
+        self._promised = promised_now(draft.snapshot) | _delayed(draft.state)
+        urgent = any(draft.is_urgent(gang, self._promised) for gang in draft.waiting)
         back = [gang for gang in draft.waiting if gang.target is not None and gang.job in self._promised]
         if urgent:  # it would stop those of lower classes at once
             self._promised -= {gang.job for gang in back if gang.priority < PREEMPTS}

@@ -134,7 +134,7 @@ class Resizing:
 
     def _leaving(self, slot_type: str) -> int:
         """Slots that orders give up that are being carried out, less those that they take, on nodes that take learners.
-        What stands in for learners on other nodes is withheld already."""
+        What stands in for learners on other nodes is withheld already, where anything is."""
         total, up = 0, self._draft.pools[slot_type].free.of
         for run in self._orders.of_type[slot_type]:
             if not (run.stopping or run.order is not None):

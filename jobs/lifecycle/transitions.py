@@ -409,6 +409,8 @@ def note_reports(seen: Sequence[tuple[JobRows, JobObservation]]) -> None:
         learners = {one.rank: one for one in observation.learners if one.end_shown}
         for row in rows.learners:
             if (one := learners.get(row.rank)) is not None and (report := one.report) is not None:
+                if not one.processes_ended and row.cluster_phase and row.cluster_uid == report.uid:
+                    continue  # its end was shown before
                 phase = report.phase.value if one.processes_ended else ""
                 reason = {"reason": report.reason.value} if report.reason is not None else {}
                 details = json.dumps(dict(report.numbers) | reason)

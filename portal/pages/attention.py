@@ -14,13 +14,14 @@ from django.utils.dateparse import parse_datetime
 from jobs.models import Attempt, Job
 from jobs.selectors.budgets import Budget
 from jobs.selectors.failures import last_failures
+from jobs.selectors.jobs import ENDED_WITHIN
 from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
 from jobs.states import ACTIVE, RESTART_LOOP, State
 from portal.pages.job_failure import error_path
 from portal.templatetags.ui import duration, thousands
 
-FAILED_WITHIN = timedelta(hours=24)
+FAILED_WITHIN = ENDED_WITHIN["24h"]
 HALTED_FOR = timedelta(hours=24)
 SILENT_FOR = timedelta(minutes=15)
 OVERDUE = 3

@@ -335,6 +335,15 @@ def test_files_are_dropped_as_the_code(open_as: Open) -> None:
     expect(page.locator("textarea[name=spec]")).to_have_value(re.compile(r"code:\n  upload: \w{12}\n"))
 
 
+OVER = """place => {
+  const data = new DataTransfer();
+  data.items.add(new File(["print(1)"], "main.py"));
+  let effect = "copy";
+  Object.defineProperty(data, "dropEffect", { get: () => effect, set: (chosen) => { effect = chosen; } });
+  const over = new DragEvent("dragover", { dataTransfer: data, bubbles: true, cancelable: true });
+  const taken = !place.dispatchEvent(over);
+  return taken ? over.dataTransfer.dropEffect : "none";
+}"""
 DROP = """place => {
   const data = new DataTransfer();
   data.items.add(new File(["print(1)"], "main.py"));
@@ -401,7 +410,9 @@ def test_an_upload_that_nothing_uses_is_no_success(open_as: Open) -> None:
     page.keyboard.insert_text("name: a: b\n")
     expect(page.get_by_label("Name", exact=True)).to_be_disabled()
     errors = page.locator(".toast.error")
-    page.locator("[data-drop]").evaluate(DROP)
+    place = page.locator("[data-drop]")
+    assert place.evaluate(OVER) == "copy", "else a browser drops nothing, and nothing is said"
+    place.evaluate(DROP)
     expect(errors).to_have_text(["The YAML cannot be read. Fix it, then drop the code again."])
     before = yaml_of(page)
     on_its_way[0].fulfill(status=201, json={"id": "unused1unuse", "files": 1})
@@ -409,6 +420,27 @@ def test_an_upload_that_nothing_uses_is_no_success(open_as: Open) -> None:
     assert yaml_of(page) == before
     assert len(on_its_way) == 1, "what was dropped on the locked form"
     assert not page.locator(".toast.success").count()
+
+
+def test_an_upload_is_canceled_and_the_same_file_can_be_chosen_again(open_as: Open, tmp_path: Path) -> None:
+    page = open_as("alice", f"{NEW}?template=plain")
+    on_its_way: list[Route] = []
+    page.route("**/uploads", lambda route: on_its_way.append(route))
+    archive = tmp_path / "code.zip"
+    archive.write_bytes(b"")
+    cancel = page.get_by_role("button", name="Cancel upload")
+    for times in (1, 2):
+        expect(cancel).to_be_hidden()
+        with page.expect_file_chooser() as chooser:
+            page.get_by_label("Upload a .zip or .tar.gz instead").click()
+        chooser.value.set_files(archive)
+        expect(page.locator("[data-uploading]")).to_have_text("Uploading code.zip…")
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/uploads")):
+            cancel.click()
+        assert len(on_its_way) == times
+        expect(page.locator("[data-uploading]")).to_have_text("")
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
 
 
 def test_a_folder_that_is_too_large_is_refused_before_it_is_packed(open_as: Open, tmp_path: Path) -> None:

@@ -161,6 +161,24 @@ def test_urgent_jobs_take_what_is_free_and_stop_nothing_for_what_a_run_needs_els
     assert others.starts == (), "one that waits for another type frees nothing of this"
 
 
+def test_none_leaves_while_nothing_would_be_kept_for_it_unless_it_is_known_when_its_node_goes() -> None:
+    """The urgent job waits for its quota for hours, and what comes meanwhile would have the run's places."""
+    limits = {"red": 100, "none": 0}
+    held = gang("j1", 1, tenant="none", priority=3)
+    machines = cordon(nodes(a1=2, a2=2, a3=2), "a2")
+    assert plan(snapshot(machines, [held], [on_two(least=3)], limits=limits)).resizes == ()
+    known = cordon(machines, "a2", leaves_at=NOON + timedelta(hours=1))
+    assert len(plan(snapshot(known, [held], [on_two(least=3)], limits=limits)).resizes) == 1
+
+
+def test_an_urgent_job_to_which_slots_are_promised_leaves_what_is_kept() -> None:
+    before = saving(cordon(nodes(a1=2, a2=2, a3=2, a4=4), "a2"), on_two(least=3))
+    stopped = running("r9", *["a4"] * 4, priority=0, order=Stop("r9", "preempted", "j1"))
+    urgent = gang("j1", 4, priority=3)
+    late = replace(with_arrivals(before, urgent, gang("j2", 2), beside=(stopped,)), promised={"j1": None})
+    assert plan(late).starts == ()
+
+
 @pytest.mark.parametrize("gone", [True, False])
 def test_what_a_run_needs_elsewhere_is_kept_when_its_node_goes_before_it_has_saved(gone: bool) -> None:
     before = saving(cordon(nodes(a1=2, a2=2, a3=2), "a2"), on_two(least=3))

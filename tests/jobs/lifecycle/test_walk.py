@@ -461,6 +461,21 @@ def test_out_of_memory_is_named_if_the_gang_is_removed_before_its_end_is_shown(w
     assert Learner.objects.get(job=job, rank=0).cluster_phase == "", "the cluster never showed its end"
 
 
+def test_an_end_that_was_shown_is_not_taken_back_by_a_later_report(world: World) -> None:
+    job = world.running(max_restarts=0)
+    world.cluster.kill_for_memory(gang(job), 0, peak_mib=4321)
+    (report,) = world.cluster.observe([gang(job)]).gangs[gang(job)].learners
+    Learner.objects.filter(job=job).update(
+        cluster_phase="FAILED", cluster_uid=report.uid, cluster_exit_code=137
+    )
+    world.exit(job, 137)
+    world.report(job, phase=Phase.DONE, done_at=Now(), log_sealed=True)
+    world.elapse(10)
+    world.settle()
+    learner = Learner.objects.get(job=job)
+    assert (learner.cluster_phase, learner.cluster_exit_code) == ("FAILED", 137)
+
+
 def test_the_memory_that_a_node_reports_is_kept_for_the_check_of_specs(world: World) -> None:
     a, b = world.cluster.nodes()
     world.cluster.set_node(replace(a, allocatable=replace(a.allocatable, memory_mib=16_384)))

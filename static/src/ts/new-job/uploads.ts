@@ -23,10 +23,12 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
   const status = page.querySelector<HTMLElement>("[data-uploading]");
   const { mostFiles, mostBytes, mostPacked } = place?.dataset ?? {};
   const limits = { files: Number(mostFiles), bytes: Number(mostBytes), packed: Number(mostPacked) };
+  const cancel = page.querySelector<HTMLElement>("[data-cancel-upload]");
   let current: AbortController | null = null;
 
   function say(text: string): void {
     if (status) status.textContent = text;
+    if (cancel) cancel.hidden = !text;
     page.querySelector("[data-files]")?.setAttribute("aria-busy", String(!!text));
   }
 
@@ -78,6 +80,13 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
     if (archive) archive.value = ""; // it named what is now replaced
   };
 
+  cancel?.addEventListener("click", () => {
+    current?.abort();
+    current = null;
+    say("");
+    instead();
+  });
+  archive?.addEventListener("click", instead); // a file can be chosen again after a change, or after an error
   archive?.addEventListener("change", () => {
     const file = archive.files?.[0];
     if (file) void asItIs(file);
@@ -94,9 +103,8 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
   const locked = (): boolean => !!place?.closest("fieldset:disabled"); // which stops no drop
   place?.addEventListener("dragover", (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
-    event.preventDefault();
-    if (locked()) event.dataTransfer.dropEffect = "none";
-    else place.dataset.over = "";
+    event.preventDefault(); // also where it is locked: what is dropped is refused in words
+    if (!locked()) place.dataset.over = "";
   });
   place?.addEventListener("dragleave", () => delete place.dataset.over);
   place?.addEventListener("drop", (event) => {
