@@ -156,8 +156,10 @@ def _make(
         blob = found[sha256]
         # Of a row with another upload by now nothing changes; the caller looks again.
         wrong = Blob.objects.filter(pk=blob.pk, verified=False, upload_id=blob.upload_id)
-        restart = {"received": 0, "restarts": F("restarts") + 1, "upload_id": "", "finishing_at": None}
-        if wrong.update(size=sizes[sha256], **restart) and blob.upload_id:
+        changed = wrong.update(
+            size=sizes[sha256], received=0, restarts=F("restarts") + 1, upload_id="", finishing_at=None
+        )
+        if changed and blob.upload_id:
             ended.append(blob)
     return ended
 
