@@ -25,6 +25,9 @@ from gpu_scheduler.model import (
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.projects import ProjectAccount, Projects
 
+PREEMPTS = Priority.URGENT
+"""The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
+
 
 def promised_now(snapshot: Snapshot) -> set[str]:
     """The gangs to which slots are promised that others give up."""
@@ -124,7 +127,7 @@ class Draft:
 
     def is_urgent(self, gang: Gang, promised: Collection[str]) -> bool:
         """Whether it may stop those of lower classes. One to which slots are promised waits for these only."""
-        return gang.priority >= Priority.URGENT and gang.job not in promised and self.may_start(gang)
+        return gang.priority >= PREEMPTS and gang.job not in promised and self.may_start(gang)
 
     def awaited_urgently(self) -> Collection[str]:
         """The types for which an urgent gang waits: on these nothing is kept for runs that leave."""

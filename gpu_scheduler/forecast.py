@@ -119,7 +119,7 @@ def _estimate(job: str, simulations: list[_Simulation], reasons: bool) -> StartF
     never = datetime.max.replace(tzinfo=simulations[0].now.tzinfo)
     starts = sorted(
         simulation.started.get(job, never) for simulation in simulations
-    )  # held ones are not in it
+    )  # never, where it is held
     p50, p90 = (starts[max(0, math.ceil(share * len(starts)) - 1)] for share in (0.5, 0.9))
     if p90 == never:
         without = next(simulation for simulation in simulations if job not in simulation.started)

@@ -20,12 +20,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
-from gpu_scheduler.draft import Draft, promised_now
+from gpu_scheduler.draft import PREEMPTS, Draft, promised_now
 from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
-from gpu_scheduler.policies.preemption import PREEMPTED, PREEMPTS, RECLAIMED, Asker, Preemption
+from gpu_scheduler.policies.preemption import PREEMPTED, RECLAIMED, Asker, Preemption
 from gpu_scheduler.policies.queues import by_tenant, first_come
 from gpu_scheduler.policies.reclaim import MOVES_AFTER_S
 from gpu_scheduler.policies.resizing import Resizing

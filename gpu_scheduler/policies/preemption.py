@@ -14,8 +14,9 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpu_scheduler.checks import Finding, Scope, Supply
+from gpu_scheduler.draft import PREEMPTS
 from gpu_scheduler.losses import lost_work_s
-from gpu_scheduler.model import Gang, Priority, Room, Running, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Gang, Room, Running, Snapshot, Stop, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.orders import Order, Orders
 from gpu_scheduler.policies.reclaim import Beyond, Clearing, Effort, Leaving
@@ -24,8 +25,6 @@ from gpu_scheduler.rooms import plus
 
 Asker = tuple[str, str]
 """A tenant, and the slot type on which its jobs would start."""
-PREEMPTS = Priority.URGENT
-"""The class from which on a waiting job stops others; its own class, not one to which it rose by aging."""
 PREEMPTED, RECLAIMED = "preempted", "reclaimed"
 """Reasons of the stops."""
 STILL_FREE = 0.75
