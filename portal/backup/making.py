@@ -20,6 +20,7 @@ from django.utils import timezone
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import Store, key_of, store
 from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.database.prepared import OWN_SESSION, is_direct
 
 SAY_EVERY = 1024**3
 SHOWN = 3
@@ -82,10 +83,9 @@ def _dump(target: Path) -> tuple[list[Stored], int]:
 
 
 def is_pooled() -> bool:
-    """A pool gives its clients process numbers of its own."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return bool(cursor.fetchone()[0] != connection.connection.info.backend_pid)
+        cursor.execute(OWN_SESSION)
+        return not is_direct(cursor.cursor)
 
 
 def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> None:

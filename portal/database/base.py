@@ -8,7 +8,7 @@ from django.db.backends.postgresql import base as postgresql
 from django.db.backends.postgresql import schema
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-from portal.database import connection_pool
+from portal.database import connection_pool, prepared
 
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
@@ -26,6 +26,10 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
     """PostgreSQL through pooled connections."""
 
     SchemaEditorClass = SchemaEditor
+
+    def get_connection_params(self) -> dict[str, Any]:
+        factories = {"connection_factory": prepared.Connection, "cursor_factory": prepared.Cursor}
+        return super().get_connection_params() | factories
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._dsn = repr(sorted(conn_params.items(), key=lambda item: item[0]))

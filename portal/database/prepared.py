@@ -1,0 +1,247 @@
+"""Statements that a connection repeats are prepared: PostgreSQL parses them once, and plans most of them once.
+
+psycopg2 writes the values into each statement, so to the server each is a new one. Here, a statement that a connection
+has run AFTER times is given to the server by PREPARE, and from then on only named, with its values. What the values
+mean stays what it was: each place gets the type that psycopg2's literal would have had.
+
+Prepared statements are a session's, and a pool in transaction mode gives each transaction another one: behind a pool
+nothing is prepared. docs/adr/0149-statements-that-repeat-are-prepared.md
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import psycopg2
+from psycopg2 import errors, extensions
+from psycopg2.extras import Json
+
+logger = logging.getLogger(__name__)
+
+AFTER = 5
+"""A statement is prepared when it comes for so many times."""
+MOST = 100
+"""Statements of one connection that are prepared, or counted; those used longest ago make room. As psycopg 3 has it."""
+PLACE = re.compile(r"%(?:\((\w+)\))?s|%%")
+PREPARABLE = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
+SAVEPOINT = "before_prepare"
+
+OWN_SESSION = "SELECT pg_backend_pid()"
+
+_met_pool = False
+"""This process met a pool that was not recognized: its clients have the process numbers of sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A statement without its values. text: with $1, $2, …; names: of its values, in this order, if they have any."""
+
+    text: str
+    names: tuple[str, ...] | None
+
+
+@dataclass(slots=True)
+class Statements:
+    """Those of one connection, by what the caller writes and the types of the values. names: "" for one that PostgreSQL
+    cannot prepare, as it does not see the type of a value. is_direct: no pool is in between; None: not known yet."""
+
+    counts: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
+    names: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
+    made: int = 0
+    is_direct: bool | None = None
+
+    def comes_often(self, key: tuple[str, str]) -> bool:
+        """Count it."""
+        count = self.counts.pop(key, 0) + 1
+        self.counts[key] = count
+        if len(self.counts) > MOST:
+            self.counts.popitem(last=False)
+        return count >= AFTER
+
+    def keep(self, key: tuple[str, str], name: str) -> str:
+        """The name of the one that makes room for it; "" if none must."""
+        self.counts.pop(key, None)
+        self.names[key] = name
+        return self.names.popitem(last=False)[1] if len(self.names) > MOST else ""
+
+    def forget(self) -> None:
+        """The names may mean nothing any more. A new one is never one of these."""
+        self.counts.clear()
+        self.names.clear()
+
+
+class Connection(extensions.connection):
+    """A connection whose cursors prepare what they run often."""
+
+    def __init__(self, *of: Any, **options: Any) -> None:
+        super().__init__(*of, **options)
+        self.statements = Statements()
+
+
+class Cursor(extensions.cursor):
+    """Runs statements as psycopg2's own does, prepared where that saves the server work."""
+
+    connection: Connection
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        """As psycopg2's; a statement that cannot be prepared is run as it is. Raises what it raises."""
+        known = self.connection.statements
+        if not vars or type(query) is not str or self.name or known.is_direct is False or _met_pool:
+            return super().execute(query, vars)
+        shape = _shape(query)
+        values = None if shape is None else _in_order(shape, vars)
+        types = None if values is None else _types(values)
+        if shape is None or values is None or types is None:
+            return super().execute(query, vars)
+        key = (query, types)
+        if key in known.names:
+            known.names.move_to_end(key)
+        elif known.comes_often(key):
+            self._prepare(key, shape)
+        if not (name := known.names.get(key)):
+            return super().execute(query, vars)
+        try:
+            return super().execute(_call(name, len(values)), values)
+        except errors.InvalidSqlStatementName:
+            known.forget()
+            _note_pool()
+            raise
+        except errors.FeatureNotSupported:  # a migration changed the type of a column that it returns
+            known.forget()
+            raise
+
+    def _prepare(self, key: tuple[str, str], shape: Shape) -> None:
+        """Prepare it, or note that it cannot be; whatever happens, the transaction stays as it was."""
+        known = self.connection.statements
+        if known.is_direct is None:
+            super().execute(OWN_SESSION)
+            known.is_direct = is_direct(self)
+        if not known.is_direct:
+            return
+        name = f"luthier_{known.made + 1}"
+        statement = f"PREPARE {name} ({key[1]}) AS {shape.text}"
+        status = self.connection.info.transaction_status
+        alone = self.connection.autocommit and status == extensions.TRANSACTION_STATUS_IDLE
+        after = [] if alone else [f"RELEASE SAVEPOINT {SAVEPOINT}"]
+        try:
+            super().execute(statement if alone else f"SAVEPOINT {SAVEPOINT}; {statement}")
+            known.made += 1
+        except psycopg2.ProgrammingError:
+            name = ""
+            if not alone:
+                after.insert(0, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        if last := known.keep(key, name):
+            after.append(f"DEALLOCATE {last}")
+        if after:
+            super().execute("; ".join(after))
+
+
+def is_direct(cursor: extensions.cursor) -> bool:
+    """Of a cursor that has run OWN_SESSION: whether its session is its connection's alone. A pool gives its clients
+    process numbers of its own."""
+    (process,) = cursor.fetchone() or (None,)
+    return bool(process == cursor.connection.info.backend_pid)
+
+
+def _note_pool() -> None:
+    global _met_pool
+    if not _met_pool:
+        logger.warning(
+            "a prepared statement is gone: DATABASE_URL leads through a pool; nothing is prepared now"
+        )
+    _met_pool = True
+
+
+@lru_cache(1000)
+def _shape(query: str) -> Shape | None:
+    """None for what is not prepared: anything but one statement that reads or writes rows."""
+    if not PREPARABLE.match(query) or ";" in query:
+        return None
+    places = [found for found in PLACE.finditer(query) if found[0] != "%%"]
+    names = tuple(found[1] for found in places if found[1])
+    if names and len(names) != len(places):
+        return None
+    numbers = iter(range(1, len(places) + 1))
+    text = PLACE.sub(lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", query)
+    return Shape(text, names or None)
+
+
+def _in_order(shape: Shape, given: Any) -> list[Any] | None:
+    """The values in the order of their places; None if they do not fit, which psycopg2 says better."""
+    try:
+        return list(given) if shape.names is None else [given[name] for name in shape.names]
+    except (KeyError, TypeError):
+        return None
+
+
+def _types(values: Sequence[Any]) -> str | None:
+    """The types of the values, for PREPARE; None if one is of a kind that is not prepared."""
+    types = [_type(value) for value in values]
+    return None if None in types else ", ".join(types)  # type: ignore[arg-type]
+
+
+def _type(value: Any) -> str | None:
+    """What PostgreSQL takes psycopg2's literal of this value for: "unknown" where its place decides."""
+    kind = type(value)
+    if value is None or kind is str or isinstance(value, Json):
+        return "unknown"
+    if kind is list:
+        return _array(value)
+    return BY_KIND[kind](value) if kind in BY_KIND else None
+
+
+def _array(values: list[Any]) -> str | None:
+    """The type of a list: of what is in it, if that is all of one kind."""
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
+        return "unknown"
+    if kinds == {str}:
+        return "text[]"
+    if len(kinds) > 1 or kinds == {list}:
+        return None
+    types = {_type(value) for value in values if value is not None}
+    if types == {"integer", "bigint"}:
+        types = {"bigint"}
+    return f"{types.pop()}[]" if len(types) == 1 and None not in types else None
+
+
+def _integer(value: int) -> str | None:
+    return next(
+        (name for name, bits in (("integer", 31), ("bigint", 63)) if -(2**bits) <= value < 2**bits), None
+    )
+
+
+def _numeric(value: float | Decimal) -> str | None:
+    return "numeric" if math.isfinite(value) else None
+
+
+def _moment(value: datetime) -> str:
+    return "timestamp" if value.tzinfo is None else "timestamptz"
+
+
+BY_KIND: Mapping[type, Callable[[Any], str | None]] = {
+    bool: lambda _: "boolean",
+    int: _integer,
+    float: _numeric,
+    Decimal: _numeric,
+    datetime: _moment,
+    date: lambda _: "date",
+    timedelta: lambda _: "interval",
+    UUID: lambda _: "uuid",
+    bytes: lambda _: "bytea",
+}
+
+
+@lru_cache(1000)
+def _call(name: str, count: int) -> str:
+    return f"EXECUTE {name}({', '.join(['%s'] * count)})"
