@@ -230,7 +230,7 @@ def test_a_daemon_that_goes_waits_no_grace_of_a_program_that_does_not_run(
     daemon: NodeDaemon, behavior: str, end: tuple[str, int]
 ) -> None:
     """What it left is being sent, or its inputs are being fetched, which may both take hours: the next daemon's shipper
-    goes on with it."""
+    continues with it."""
     spec = replace(launch("job-x-1", behavior), grace_s=3600)
     state = daemon.learner("job-x-1") / "state"
     fault = state.parent / "fault"

@@ -168,7 +168,7 @@ def test_all_learners_and_later_attempts_of_a_job_continue_what_one_has_begun(
 def test_a_stranger_does_not_keep_from_removal_what_was_left_behind(
     client: Client, job: Job, stranger: Job
 ) -> None:
-    """What was written to lately is not swept: its bytes may still arrive."""
+    """What was written to recently is not swept: its bytes may still arrive."""
     day, blob = timedelta(days=1), offer(job)
     put(client, secret(job), blob, b"abc", "bytes 0-2/6")
     job.attempts.update(held=False, closed_at=Now())
