@@ -7,8 +7,9 @@ transactions; the row is changed by a short statement that holds only if the row
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from threading import Lock
@@ -33,12 +34,17 @@ ROW = Rows(Blob, "b")
 KNOWN = f"SELECT {ROW.columns} FROM jobs_blob b WHERE tenant_id = %s AND sha256 = %s AND verified"
 
 MAKE = """
-INSERT INTO jobs_blob (tenant_id, sha256, size, kind, received, verified)
-SELECT %s, file.sha256, file.size, %s, 0, false
+INSERT INTO jobs_blob (tenant_id, sha256, size, kind, received, verified, requested_from)
+SELECT %s, file.sha256, file.size, %s, 0, false, %s
 FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS file (sha256, size, n) ORDER BY file.n
 ON CONFLICT DO NOTHING
 """
 """Not bulk_create: of thousands of files that takes most of a second of the interpreter, which all learners share."""
+REQUEST = """
+UPDATE jobs_blob SET requested_from = requested_from || to_jsonb(%(job)s::text)
+WHERE id IN (SELECT id FROM jobs_blob WHERE id = ANY(%(blobs)s) ORDER BY id FOR NO KEY UPDATE)
+  AND NOT requested_from @> to_jsonb(%(job)s::text)
+"""
 
 
 def put(tenant_id: int, content: bytes | IO[bytes]) -> Blob:
@@ -99,12 +105,20 @@ def _known(place: Store, tenant_id: int, sha256: str) -> Blob | None:
     return blob if blob and place.exists(_key(blob)) else None
 
 
-def begin(tenant_id: int, sha256: str, size: int, kind: StorageKind = StorageKind.CHECKPOINTS) -> Blob:
+def begin(
+    tenant_id: int,
+    sha256: str,
+    size: int,
+    kind: StorageKind = StorageKind.CHECKPOINTS,
+    *,
+    job_id: str | None = None,
+) -> Blob:
     """Find or make the row for these bytes; its received is how many bytes are there already. kind: of a new row.
+    job_id: the job whose learners are asked for what is missing, None if no learner is.
 
     Raises storage.NoRoom if they do not fit; then there is no row.
     """
-    (blob,) = begin_all(tenant_id, [(sha256, size)], kind)
+    (blob,) = begin_all(tenant_id, [(sha256, size)], kind, job_id=job_id)
     return blob
 
 
@@ -113,6 +127,7 @@ def begin_all(
     files: Sequence[tuple[str, int]],
     kind: StorageKind = StorageKind.CHECKPOINTS,
     *,
+    job_id: str | None = None,
     halting: bool = False,
 ) -> list[Blob]:
     """As begin, for many (sha256, size) at once: the number of statements does not grow with the files.
@@ -127,8 +142,9 @@ def begin_all(
             if (limit := storage.locked_limit(tenant_id)) is not None:
                 more = _more(sizes, found := _of_tenant(tenant_id, sizes))
             storage.require_room(tenant_id, limit, sum(more.values()), halting=halting)
-            ended = _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind)
+            ended = _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind, job_id)
         _abort(ended)
+    _request(found.values(), job_id)
     return [found[sha256] for sha256, _ in files]
 
 
@@ -142,7 +158,11 @@ def _more(sizes: Mapping[str, int], found: Mapping[str, Blob]) -> dict[str, int]
 
 
 def _make(
-    tenant_id: int, sizes: Mapping[str, int], found: Mapping[str, Blob], kind: StorageKind
+    tenant_id: int,
+    sizes: Mapping[str, int],
+    found: Mapping[str, Blob],
+    kind: StorageKind,
+    job_id: str | None,
 ) -> list[Blob]:
     """Make rows that are missing, and correct the size of others that have not arrived. Returns those of which an
     upload in parts ends by that: `received` begins at 0, and the store would show it the same parts again."""
@@ -150,7 +170,10 @@ def _make(
     # once: a second insert must not be an error in the database's log.
     if missing := sorted(sizes.keys() - found.keys()):
         with connection.cursor() as cursor:
-            cursor.execute(MAKE, [tenant_id, kind.value, missing, [sizes[sha256] for sha256 in missing]])
+            requested = json.dumps([job_id] if job_id else [])
+            cursor.execute(
+                MAKE, [tenant_id, kind.value, requested, missing, [sizes[sha256] for sha256 in missing]]
+            )
     ended = []
     for sha256 in sorted(sizes.keys() & found.keys()):
         blob = found[sha256]
@@ -162,6 +185,14 @@ def _make(
         if changed and blob.upload_id:
             ended.append(blob)
     return ended
+
+
+def _request(found: Iterable[Blob], job_id: str | None) -> None:
+    """Note in rows that were there before, of what another job sends or has begun, that this one is asked for it."""
+    asked = [blob.pk for blob in found if job_id and not blob.verified and not blob.is_requested_from(job_id)]
+    if asked:
+        with connection.cursor() as cursor:
+            cursor.execute(REQUEST, {"job": job_id, "blobs": asked})
 
 
 def _abort(ended: Sequence[Blob]) -> None:

@@ -36,6 +36,8 @@ FINISHED_WITHIN = timedelta(minutes=30)
 """How long the store may make one object of the parts, from the first request on. After that it has failed."""
 _furthest: OrderedDict[tuple[str, int], int] = OrderedDict()
 """(upload, learner) -> the highest part that this process signed a link for; the latest UPLOADS of them."""
+_seen: OrderedDict[tuple[str, int], int] = OrderedDict()
+"""(upload, learner) -> bytes of it that this process has found in the store for that learner; likewise."""
 _asked: OrderedDict[str, float] = OrderedDict()
 """Upload -> when this process last asked the store to make its object (monotonic clock); likewise."""
 UPLOADS = 1_000
@@ -69,11 +71,16 @@ def arrived(place: S3Store, blob: Blob) -> list[Part]:
         return _begin(place, blob)  # the store has ended it, by a rule of its bucket
 
 
-def note_arrived(blob: Blob, parts: Sequence[Part]) -> bool:
-    """Note in `received` what the store has of a file. True if that is more than was known of this upload."""
-    have = sum(part.size for part in parts)
+def note_arrived(blob: Blob, parts: Sequence[Part], learner_id: int) -> bool:
+    """Note in `received` what the store has of a file. True if that is more than this learner has seen of this upload:
+    where two jobs send the same file, a look for one takes no progress from the other. Each web process finds it once.
+    """
+    have, key = sum(part.size for part in parts), (blob.upload_id, learner_id)
+    seen = _seen.get(key, blob.received)
+    _remember(_seen, key, max(seen, have))
     same = Blob.objects.filter(pk=blob.pk, upload_id=blob.upload_id, verified=False)
-    return bool(same.filter(received__lt=have).update(received=have))
+    same.filter(received__lt=have).update(received=have)
+    return have > seen
 
 
 def _begin(place: S3Store, blob: Blob) -> list[Part]:

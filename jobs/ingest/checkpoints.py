@@ -78,7 +78,7 @@ def _begin_blobs(grant: Grant, files: Sequence[File], kind: StorageKind) -> list
     """Rows for all bytes, or NoRoom before any of them is requested."""
     wanted = [(sha256, size) for _, size, sha256 in files]
     halting = kind is StorageKind.CHECKPOINTS and _is_halting(grant)
-    return blobs.begin_all(grant.tenant_id, wanted, kind, halting=halting)
+    return blobs.begin_all(grant.tenant_id, wanted, kind, job_id=grant.job_id, halting=halting)
 
 
 def _is_halting(grant: Grant) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -21,6 +22,8 @@ class Blob(models.Model):
     kind: what the bytes were stored for first (StorageKind); triggers count size from the row's beginning to its end.
     upload_id: the store's name for an upload in parts that is under way (`jobs.blobs.direct`).
     finishing_at: when the store was first asked to make one object of its parts.
+    requested_from: ids of the jobs whose learners were asked for the bytes, which alone may send them or see what has
+    arrived (docs/adr/0140); null: begun by the version before, which noted none, so any of the tenant may.
     released_at: when the last reference to it went; it may have a new one since (`jobs.blobs.removal`).
     """
 
@@ -35,11 +38,16 @@ class Blob(models.Model):
     restarts = models.PositiveIntegerField(default=0, db_default=0)
     upload_id = models.CharField(max_length=1024, default="", db_default="")
     finishing_at = models.DateTimeField(null=True)
+    requested_from: models.JSONField[Any, Any] = models.JSONField(null=True)
     released_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "sha256"], name="blob_once")]
+
+    def is_requested_from(self, job_id: str) -> bool:
+        """Whether learners of this job may send its bytes and see what has arrived of them."""
+        return self.requested_from is None or job_id in self.requested_from
 
 
 class Upload(models.Model):

@@ -232,14 +232,14 @@ def _piece(request: HttpRequest, blob: Blob) -> HttpResponse:
 
 
 def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View:
-    """Pass the row of a file of this learner's tenant, one of which it was asked to send; otherwise 404. Which learners
-    were asked for a file is not stored."""
+    """Pass the row of a file that learners of this job were asked to send; otherwise 404, as for one that does not
+    exist."""
 
     @wraps(view)
     def found(request: HttpRequest, grant: Grant, blob_id: int) -> HttpResponse:
         blob = Blob.objects.filter(pk=blob_id, tenant_id=grant.tenant_id).first()
         try:
-            if blob is None:
+            if blob is None or not blob.is_requested_from(grant.job_id):
                 raise Blob.DoesNotExist
             return view(request, grant, blob)
         except Blob.DoesNotExist:  # or removed since the query
@@ -294,7 +294,7 @@ def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse
         )
     if request.method == "GET":
         have = [] if blob.verified else direct.arrived(place, blob)
-        if direct.note_arrived(blob, have):
+        if direct.note_arrived(blob, have, grant.learner_id):
             note_stored(grant.learner_id)
         parts = [[part.number, part.size, part.sha256] for part in have]
         return JsonResponse(

@@ -15,7 +15,9 @@ from portal.supervisor.service import Service
 WORKER_THREADS = 4
 MACHINE_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 """Runtimes are fetched trusting what this machine trusts: a mirror's certificate may be known here only."""
-NODE_STOP_S = 150  # learners get their grace twice (ask, then insist) before the daemon itself is killed
+NODE_STOP_S = (
+    3600 + 30
+)  # the longest grace that a job may have; the daemon itself ends 10 s after the last one
 
 
 @dataclass(frozen=True)

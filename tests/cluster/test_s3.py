@@ -402,7 +402,7 @@ def test_a_request_while_the_store_is_away_says_so(s3: S3Server, client: Client)
 @pytest.mark.django_db
 def test_requests_about_parts_are_checked(s3: S3Server, client: Client) -> None:
     job = make_job({"train.py": "pass"})
-    blob = blobs.begin(job.tenant_id, "2" * 64, 20 * 1024 * 1024)
+    blob = blobs.begin(job.tenant_id, "2" * 64, 20 * 1024 * 1024, job_id=job.pk)
     url, headers = f"/agent/v1/uploads/{blob.pk}", bearer(job)
 
     def post(path: str, body: Any) -> tuple[int, str]:

@@ -33,6 +33,10 @@ class Balancer:
         """Connections that are open now, by port."""
         self.carried: Counter[int] = Counter()
         """Bytes that went to a web process so far, by port."""
+        self.stalls_at: int | None = None
+        """A connection that has carried so many bytes in one direction carries no more."""
+        self.stalled = 0
+        """How many connections came to that."""
         self._next = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -69,25 +73,27 @@ class Balancer:
                 continue
             self.open[port] += 1
             try:
-                await _either(_pipe(near, out, self.carried, port), _pipe(far, back))
+                await _either(self._pipe(near, out, port), self._pipe(far, back))
             finally:
                 self.open[port] -= 1
                 out.close()
             break
 
-
-async def _pipe(
-    source: asyncio.StreamReader,
-    target: asyncio.StreamWriter,
-    carried: Counter[int] | None = None,
-    port: int = 0,
-) -> None:
-    with contextlib.suppress(OSError):
-        while content := await source.read(65536):
-            if carried is not None:
-                carried[port] += len(content)
-            target.write(content)
-            await target.drain()
+    async def _pipe(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, port: int | None = None
+    ) -> None:
+        """port: of the web process that it goes to, None if it comes from there."""
+        carried = 0
+        with contextlib.suppress(OSError):
+            while content := await source.read(65536):
+                carried += len(content)
+                if port is not None:
+                    self.carried[port] += len(content)
+                target.write(content)
+                await target.drain()
+                if self.stalls_at is not None and carried >= self.stalls_at:
+                    self.stalled += 1
+                    await asyncio.Event().wait()  # until either side gives up
 
 
 async def _either(*pipes: Coroutine[None, None, None]) -> None:

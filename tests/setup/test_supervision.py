@@ -15,12 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpu_scheduler.clusters.local.gangs import DELIVER_S
+from jobs.spec.definition import json_schema
+from jobs.spec.quantities import parse_duration
 from portal.migrations_gate import GATE
-from portal.settings.env import BASE_DIR
+from portal.settings.env import BASE_DIR, Environment
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_locks
 from portal.supervisor.lock import DataLock
+from portal.supervisor.plan import Options, start_plan
 from portal.supervisor.process import Supervised
 from portal.supervisor.report import Report
 from portal.supervisor.service import Service, backoff_s
@@ -171,6 +175,14 @@ async def test_a_service_that_ignores_its_signal_is_killed(supervise: Start) -> 
     await stubborn.start()
     await stubborn.stop()
     assert stubborn.pid is None
+
+
+def test_the_node_daemon_is_not_killed_while_a_program_may_have_its_grace() -> None:
+    grace = json_schema()["properties"]["checkpoint"]["properties"]["grace"]
+
+    (nodes,) = start_plan(Options(), Environment(), port=8000).nodes
+
+    assert nodes.stop_s > parse_duration(grace["x-maximum"]) + DELIVER_S
 
 
 async def test_a_second_request_to_stop_kills_the_whole_tree(supervise: Start) -> None:

@@ -16,6 +16,8 @@ class LocalGang:
         self.learners = [LocalLearner(context, record, learner) for learner in record.learners]
         self.message = ""
         self.unsaved = False
+        self.deliver_by = 0.0
+        """When a daemon that goes waits for its learners no longer (boot clock)."""
         self._shown: tuple[object, ...] = ()
         self.last_error = ""
         """The error that prevents this machine from managing the gang now; retried until it is gone."""

@@ -49,8 +49,9 @@ SWEEP_S = 3600.0
 SECRETS_LOST = (
     "The node daemon restarted before the program started. It stores no secrets; the job is launched again."
 )
-SHUTDOWN_SLACK_S = 10.0
-"""After the last grace, how long shippers may still deliver when the daemon goes."""
+DELIVER_S = 10.0
+"""How long shippers may still deliver when the daemon goes: after the grace of programs that run then. What has ended,
+or has not begun, has no use for a grace; the next daemon's shippers deliver the rest."""
 
 
 class Gangs:
@@ -223,20 +224,20 @@ class Gangs:
         with self._lock:
             for gang in self._gangs.values():
                 if not gang.ended:
+                    has_program = any(learner.has_program() for learner in gang.learners)
                     for learner in gang.learners:
                         learner.note_leaving(EndReason.PLATFORM_STOPPED)
                     gang.request_stop(now, gang.record.launch.grace_s)
+                    kill_at = gang.record.kill_at if has_program else None
+                    gang.deliver_by = max(now, kill_at or now) + DELIVER_S
                     self._store.save(gang.record)
                     self._journal.changed(gang.name)
 
     def can_exit(self) -> bool:
-        """True if there is nothing left to wait for."""
+        """True if there is nothing left to wait for, after `shut_down`."""
         now = boot_clock()
         with self._lock:
-            return all(
-                gang.ended or now >= (gang.record.kill_at or now) + SHUTDOWN_SLACK_S
-                for gang in self._gangs.values()
-            )
+            return all(gang.ended or now >= gang.deliver_by for gang in self._gangs.values())
 
     def abandon(self) -> None:
         """Kill every process that is left. The next daemon restarts shippers that had not delivered everything."""

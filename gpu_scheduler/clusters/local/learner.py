@@ -99,6 +99,10 @@ class LocalLearner:
     def _has_launcher(self) -> bool:
         return self._launcher is not None and self._launcher.is_alive()
 
+    def has_program(self) -> bool:
+        """Whether its program, or a setup command, has begun and not ended."""
+        return self._has_launcher() and endings.began(self.folders)
+
     def pidfds(self) -> list[int]:
         """What becomes readable when one of the processes ends."""
         found = (process.fileno() for process in self._processes())

@@ -221,6 +221,35 @@ def test_a_shipper_that_cannot_deliver_before_the_daemon_goes_delivers_to_the_ne
     assert len(lives.read_text().split()) == 2
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("behavior", "end"),
+    [("exits:0", ("exited", 0)), ("exits:1", ("exited", 1)), ("waits", ("platform_stopped", 143))],
+)
+def test_a_daemon_that_goes_waits_no_grace_of_a_program_that_does_not_run(
+    daemon: NodeDaemon, behavior: str, end: tuple[str, int]
+) -> None:
+    """What it left is being sent, or its inputs are being fetched, which may both take hours: the next daemon's shipper
+    continues with it."""
+    spec = replace(launch("job-x-1", behavior), grace_s=3600)
+    state = daemon.learner("job-x-1") / "state"
+    fault = state.parent / "fault"
+    fault.parent.mkdir(parents=True)
+    fault.write_text("75")  # its shipper is tried again and again
+    daemon.cluster.launch(spec)
+    wait_for(lambda: (state / "pid").exists())
+    if behavior != "waits":
+        wait_for(lambda: learners(daemon)[0].program_ended)
+
+    assert daemon.terminate() == 0
+
+    assert daemon.processes() == []
+    fault.unlink()
+    daemon.start()
+    (learner,) = ended(daemon)
+    assert (learner.reason, learner.exit_code) == end
+
+
 def test_after_a_restart_of_the_machine_a_gang_is_lost_with_its_node(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(launch("job-x-1", "runs"))
     running(daemon)

@@ -148,7 +148,7 @@ def put(client: Client, secret: str, blob: Blob, content: bytes, span: str) -> A
 
 def test_a_file_is_taken_in_pieces(client: Client, job: Job) -> None:
     secret = factories.secret(job, 1, 0)
-    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6, job_id=job.pk)
 
     first = put(client, secret, blob, b"abc", "bytes 0-2/6").json()
     wrong = put(client, secret, blob, b"f", "bytes 5-5/6")
@@ -161,7 +161,7 @@ def test_a_file_is_taken_in_pieces(client: Client, job: Job) -> None:
 
 def test_only_bytes_that_arrive_count_as_progress_of_an_upload(client: Client, job: Job) -> None:
     secret = factories.secret(job, 1, 0)
-    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abcdef").hexdigest(), 6, job_id=job.pk)
 
     def stored() -> bool:
         noted = job.learner_rows.get().stored_at is not None
@@ -187,7 +187,7 @@ def test_asking_again_for_the_link_of_a_part_is_no_progress_of_an_upload(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "of a test")
     settings.LUTHIER_BLOBS = "s3://parts-of-a-test"
-    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000, job_id=job.pk)
     Blob.objects.filter(pk=blob.pk).update(upload_id=f"upload {blob.pk}")
     secret, size = factories.secret(job, 1, 0), direct.part_bytes(blob.size)
 
@@ -207,7 +207,7 @@ def test_parts_that_have_arrived_since_are_progress_of_an_upload(
     client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the store says so, and of each part once: the learner claims a size, and then another one."""
-    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000, job_id=job.pk)
     secret, size = factories.secret(job, 1, 0), direct.part_bytes(blob.size)
 
     class Place:
@@ -258,7 +258,7 @@ def test_parts_that_have_arrived_since_are_progress_of_an_upload(
 def test_a_store_that_makes_one_object_of_the_parts_is_waited_for_as_for_one_that_takes_them(
     client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000)
+    blob = blobs.begin(job.tenant_id, "0" * 64, 50_000_000, job_id=job.pk)
 
     def not_yet(*_: Any) -> Blob:
         raise blobs.BeingFinished("Not yet.")
@@ -293,7 +293,7 @@ def test_another_tenants_upload_does_not_exist(client: Client, job: Job) -> None
 
 @pytest.mark.parametrize("span", ["", "bytes", "bytes a-b/c", "bytes 0-2", "bytes -1-2/3"])
 def test_a_piece_must_say_where_it_belongs(client: Client, job: Job, span: str) -> None:
-    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3, job_id=job.pk)
 
     answer = put(client, factories.secret(job, 1, 0), blob, b"abc", span)
 
@@ -301,7 +301,7 @@ def test_a_piece_must_say_where_it_belongs(client: Client, job: Job, span: str) 
 
 
 def test_a_damaged_piece_is_refused_and_recorded_in_the_jobs_events(client: Client, job: Job) -> None:
-    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3)
+    blob = blobs.begin(job.tenant_id, hashlib.sha256(b"abc").hexdigest(), 3, job_id=job.pk)
     saved = factories.checkpoint(job, state=Checkpoint.State.UPLOADING, committed_at=None)
     CheckpointFile.objects.create(checkpoint=saved, tenant=job.tenant, path="model", blob=blob)
 

@@ -1,6 +1,7 @@
 """``launcher`` behaves as BEHAVIOR says; ``shipper`` ends when the launcher's ``exit`` file is there.
 
-Behaviors: runs, exits:N, stubborn (its program ignores SIGTERM), dies (killed, leaving a child behind), eats:MIB.
+Behaviors: runs, waits (for its inputs), exits:N, stubborn (its program ignores SIGTERM), dies (killed, leaving a child
+behind), eats:MIB.
 A file ``fault`` in the learner's directory makes its shipper exit with that number at once.
 """
 
@@ -25,7 +26,8 @@ def launcher() -> int:
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     put("pid", os.getpid())
-    (STATE / "phase").write_text("PROCESSING")
+    if word != "waits":
+        (STATE / "phase").write_text("PROCESSING")
     match word:
         case "exits":
             return ended(int(value))
@@ -39,7 +41,7 @@ def launcher() -> int:
             return ended(program(EATS, value))
     while not stopped:
         time.sleep(0.02)
-    return ended(143, halted=True)
+    return ended(143, halted=True, started=word != "waits")
 
 
 def program(source: str, *arguments: str) -> int:
@@ -49,8 +51,8 @@ def program(source: str, *arguments: str) -> int:
     return code if code >= 0 else 128 - code
 
 
-def ended(code: int, *, halted: bool = False) -> int:
-    put("exit", {"code": code, "started": True, "halted": halted, "finished": False})
+def ended(code: int, *, halted: bool = False, started: bool = True) -> int:
+    put("exit", {"code": code, "started": started, "halted": halted, "finished": False})
     return code
 
 
