@@ -22,7 +22,7 @@ from bench.record import percentile, record
 
 COHORTS, QUEUES = 5, 6
 NOMINAL, BORROWS = 20, 100
-WORKLOADS, PER_QUEUE = 15_000, 500
+WORKLOADS = 15_000
 
 
 @dataclass(frozen=True)

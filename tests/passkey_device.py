@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from typing import Any
-from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -84,8 +83,3 @@ class Device:
                 "clientExtensionResults": {},
             }
         )
-
-
-def host_of(origin: str) -> str:
-    """As a test's client sends it."""
-    return urlsplit(origin).netloc

@@ -66,11 +66,6 @@ class GangCache:
         with self._lock:
             self._required = max(self._required, revision)
 
-    def require_nothing(self) -> None:
-        """The stream counts from lower revisions on: what was required before may never be reached."""
-        with self._lock:
-            self._required = 0
-
     def observation(self, names: Sequence[str] | None) -> Observation | None:
         """What the cache shows; None if the cluster itself must be asked: stale, lost, or a name is missing."""
         with self._lock:

@@ -34,10 +34,6 @@ class Layout:
         return self.runtime / "pg"
 
     @property
-    def valkey_data(self) -> Path:
-        return self.data / "valkey"
-
-    @property
     def valkey_socket(self) -> Path:
         return self.runtime / "valkey.sock"
 

@@ -11,12 +11,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import sign_in, spec
+from tests.browser.new_job import JOB_PAGE, NEW
 from tests.platform import Client, Platform
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
-NEW = "/t/vision-lab/jobs/new"
-JOB_PAGE = re.compile(r"/jobs/[0-9a-z]{12}$")
 
 
 @pytest.fixture

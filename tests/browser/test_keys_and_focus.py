@@ -11,11 +11,11 @@ from playwright.sync_api import Page, expect
 from tests.browser import programs
 from tests.browser.axe import violations
 from tests.browser.conftest import confirm_halt, spec
+from tests.browser.new_job import NEW
 from tests.platform import Client, Platform
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
-NEW = "/t/vision-lab/jobs/new"
 JOBS = "/t/vision-lab/jobs"
 WITHOUT_FOCUS = "() => document.activeElement === document.body || document.activeElement === null"
 LEFT_EDITOR = (

@@ -11,11 +11,11 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import programs
 from tests.browser.conftest import spec
+from tests.browser.new_job import NEW
 from tests.platform import Client
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
-NEW = "/t/vision-lab/jobs/new"
 SHIFTS = """() => {
     window.shifts = [];
     new PerformanceObserver(list => window.shifts.push(...list.getEntries().filter(e => !e.hadRecentInput).map(e => ({

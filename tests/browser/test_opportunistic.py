@@ -13,12 +13,11 @@ from tests.browser import programs
 from tests.browser.axe import in_both_themes, violations
 from tests.browser.conftest import spec
 from tests.browser.layout import misfits
+from tests.browser.new_job import JOB_PAGE, NEW
 from tests.platform import Client, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., Page]
-NEW = "/t/vision-lab/jobs/new"
-JOB_PAGE = re.compile(r"/jobs/[0-9a-z]{12}$")
 STOPPED = "for paper-run, which could start on its devices. It continues from step"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpu_scheduler.clusters.base import ClusterBusy, LearnerPhase
+from gpu_scheduler.clusters.base import LearnerPhase
 from gpu_scheduler.clusters.kubernetes.client import Api, NoPermission, NotFound, Object
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.peers import Peer
@@ -18,7 +18,7 @@ from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, Provi
 from gpu_scheduler.clusters.kubernetes.tenancy import TenantLimits
 from gpu_scheduler.model import CPU_TYPE
 from tests.cluster.proxy import Proxy
-from tests.gpu_scheduler.clusters.harness import all_in, eventually
+from tests.gpu_scheduler.clusters.harness import all_in, eventually, wait_until_busy
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
 from tools.kube import fake
 from tools.kube.cluster import Cluster
@@ -103,14 +103,7 @@ class KubernetesHarness:
         self.proxy.accept()
 
     def cache_expires(self) -> None:
-        def is_busy() -> bool:
-            try:
-                self.cluster.observe()
-            except ClusterBusy:
-                return True
-            return False
-
-        wait_for(is_busy)
+        wait_until_busy(self.cluster)
 
     def close(self) -> None:
         self.cluster.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,18 @@ class frozen:
 
     def __exit__(self, *_: object) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+
+def statuses_until(over: threading.Event, all_here: threading.Barrier, client: Client) -> list[int]:
+    """Ask for the list of jobs at the same moment as the others of a crowd, and again and again until it is over.
+
+    Returns the status of each answer.
+    """
+    all_here.wait()
+    statuses = [client.call("GET", "/jobs", timeout_s=200).status]
+    while not over.is_set():
+        statuses.append(client.call("GET", "/jobs", timeout_s=200).status)
+    return statuses
 
 
 def learner_processes(job: str, word: str) -> list[psutil.Process]:

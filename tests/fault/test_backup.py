@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.test_ends import TRAINS, spec
+from tests.fault.specs import TRAINS, spec
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -17,7 +17,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
     backup = tmp_path / "backup"
     with running(tmp_path / "first") as first:
         client = first.client()
-        halted, trains = (client.submit(spec(TRAINS))["id"] for _ in range(2))
+        halted, trains = (client.submit(spec("goes-on", TRAINS))["id"] for _ in range(2))
         for job in (halted, trains):
             wait_for(
                 lambda job=job: (client.job(job)["progress"]["step"] or 0) > 5, within_s=60, what="it trains"
@@ -28,7 +28,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         said = first.manage("backup", str(backup))
 
         assert f"{backup} has 2 jobs" in said
-        later = client.submit(spec("print('after the backup')"))["id"]
+        later = client.submit(spec("goes-on", "print('after the backup')"))["id"]
         client.wait_state(later, "COMPLETED")
         users = first.users
     assert json.loads((backup / "backup.json").read_text())["jobs"] == 2

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.fault.faults import statuses_until
 from tests.platform import running
 
 CROWD = 250
@@ -21,16 +22,8 @@ CROWD = 250
 def test_more_than_the_database_takes_at_once_are_all_answered(tmp_path: Path) -> None:
     with running(tmp_path / "data", workers=1) as platform, ThreadPoolExecutor(CROWD) as threads:
         alice, all_here, answered = platform.client(), threading.Barrier(CROWD + 1), threading.Event()
-
-        def request() -> list[int]:
-            """Repeat until /healthz has responded, so that it is requested in the middle of a crowd."""
-            all_here.wait()
-            statuses = [alice.call("GET", "/jobs", timeout_s=200).status]
-            while not answered.is_set():
-                statuses.append(alice.call("GET", "/jobs", timeout_s=200).status)
-            return statuses
-
-        requests = [threads.submit(request) for _ in range(CROWD)]
+        # They repeat until /healthz has responded, so that it is requested in the middle of a crowd.
+        requests = [threads.submit(statuses_until, answered, all_here, alice) for _ in range(CROWD)]
         try:
             all_here.wait()
             with urlopen(f"{platform.url}/healthz", timeout=100) as answer:

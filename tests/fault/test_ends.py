@@ -9,40 +9,10 @@ from typing import Any
 import pytest
 
 from tests.fault.faults import lines_so_far
+from tests.fault.specs import TRAINS, spec
 from tests.platform import Client, Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
-
-TRAINS = """\
-import os, pathlib, time
-from learner_agent import training
-
-start = training.resume_from()
-first = int((start / "step").read_text()) + 1 if start else 0
-results = pathlib.Path(os.environ["RESULT_DIR"])
-print("from", first, "with", sorted(path.name for path in results.iterdir()), flush=True)
-(results / f"attempt-{os.environ['LUTHIER_ATTEMPT']}.txt").write_text("here")
-for step in range(first, first + (5 if start else 100_000)):
-    training.report(step, loss=1.0)
-    time.sleep(0.02)
-    if training.halt_requested():
-        with training.checkpoint(step) as folder:
-            (folder / "step").write_text(str(step))
-        break
-else:
-    training.finish()
-"""
-
-
-def spec(program: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "luthier/v1",
-        "name": "goes-on",
-        "framework": "plain",
-        "code": {"files": {"main.py": program}},
-        "command": "python main.py",
-        "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-    } | fields
 
 
 def attempts(client: Client, job: str) -> list[dict[str, Any]]:
@@ -68,7 +38,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 def test_results_of_canceled_and_failed_jobs_can_be_fetched(platform: Platform) -> None:
     client = platform.client()
     canceled, failed = (
-        client.submit(spec(WRITES, command=f"python main.py {pause}", keep=["*.pt"]))["id"]
+        client.submit(spec("goes-on", WRITES, command=f"python main.py {pause}", keep=["*.pt"]))["id"]
         for pause in (600, 0)
     )
     wait_for(lambda: lines_so_far(client, canceled), within_s=90, what="its results are written")
@@ -83,9 +53,9 @@ def test_results_of_canceled_and_failed_jobs_can_be_fetched(platform: Platform) 
 
 def test_a_stop_of_the_platform_is_no_lost_node_and_costs_nothing(platform: Platform) -> None:
     client = platform.client()
-    done = client.submit(spec("print('trained')"))["id"]
+    done = client.submit(spec("goes-on", "print('trained')"))["id"]
     client.wait_state(done, "COMPLETED", within_s=90)
-    job = client.submit(spec(TRAINS))["id"]
+    job = client.submit(spec("goes-on", TRAINS))["id"]
     wait_for(lambda: lines_so_far(client, job), within_s=90, what="the program runs")
 
     platform.stop()

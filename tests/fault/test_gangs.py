@@ -13,6 +13,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import ENDED, ClusterBusy, LearnerPhase
 from tests.fault.faults import learner_processes, local_cluster
+from tests.fault.specs import spec
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -52,16 +53,9 @@ for step in range(first, 31):
 """
 
 
-def spec(name: str, program: str, learners: int, **more: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "luthier/v1",
-        "name": name,
-        "framework": "plain",
-        "code": {"files": {"main.py": program}},
-        "command": "python main.py",
-        "resources": {"learners": learners, "gpus": 0, "cpus": 1, "memory": "256Mi"},
-        "checkpoint": {"grace": "5s"},
-    } | more
+def gang(name: str, program: str, learners: int, **more: Any) -> dict[str, Any]:
+    size = {"learners": learners, "memory": "256Mi"}
+    return spec(name, program, resources=size, checkpoint={"grace": "5s"}, **more)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +110,7 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
             learners = chance.randint(1, 8)
             env = {"MEETING": str(platform.meeting), "STAYS": str(chance.choice([0, 0.5, 2]))}
             placement = chance.choice(["pack", "spread"])
-            job = client.submit(spec(f"gang-{index}", MEETS_ITS_GANG, learners, env=env, placement=placement))
+            job = client.submit(gang(f"gang-{index}", MEETS_ITS_GANG, learners, env=env, placement=placement))
             jobs.append((job["id"], learners))
             if index == 10:
                 platform.kill("nodes", signal.SIGKILL)
@@ -135,7 +129,7 @@ def test_twenty_gangs_on_sixteen_slots_start_whole_or_not_at_all(platform: Platf
 def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platform) -> None:
     client = platform.client()
     stored = platform.meeting / "stored"
-    job = client.submit(spec("dies-once", DIES_ONCE, 2, max_restarts=1, env={"STORED": str(stored)}))
+    job = client.submit(gang("dies-once", DIES_ONCE, 2, max_restarts=1, env={"STORED": str(stored)}))
     wait_for(lambda: client.job(job["id"])["checkpoint"], within_s=120, what="the checkpoint")
     stored.touch()
     ended = client.wait_state(job["id"], "COMPLETED", within_s=120)
@@ -150,7 +144,7 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
         "import os, sys, time\ntime.sleep(1)\n"
         "sys.exit(7 if os.environ['LUTHIER_RANK'] == '1' else time.sleep(300))\n"
     )
-    job = client.submit(spec("dies", program, 4, max_restarts=0))
+    job = client.submit(gang("dies", program, 4, max_restarts=0))
     failed = client.wait_state(job["id"], "FAILED", within_s=90)
     assert failed["reason"]["numbers"]["exit_code"] == 7
     cluster = local_cluster(platform)
@@ -165,7 +159,7 @@ def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: 
 def test_a_killed_launcher_costs_the_job_no_restart(platform: Platform) -> None:
     client = platform.client()
     program = "import os, time\ntime.sleep(600 * (os.environ['LUTHIER_ATTEMPT'] == '1'))\nprint('through')\n"
-    job = client.submit(spec("orphaned", program, 1, max_restarts=0))
+    job = client.submit(gang("orphaned", program, 1, max_restarts=0))
     client.wait_state(job["id"], "PROCESSING")
     (launcher,) = learner_processes(job["id"], "launcher")
     launcher.kill()

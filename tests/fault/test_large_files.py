@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.fault.replicas import Balancer, WebReplica
+from tests.fault.specs import spec
 from tests.platform import Platform, running, wait_for
 
 GIB = 1 << 30
@@ -38,14 +39,7 @@ with open(os.environ["RESULT_DIR"] + "/large.bin", "wb") as file:
         file.write(part)
 print(whole.hexdigest())
 """
-SPEC = {
-    "apiVersion": "luthier/v1",
-    "name": "large-file",
-    "framework": "plain",
-    "code": {"files": {"main.py": PROGRAM}},
-    "command": "python main.py",
-    "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-}
+SPEC = spec("large-file", PROGRAM)
 
 
 @contextmanager

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.fault.faults import FAULTS, frozen, kill_workers, learner_processes, lines_so_far
+from tests.fault.specs import spec
 from tests.platform import Client, Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -33,18 +33,8 @@ for n in range(1, {LINES} + 1):
         ahead = started + n * {SECONDS} / {LINES} - time.monotonic()
         time.sleep(max(0.0, ahead))
 """
+SPEC = spec("counter", PROGRAM)
 EXPECTED = b"".join(b"line %07d of %d\n" % (n, LINES) for n in range(1, LINES + 1))
-
-
-def spec() -> dict[str, Any]:
-    return {
-        "apiVersion": "luthier/v1",
-        "name": "counter",
-        "framework": "plain",
-        "code": {"files": {"main.py": PROGRAM}},
-        "command": "python main.py",
-        "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +84,7 @@ def ended_attempt(client: Client, job: str) -> int:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_line_is_lost_or_doubled(platform: Platform, fault: str) -> None:
     client = platform.client()
-    job = client.submit(spec())["id"]
+    job = client.submit(SPEC)["id"]
     client.wait_state(job, "PROCESSING", within_s=90)
     wait_for(lambda: lines_so_far(client, job) > 2000, within_s=30, what="lines before the fault")
     FAULTS[fault](platform, job)
@@ -106,7 +96,7 @@ def test_jobs_start_while_the_scheduler_is_frozen(platform: Platform) -> None:
     """Workers make the passes that are overdue, once its lease has ended if it held the cycle."""
     client = platform.client()
     with frozen(platform.pids()["scheduler"]):
-        job = client.submit(spec())["id"]
+        job = client.submit(SPEC)["id"]
         client.wait_state(job, "PROCESSING", within_s=90)
     check_end(platform, client, job)
 
@@ -117,7 +107,7 @@ def test_jobs_start_while_the_scheduler_is_frozen(platform: Platform) -> None:
 @pytest.mark.timeout(1200)
 def test_five_minutes_without_a_web_server(platform: Platform) -> None:
     client = platform.client()
-    job = client.submit(spec())["id"]
+    job = client.submit(SPEC)["id"]
     client.wait_state(job, "PROCESSING", within_s=90)
     with frozen(platform.pids()["web"]):
         time.sleep(300)
@@ -132,9 +122,7 @@ def test_everything_at_once(platform: Platform) -> None:
     program = PROGRAM.replace(
         "    if n % 400", f"    started = await_part(n // {LINES // len(faults) + 1}, n)\n    if n % 400"
     )
-    job = client.submit(
-        spec() | {"code": {"files": {"main.py": AWAITS + program}}, "env": {"PARTS": str(parts)}}
-    )
+    job = client.submit(spec("counter", AWAITS + program, env={"PARTS": str(parts)}))
     for part, name in enumerate(faults):
         client.wait_state(job["id"], "PROCESSING", within_s=90)
         seen = lines_so_far(client, job["id"])
@@ -167,7 +155,7 @@ def has_more_lines(client: Client, job: str, seen: int) -> bool:
 def test_without_valkey_for_good_everything_works_only_slower(platform: Platform) -> None:
     client = platform.client()
     with without_valkey(platform):
-        job = client.submit(spec())["id"]
+        job = client.submit(SPEC)["id"]
         client.wait_state(job, "PROCESSING", within_s=90)
         check_end(platform, client, job)
     wait_for(platform.is_ready, within_s=120, what="ready again")
@@ -186,7 +174,7 @@ def test_workers_killed_in_the_middle_cost_seconds_and_no_job(platform: Platform
     client, gate = platform.client(), platform.meeting / f"gate-{moment}"
     if moment != "halt":
         gate.touch()
-    job = client.submit(brief() | {"env": {"GATE": str(gate)}})["id"]
+    job = client.submit(spec("brief", COUNTING, env={"GATE": str(gate)}))["id"]
     if moment != "deploy":
         client.wait_state(job, *STATES_AT[moment].split(), within_s=60)
     if moment == "halt":
@@ -221,8 +209,4 @@ for step in range(first + 1, 41):
     if training.halt_requested():
         break
 """
-
-
-def brief() -> dict[str, Any]:
-    """Four seconds of counting that save when a halt is requested."""
-    return spec() | {"name": "brief", "code": {"files": {"main.py": COUNTING}}}
+"""Four seconds of counting that save when a halt is requested."""

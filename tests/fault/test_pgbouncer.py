@@ -13,7 +13,7 @@ from portal.settings.embedded import layout
 from tests.documents import blocks
 from tests.fault.pgbouncer import SESSIONS, Pgbouncer
 from tests.fault.replicas import Balancer, WebReplica
-from tests.fault.test_ends import TRAINS, spec
+from tests.fault.specs import TRAINS, spec
 from tests.platform import Client, Platform, wait_for
 from tests.servers import Servers
 
@@ -65,7 +65,7 @@ def test_jobs_run_halt_and_resume_through_a_pool_in_transaction_mode(
         balancer.backends += [platform.port, replica.port]
         user = platform.client()
         alice = Client(f"http://127.0.0.1:{balancer.port}", user.token, user.tenant)
-        jobs = [alice.submit(spec(TRAINS))["id"] for _ in range(3)]
+        jobs = [alice.submit(spec("goes-on", TRAINS))["id"] for _ in range(3)]
         for job in jobs:
             wait_for(
                 lambda job=job: (alice.job(job)["progress"]["step"] or 0) > 5, within_s=90, what="it trains"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fault.faults import lines_so_far
+from tests.fault.specs import spec
 from tests.platform import Client, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -29,16 +30,7 @@ if not training.halt_requested():
 """
 
 
-def spec(name: str, program: str, **more: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "luthier/v1",
-        "name": name,
-        "framework": "plain",
-        "code": {"files": {"main.py": program}},
-        "command": "python main.py",
-        "resources": {"learners": 1, "gpus": 0, "cpus": 2, "memory": "256Mi"},
-        **more,
-    }
+SIZE = {"cpus": 2, "memory": "256Mi"}
 
 
 def steps(client: Client, job: str, attempt: int) -> list[int]:
@@ -62,9 +54,10 @@ def test_a_job_on_a_full_platform_starts_once_the_other_has_saved_and_no_step_is
         )
         assert allowed.status == 200, allowed
 
-        leaves = client.submit(spec("leaves", STEPS, env={"MAY_END": str(may_end)}, **first))["id"]
+        env = {"MAY_END": str(may_end)}
+        leaves = client.submit(spec("leaves", STEPS, resources=SIZE, env=env, **first))["id"]
         wait_for(lambda: lines_so_far(client, leaves) > 5, within_s=90, what="its first steps")
-        comes = client.submit(spec("comes", "print('now')", **second))["id"]
+        comes = client.submit(spec("comes", "print('now')", resources=SIZE, **second))["id"]
         client.wait_state(comes, "COMPLETED", within_s=120)
         reasons = [event["reason"]["code"] for event in client.get(f"/jobs/{leaves}/events")["items"]]
         assert "preempted" in reasons

@@ -15,7 +15,9 @@ import psycopg2
 import pytest
 
 from portal.settings.embedded import layout
+from tests.fault.faults import statuses_until
 from tests.fault.replicas import Balancer, LogViewer, WebReplica
+from tests.fault.specs import spec
 from tests.platform import Client, Platform, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -35,14 +37,7 @@ for n in itertools.count(1):
         break
     time.sleep(0.05)
 """
-SPEC = {
-    "apiVersion": "luthier/v1",
-    "name": "lines",
-    "framework": "plain",
-    "code": {"files": {"main.py": PROGRAM}},
-    "command": "python main.py",
-    "resources": {"learners": 1, "gpus": 0, "cpus": 1},
-}
+SPEC = spec("lines", PROGRAM)
 
 
 @dataclass
@@ -111,7 +106,7 @@ class ConnectionCount(threading.Thread):
 
 def test_a_crowd_gets_no_more_connections_than_documented(installation: Installation) -> None:
     alice = installation.client()
-    short = SPEC | {"code": {"files": {"main.py": "print('here')\n"}}}
+    short = spec("short", "print('here')\n")
     jobs = [alice.submit(short)["id"] for _ in range(JOBS)]  # so that the workers are busy, too
     count, ended, all_here = (
         ConnectionCount(installation.platform),
@@ -119,16 +114,8 @@ def test_a_crowd_gets_no_more_connections_than_documented(installation: Installa
         threading.Barrier(CROWD),
     )
     count.start()
-
-    def request() -> list[int]:
-        all_here.wait()
-        statuses = [alice.call("GET", "/jobs", timeout_s=200).status]
-        while not ended.is_set():
-            statuses.append(alice.call("GET", "/jobs", timeout_s=200).status)
-        return statuses
-
     with ThreadPoolExecutor(CROWD) as threads:
-        requests = [threads.submit(request) for _ in range(CROWD)]
+        requests = [threads.submit(statuses_until, ended, all_here, alice) for _ in range(CROWD)]
         try:
             for job in jobs:
                 Client(installation.platform.url, alice.token, alice.tenant).wait_state(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.fault.faults import lines_so_far
+from tests.fault.specs import spec
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -30,6 +30,9 @@ if not training.halt_requested():
 """
 
 
+SMALL = {"memory": "256Mi"}
+
+
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     place = tmp_path_factory.mktemp("sandboxed") / "data"
@@ -37,21 +40,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         yield started
 
 
-def spec(name: str, program: str, **more: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "luthier/v1",
-        "name": name,
-        "framework": "plain",
-        "code": {"files": {"main.py": program}},
-        "command": "python main.py",
-        "resources": {"learners": 1, "gpus": 0, "cpus": 1, "memory": "256Mi"},
-        **more,
-    }
-
-
 def test_a_job_halts_resumes_and_outlives_the_node_daemon(platform: Platform) -> None:
     client, may_end = platform.client(), platform.meeting / "may-end"
-    job = client.submit(spec("steps", STEPS, env={"MAY_END": str(may_end)}))["id"]
+    job = client.submit(spec("steps", STEPS, resources=SMALL, env={"MAY_END": str(may_end)}))["id"]
     wait_for(lambda: lines_so_far(client, job) > 5, within_s=90, what="its first steps")
     client.post(f"/jobs/{job}/halt")
     assert client.wait_state(job, "HALTED", within_s=90)["last_halt"]["steps_lost"] == 0
@@ -68,7 +59,8 @@ def test_a_job_halts_resumes_and_outlives_the_node_daemon(platform: Platform) ->
 def test_a_job_that_reads_the_platforms_keys_fails_with_a_diagnosis(platform: Platform) -> None:
     client = platform.client()
     for path in (platform.data / "secret_key", platform.data / "keys" / "postgres"):
-        job = client.submit(spec("thief", f"print(open({str(path)!r}).read())", max_restarts=0))["id"]
+        thief = spec("thief", f"print(open({str(path)!r}).read())", resources=SMALL, max_restarts=0)
+        job = client.submit(thief)["id"]
         reason = client.wait_state(job, "FAILED", within_s=90)["reason"]
         assert f"was denied access to {path}" in reason["message"], reason
         assert path.read_text() not in client.raw_log(job, attempt=1).decode()

@@ -59,11 +59,7 @@ def test_a_stranger_fills_no_disk_holds_no_connection_and_stops_no_probe(tmp_pat
             alive_s = [_seconds(f"{platform.url}/healthz") for _ in range(20)]
             assert {probe.result() for probe in ready} == {503}
         assert sorted(alive_s)[10] <= 0.05, alive_s
-        for client in half_open:
-            client.settimeout(HEAD_S + 60)
-            with client:
-                while client.recv(4096):
-                    pass  # until the server ends it
+        _await_the_end_of(half_open)
         web = psutil.Process(platform.pids()["web"])
         wait_for(lambda: not _connections_of_clients(web, platform.port), within_s=60)
 
@@ -86,11 +82,7 @@ def test_what_strangers_do_at_once_stays_within_its_limits(tmp_path: Path) -> No
                 platform,
                 b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 60000\r\n\r\n",
             )
-            for client in half_open:
-                client.settimeout(HEAD_S + 60)
-                with client:
-                    while client.recv(4096):
-                        pass
+            _await_the_end_of(half_open)
             _print("80 half-open connections", f"none after {time.monotonic() - began:.0f} s")
             assert time.monotonic() - began < 60
             _print(
@@ -216,6 +208,15 @@ def _half_open(platform: Platform, n: int) -> socket.socket:
     head = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     client.sendall((b"", b"GET / HT", head, head + b"Content-Length: 9\r\n\r\n")[n % 4])
     return client
+
+
+def _await_the_end_of(connections: list[socket.socket]) -> None:
+    """Until the server has closed each of them."""
+    for connection in connections:
+        connection.settimeout(HEAD_S + 60)
+        with connection:
+            while connection.recv(4096):
+                pass
 
 
 def _a_large_body_is_refused(platform: Platform, path: str) -> None:

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from django.conf import settings
 
-from tests.fault import test_replicas
+from tests.fault.specs import spec
 from tests.platform import Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -29,7 +29,7 @@ for n in itertools.count(1):
         break
     time.sleep(0.05)
 """
-SPEC = test_replicas.SPEC | {"code": {"files": {"main.py": PROGRAM}}}
+SPEC = spec("lines", PROGRAM)
 
 
 @dataclass
@@ -78,7 +78,7 @@ def test_the_journey_of_a_job_and_of_an_operator_needs_no_owner(database: Databa
         alice.post(f"/jobs/{job}/resume")
         alice.wait_state(job, "COMPLETED", within_s=120)
         assert b"line 1\n" in alice.raw_log(job, attempt=1)
-        ended = alice.submit(SPEC | {"code": {"files": {"main.py": "print('here')"}}})["id"]
+        ended = alice.submit(spec("brief", "print('here')"))["id"]
         alice.wait_state(ended, "COMPLETED", within_s=120)
         assert alice.call("DELETE", f"/jobs/{ended}").status == 204
         platform.manage("invariants")

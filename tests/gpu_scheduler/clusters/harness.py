@@ -105,6 +105,19 @@ def all_in(*phases: LearnerPhase) -> Callable[[GangReport], bool]:
 all_ended = all_in(*ENDED)
 
 
+def wait_until_busy(cluster: Cluster) -> None:
+    """Until what it kept of its gangs is too old to be shown."""
+
+    def is_busy() -> bool:
+        try:
+            cluster.observe()
+        except ClusterBusy:
+            return True
+        return False
+
+    wait_for(is_busy)
+
+
 class MemoryHarness:
     """The in-process twin: behaviors are played out whenever the clock moves."""
 
@@ -175,11 +188,4 @@ class LocalHarness:
         self.daemon.start()
 
     def cache_expires(self) -> None:
-        def is_busy() -> bool:
-            try:
-                self.cluster.observe()
-            except ClusterBusy:
-                return True
-            return False
-
-        wait_for(is_busy)
+        wait_until_busy(self.cluster)

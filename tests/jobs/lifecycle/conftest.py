@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jobs.lifecycle import together
 from tests.jobs.lifecycle.world import World, two_nodes
 
 
@@ -13,3 +14,10 @@ from tests.jobs.lifecycle.world import World, two_nodes
 def world(db: None) -> Iterator[World]:
     with two_nodes() as made:
         yield made
+
+
+@pytest.fixture
+def on_a_machine_of_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn ends early because the machine is slow."""
+    monkeypatch.setattr(together, "QUICK_S", 3600.0)
+    monkeypatch.setattr(together, "TURN_S", 3600.0)

@@ -76,14 +76,20 @@ def test_a_job_whose_secret_was_deleted_fails_and_says_which(world: World, launc
     assert not world.cluster.listing()
 
 
-def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
-    world: World, launched: list[GangSpec], settings: Any, tmp_path: Path
-) -> None:
-    keys = tmp_path / "secrets_keys"
+def key_lost(world: World, settings: Any, folder: Path) -> tuple[Path, str]:
+    """A secret, wandb, whose key was replaced by another: where keys are, and what puts it back there."""
+    keys = folder / "secrets_keys"
     settings.LUTHIER_SECRETS_KEYS = SecretsKeys((), keys)
     secret_set(user=world.alice, name="wandb", value=VALUE)
     lost = keys.read_text()
     keys.write_text(new_secrets_key())
+    return keys, lost
+
+
+def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
+    world: World, launched: list[GangSpec], settings: Any, tmp_path: Path
+) -> None:
+    keys, lost = key_lost(world, settings, tmp_path)
     job = grant(world, WANDB_API_KEY="wandb")
     world.settle()
     waiting = job_of(job)
@@ -100,11 +106,7 @@ def test_a_job_whose_key_is_missing_waits_and_starts_once_it_is_back(
 def test_a_job_whose_key_stays_missing_releases_its_slots_and_starts_from_the_queue(
     world: World, launched: list[GangSpec], settings: Any, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "secrets_keys"
-    settings.LUTHIER_SECRETS_KEYS = SecretsKeys((), keys)
-    secret_set(user=world.alice, name="wandb", value=VALUE)
-    lost = keys.read_text()
-    keys.write_text(new_secrets_key())
+    keys, lost = key_lost(world, settings, tmp_path)
     job = grant(world, WANDB_API_KEY="wandb")
     world.settle()
     held = 0

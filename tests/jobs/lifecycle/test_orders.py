@@ -26,7 +26,7 @@ from jobs.models import Job
 from jobs.selectors.snapshot import snapshot
 from jobs.states import HOLDS_GPUS, TAKES_ORDERS, Intent, Phase, State, StopReason, display_phase
 from tests import factories
-from tests.jobs.lifecycle.test_decision import CANCEL, EXITED, HALT, learner, outcome, seen
+from tests.jobs.lifecycle.observations import CANCEL, EXITED, HALT, learner, outcome, seen
 from tests.jobs.lifecycle.world import World, job_of, last_move, one_pass, state, used
 
 P, S = State.PROCESSING, State.STOPPING

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 from django.db.models.functions import Now
 
-from gpu_scheduler.clusters.base import EnvironmentSpec, LearnerPhase
+from gpu_scheduler.clusters.base import EnvironmentSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node
 from gpu_scheduler.policies.fair_share import FairShare
@@ -23,7 +23,7 @@ from jobs.lifecycle import cycle, cycle_lease, leases, together
 from jobs.lifecycle.decision import WAIT_WORKING_S
 from jobs.lifecycle.facts import NODE_SILENT
 from jobs.models import Checkpoint, Job, Learner, Progress, SchedulerState
-from jobs.states import HOLDS_GPUS, EventCode, Intent, Phase, State
+from jobs.states import EventCode, Intent, Phase, State
 from tenants.models import Tenant, User
 from tests import factories
 
@@ -186,7 +186,9 @@ def last_move(job: Job) -> Any:
     return job.events.filter(code=EventCode.MOVED).latest("n")
 
 
-__all__ = ["HOLDS_GPUS", "LearnerPhase", "World", "gang", "job_of", "last_move", "leases", "state", "used"]
+def moves(job: Job) -> list[str]:
+    """The states that it moved to, in their order."""
+    return [event.to_state for event in job.events.exclude(to_state="").order_by("n")]
 
 
 @contextmanager

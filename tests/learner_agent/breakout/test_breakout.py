@@ -241,9 +241,6 @@ def test_a_sandbox_that_cannot_be_entered_starts_nothing(stage: Stage, asked: st
     assert "it ran" not in said
 
 
-KILLS_ITSELF = "import os; os.kill(os.getpid(), 9)"
-
-
 def test_the_probe_tries_the_sandbox() -> None:
     found = probe([sys.executable, str(AGENT)], Mode.AUTO)
     assert found.landlock >= 6

@@ -10,10 +10,13 @@ from django.core.cache import cache
 from django.http import HttpResponse
 from django.test import Client
 
+from jobs.models import ClusterNode, Runtime
+from portal.api.examples import SPEC
 from tenants.models import Token, User
 from tests.jobs.conftest import People, people
 
 __all__ = ["people"]
+JOBS = "/tenants/vision-lab/jobs"
 
 
 class Api:
@@ -47,6 +50,20 @@ class Api:
 
     def delete(self, path: str, **headers: str) -> HttpResponse:
         return self("DELETE", path, **headers)
+
+
+def submit(caller: Api, **changes: Any) -> dict[str, Any]:
+    """A job of the example's spec, with these changes; its JSON."""
+    answer = caller.post(JOBS, SPEC | changes)
+    assert answer.status_code == 201, answer.content
+    return dict(answer.json())
+
+
+@pytest.fixture
+def installation(people: People) -> None:
+    """What a spec is judged against: one node and one runtime."""
+    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
+    Runtime.objects.create(slug="sklearn", title="scikit-learn")
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,6 @@ from portal.api.schema import document
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
 
-WITHOUT_EXAMPLE = {"audit_list", "openapi", "job_schema", "quota_changes"}
-
 
 def test_the_document_is_valid_and_made_without_a_warning() -> None:
     with GENERATOR_STATS.silence():

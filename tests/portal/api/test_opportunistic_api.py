@@ -6,23 +6,16 @@ from typing import Any
 
 import pytest
 
-from jobs.models import Attempt, ClusterNode, Runtime
+from jobs.models import Attempt
 from jobs.spec import parse
 from jobs.states import State
 from portal.api.examples import SPEC
 from tests import factories
 from tests.jobs.conftest import People
-from tests.portal.api.conftest import Api
+from tests.portal.api.conftest import JOBS, Api
 
-pytestmark = pytest.mark.django_db
-JOBS = "/tenants/vision-lab/jobs"
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("installation")]
 WARNING = "checkpoints_not_found"
-
-
-@pytest.fixture(autouse=True)
-def installation(people: People) -> None:
-    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
-    Runtime.objects.create(slug="sklearn", title="scikit-learn")
 
 
 def validated(caller: Api, **changes: Any) -> dict[str, Any]:

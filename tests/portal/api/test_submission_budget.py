@@ -10,24 +10,21 @@ from django.conf import LazySettings
 from django.conf import settings as django_settings
 from django.test import Client
 
-from jobs.models import ClusterNode, Job, Runtime, Upload
+from jobs.models import Job, Upload
 from portal.api.examples import SPEC
 from portal.settings.env import Environment
 from portal.submissions import UPLOADS_COST
 from tests.architecture.rows import UPLOAD
 from tests.jobs.conftest import People
 from tests.markup import markup
-from tests.portal.api.conftest import Api
+from tests.portal.api.conftest import JOBS, Api
 
-JOBS = "/tenants/vision-lab/jobs"
 MOST = 2
 SUBMITS_PER_S = re.compile(r'"submits_per_s": ([\d.]+)')
 
 
 @pytest.fixture(autouse=True)
-def installation(people: People, settings: LazySettings) -> None:
-    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
-    Runtime.objects.create(slug="sklearn", title="scikit-learn")
+def _few_submissions(installation: None, settings: LazySettings) -> None:
     settings.LUTHIER_SUBMISSIONS_PER_MINUTE = MOST
 
 

@@ -6,13 +6,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.models import ClusterNode, Runtime
 from portal.api.examples import SPEC
 from tenants.models import Membership, Quota
 from tests.jobs.conftest import People
-from tests.portal.api.conftest import Api
+from tests.portal.api.conftest import JOBS, Api
 
-JOBS = "/tenants/vision-lab/jobs"
+pytestmark = pytest.mark.usefixtures("installation")
 WHAT_FOR = [
     "their token",
     "their tenant",
@@ -24,12 +23,6 @@ WHAT_FOR = [
     "the job",
     "the answer",
 ]
-
-
-@pytest.fixture(autouse=True)
-def installation(people: People) -> None:
-    ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=8)
-    Runtime.objects.create(slug="sklearn", title="scikit-learn")
 
 
 def of_a_submit(caller: Api, key: str) -> list[str]:

@@ -24,6 +24,8 @@ from portal.live.socket import REASON_MAX
 from tenants.models import User
 from tests import factories
 
+Open = Callable[..., Any]
+"""What `socket_of` is: a coroutine function that opens one more socket."""
 ORIGIN = "http://testserver"
 WITHIN_S = 60.0
 """Seconds that a busy machine may take for what usually takes milliseconds; no test waits that long."""
@@ -118,7 +120,7 @@ class ConnectionClosed(Exception):
 
 
 @pytest.fixture
-async def socket_of() -> AsyncIterator[Callable[..., Any]]:
+async def socket_of() -> AsyncIterator[Open]:
     """Open sockets by person, by token or by headers; all are closed in the end."""
     opened: list[Socket] = []
 

@@ -7,11 +7,14 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from jobs.models import Job
 from tenants.models import Tenant, User
 from tenants.roles import Role
 from tests import factories
+from tests.markup import markup
 
 SignIn = Callable[[User], Client]
+OpenPage = Callable[..., str]
 
 
 @pytest.fixture
@@ -47,3 +50,16 @@ def signed_in() -> SignIn:
         return client
 
     return sign_in
+
+
+@pytest.fixture
+def open_page(client: Client) -> OpenPage:
+    """The markup of a job's page, or of a tab of it, as this person sees it."""
+
+    def open_one(user: User, job: Job, tab: str = "", *, status: int = 200) -> str:
+        client.force_login(user)
+        answer = client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}{tab}")
+        assert answer.status_code == status
+        return markup(answer)
+
+    return open_one

@@ -21,7 +21,7 @@ from portal.pages import job_events
 from portal.pages.admin.terms import described
 from tenants.models import Tenant, User
 from tests import factories
-from tests.jobs.lifecycle.test_decision import seen
+from tests.jobs.lifecycle.observations import seen
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 

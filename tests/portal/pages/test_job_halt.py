@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,17 +15,9 @@ from portal.pages.job_halt import question
 from tenants.models import Tenant, User
 from tests import factories
 from tests.markup import markup
+from tests.portal.pages.conftest import OpenPage
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def open_page(client: Client) -> Callable[..., str]:
-    def open_one(user: User, job: Job) -> str:
-        client.force_login(user)
-        return markup(client.get(f"/t/{job.tenant.slug}/jobs/{job.pk}"))
-
-    return open_one
 
 
 def running(owner: User, *, checks: bool = False, step: int | None = None, **fields: Any) -> Job:
@@ -80,7 +71,7 @@ def test_the_question_says_what_may_be_lost_and_no_more_than_is_known(alice: Use
 
 
 def test_one_click_is_enough_where_nothing_is_known_to_be_lost(
-    alice: User, client: Client, open_page: Callable[..., str]
+    alice: User, client: Client, open_page: OpenPage
 ) -> None:
     job = running(alice, checks=True, step=344)
     factories.checkpoint(job, step=300)
@@ -98,7 +89,7 @@ def test_a_job_whose_program_does_not_run_yet_halts_at_once(alice: User, state: 
 
 
 def test_a_halt_without_a_checkpoint_takes_effect_after_the_question_only(
-    alice: User, client: Client, open_page: Callable[..., str]
+    alice: User, client: Client, open_page: OpenPage
 ) -> None:
     job = running(alice, step=344)
     base = f"/t/{job.tenant.slug}/jobs/{job.pk}"

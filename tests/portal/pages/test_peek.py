@@ -16,7 +16,7 @@ from tests import factories
 from tests.jobs.test_log_lines import store
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
-from tests.portal.pages.test_job_page import moved
+from tests.portal.pages.job_page import moved
 
 pytestmark = pytest.mark.django_db
 
