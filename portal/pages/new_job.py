@@ -27,6 +27,7 @@ from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, MAX_IDLE_GRACE, PRIORITIES, PYTHONS, TOPOLOGIES
+from jobs.spec.paths import page_rules
 from jobs.states import State
 from portal import submissions
 from portal.pages.form_once import once, say
@@ -210,6 +211,7 @@ def _page(
         "idle_grace": MAX_IDLE_GRACE,
         "pythons": PYTHONS,
         "limits": DEFAULT_LIMITS,
+        "path_rules": page_rules(),
         "took": _took(parent) if parent else None,
         "topologies": TOPOLOGIES,
         "projects": list(tenant.projects.order_by("slug").values_list("slug", flat=True)),

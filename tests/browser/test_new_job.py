@@ -217,17 +217,163 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_packed(open_as: Open
     page = open_as("alice", f"{NEW}?template=plain")
     sent: list[Route] = []
     page.route("**/uploads", lambda route: sent.append(route))
-    errors = page.locator(".toast.error")
+    refused = page.locator("[data-refused]")
     choose_folder(page, tmp_path / "program")
-    expect(errors).to_have_text(
-        [
-            "It has 1.0 GiB, and code can have 1.0 GiB. The largest part is data/. Data belongs below the data root."
-        ]
+    expect(refused).to_have_text(
+        "program was not sent. It has 1.0 GiB, and code can have 1.0 GiB. "
+        "The largest part is data/. Data belongs below the data root."
     )
     choose_folder(page, tmp_path / "bare")
-    expect(errors.filter(has_text="There is no file in it.")).to_be_visible()
+    expect(refused).to_have_text("bare was not sent. There is no file in it.")
     expect(page.locator("[data-uploading]")).to_have_text("")
     assert not sent
+
+
+def test_names_that_the_server_refuses_are_all_listed_before_anything_is_sent(
+    open_as: Open, tmp_path: Path, picture: Callable[..., None]
+) -> None:
+    wrong = [
+        "a\\b.py",
+        "notes.txt ",
+        "what?.",
+        "data /1.csv",
+        "data /2.csv",
+        "Icon\u200b",
+        "READ.md",
+        "read.md",
+    ]
+    program = tmp_path / "program"
+    for name in ["main.py", *wrong, *(f"{n}." for n in range(9))]:
+        (program / name).parent.mkdir(parents=True, exist_ok=True)
+        (program / name).write_text("print(1)")
+    page = open_as("alice", f"{NEW}?template=plain")
+    sent: list[Route] = []
+    page.route("**/uploads", lambda route: sent.append(route))
+    before = yaml_of(page)
+    choose_folder(page, program)
+    refused = page.locator("[data-refused]")
+    expect(refused.locator("p")).to_have_text(
+        [
+            "program was not sent.",
+            "15 names in it cannot be used. Rename these files and folders, then choose the code again.",
+        ]
+    )
+    expect(refused.locator("li")).to_have_count(11)
+    expect(refused.locator("li").last).to_have_text("and 5 more")
+    assert not violations(page)
+    for name in range(9):
+        (program / f"{name}.").unlink()
+    choose_folder(page, program)
+    ending = "has a part that ends with a dot or begins or ends with a space"
+    expect(refused.locator("li")).to_have_count(6)
+    said = sorted(refused.locator("li").all_inner_texts())
+    picture(page, "refused-names")
+    clash = {"read.md": "READ.md", "READ.md": "read.md"}
+    clashes = [one for one in said if "clashes" in one]
+    assert [one for one in said if one not in clashes] == [
+        '"Icon\\u{200b}" contains a control or invisible character',
+        '"a\\b.py" contains a backslash; separate folders with /',
+        f'"data /" {ending} (2 files)',
+        f'"notes.txt " {ending}',
+        f'"what?." {ending}',
+    ]
+    assert clashes[0] in {
+        f'"{one}" clashes with {other}: some systems take both names for one' for one, other in clash.items()
+    }
+    assert not sent
+    assert yaml_of(page) == before
+    page.unroute("**/uploads")
+    for name in wrong:
+        if name != "READ.md":
+            (program / name).unlink()
+    choose_folder(page, program)
+    expect(page.locator(".toast.success")).to_contain_text("program: 2 files uploaded")
+    expect(refused).to_be_empty()
+
+
+def test_all_problems_of_an_archive_are_listed_next_to_its_field(open_as: Open) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in ("main.py", "a\\b.py", "../c.py"):
+            archive.writestr(name, "print(1)")
+    page = open_as("alice", f"{NEW}?template=plain")
+    choose_archive(page, "code.zip", packed.getvalue())
+    refused = page.locator("[data-refused]")
+    expect(refused.locator("p")).to_have_text("code.zip was rejected.")
+    expect(refused.locator("li")).to_have_text(
+        [
+            '"a\\b.py" the name contains a backslash; separate folders with /',
+            '"../c.py" the name leaves its folder with ..',
+        ]
+    )
+    assert not violations(page)
+    choose_archive(page, "code.zip", b"")
+    expect(refused).to_have_text("The archive was rejected: this is neither a zip nor a tar.gz archive.")
+    page.locator("[data-drop]").evaluate(DROP)
+    expect(page.locator(".toast.success")).to_contain_text("main.py: 1 file uploaded")
+    expect(refused).to_be_empty()
+
+
+def drop_from_disk(page: Page, place: Locator, *paths: Path) -> None:
+    """Drop real files and folders, as from a file manager: the browser itself makes the event and reads them."""
+    box = place.bounding_box()
+    assert box
+    devtools = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2, "data": data}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        devtools.send("Input.dispatchDragEvent", {"type": kind, **at})
+    devtools.detach()
+
+
+def test_a_real_folder_is_dropped_and_its_program_runs(open_as: Open, alice: Client, tmp_path: Path) -> None:
+    """Nested, with hidden files, an empty folder, what is left out, and links, of which Chromium gives none."""
+    secret = tmp_path / "outside.txt"
+    secret.write_text("not of the program")
+    program = tmp_path / "my program"
+    files = {
+        "main.py": "from pathlib import Path\nfor path in sorted(Path().rglob('*')): print(path)\n",
+        "pack/deep/words.py": "WORDS = 1",
+        "pack/.hidden": "1",
+        ".config/settings.toml": "a = 1",
+        ".git/HEAD": "ref: refs/heads/main",
+        ".git/objects/ab/cd": "0",
+        "pack/__pycache__/words.pyc": "0",
+        ".env": "KEY=1",
+    }
+    for name, text in files.items():
+        (program / name).parent.mkdir(parents=True, exist_ok=True)
+        (program / name).write_text(text)
+    (program / "empty").mkdir()
+    (program / "leaves.txt").symlink_to(secret)
+    (program / "stays.py").symlink_to("pack/deep/words.py")
+    (program / "folder").symlink_to("pack/deep")
+    (program / "broken").symlink_to("nowhere")
+    page = open_as("alice", f"{NEW}?template=plain")
+    place = page.locator("[data-drop]")
+    place.scroll_into_view_if_needed()
+    drop_from_disk(page, place, program)
+    said = page.locator(".toast.success")
+    expect(said).to_have_text(
+        "my program: 4 files uploaded, kept for 24 h. Left out: .env, .git, __pycache__."
+    )
+    page.get_by_label("Command", exact=True).fill("python main.py")
+    expect(page.locator("[data-verdict]")).to_have_text(re.compile("Can start|Valid"))
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(JOB_PAGE)
+    expect(page.locator("#job-badge")).to_have_text("Completed")
+    arrived = [
+        ".config",
+        ".config/settings.toml",
+        "main.py",
+        "pack",
+        "pack/.hidden",
+        "pack/deep",
+        "pack/deep/words.py",
+    ]
+    expect(page.locator("x-log .log-row .message")).to_have_text(arrived)
+    job = page.url.rsplit("/", 1)[1]
+    assert alice.call("GET", f"/jobs/{job}/code/pack/deep/words.py").body == b"WORDS = 1"
 
 
 def test_a_browser_that_cannot_pack_offers_no_folder(open_as: Open) -> None:
@@ -252,5 +398,7 @@ def test_a_file_that_is_no_archive_is_refused_in_words(open_as: Open) -> None:
     page.get_by_label("Upload a .zip or .tar.gz instead").set_input_files(
         {"name": "code.zip", "mimeType": "application/zip", "buffer": b"not an archive"}
     )
-    expect(page.locator(".toast.error")).to_be_visible()
+    expect(page.locator("[data-refused]")).to_have_text(
+        "The archive was rejected: this is neither a zip nor a tar.gz archive."
+    )
     assert yaml_of(page) == before

@@ -6,7 +6,7 @@ export interface Problem {
   code: string;
   title: string;
   detail: string;
-  errors: { path: string; code: string; message: string; line?: number; column?: number }[];
+  errors: { path: string; code: string; message: string; got?: string | null; line?: number; column?: number }[];
   request_id?: string;
   allowed_actions?: string[];
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { unpackTar } from "modern-tar";
-import { chosen, type Found, ofDrop, packed, tooMuch } from "../../../static/src/ts/new-job/folder";
+import { chosen, type Found, ofDrop, ofInput, packed, tooMuch } from "../../../static/src/ts/new-job/folder";
 
 interface Fake {
   name: string;
@@ -41,6 +41,12 @@ test("a dropped folder gives its content, several things each its name", async (
   assert.equal(await found[0]?.file.text(), "print(1)");
   assert.deepEqual(paths(await ofDrop(drop(program, file("run.sh")), 10)), ["program/main.py", "program/pack/words.py", "run.sh"]);
   assert.deepEqual(paths(await ofDrop(drop(folder("empty", [])), 10)), []);
+});
+
+test("a chosen folder gives its content, under names as they are", () => {
+  const one = (webkitRelativePath: string, name: string): File => ({ webkitRelativePath, name }) as File;
+  const files = [one("program/main.py", "main.py"), one("program/pack/a/b.py", "a\\b.py"), one("", "alone.py")];
+  assert.deepEqual(paths(ofInput(files)), ["main.py", "pack/a\\b.py", "alone.py"]);
 });
 
 test("a folder is read to its end, however many times its reader is asked", async () => {

@@ -14,8 +14,8 @@ export interface Limits {
   packed: number;
 }
 
-/** What no program needs from the folder it was written in, and secrets beside it; by name, at any depth. The server takes no
- * name with a control character, such as the one that macOS gives to a folder's icon. */
+/** What no program needs from the folder it was written in, and secrets beside it; by name, at any depth. The icon that macOS
+ * gives to a folder has a control character in its name, for which the server would refuse the folder. */
 const LEFT_OUT = new Set([".git", ".venv", "__pycache__", "node_modules", ".env", ".DS_Store", "Icon\r"]);
 const leftOut = (path: string): string | undefined => path.split("/").find((one) => LEFT_OUT.has(one));
 
@@ -54,8 +54,13 @@ function largest(files: Found[], weight: (one: Found) => number): string {
   return [...sums].reduce((most, one) => (one[1] > most[1] ? one : most), ["", 0] as [string, number])[0];
 }
 
-/** What was chosen in a file dialog for folders. The name of the folder is not part of the paths. */
-export const ofInput = (files: File[]): Found[] => files.map((file) => ({ path: file.webkitRelativePath.split("/").slice(1).join("/") || file.name, file }));
+/** What was chosen in a file dialog for folders. The name of the folder is not part of the paths. Chromium writes a backslash of a
+ * name as / in the path alone: the file would arrive under another name. */
+export const ofInput = (files: File[]): Found[] =>
+  files.map((file) => {
+    const path = file.webkitRelativePath.split("/").slice(1).join("/");
+    return { path: path.slice(0, -file.name.length) + file.name, file };
+  });
 
 /** What was dropped: a single folder's content, or each thing under its name; no more than one file above `most`, as a folder may be
  * endless. To be called within the event, which forgets its items. */

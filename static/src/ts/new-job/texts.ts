@@ -26,6 +26,13 @@ export const texts = {
   tooManyFiles: (most: number, folder: string) => `It has more than ${thousands(most)} files${folder ? `, many of them in ${folder}` : ""}. ${DATA}`,
   tooLarge: (bytes: number, most: number, part: string) => `It has ${filesize(bytes)}, and code can have ${filesize(most)}. The largest part is ${part}. ${DATA}`,
   tooLargePacked: (bytes: number, most: number) => `Packed it has ${filesize(bytes)}, and code can have ${filesize(most)}. ${DATA}`,
+  notSent: (name: string) => `${name} was not sent.`,
+  rename: (count: number) =>
+    count === 1 ? "A name in it cannot be used. Rename this file or folder, then choose the code again." : `${thousands(count)} names in it cannot be used. Rename these files and folders, then choose the code again.`,
+  refusedName: (why: string, files: number) => (files > 1 ? `${why} (${thousands(files)} files)` : why),
+  moreNames: (count: number) => `and ${thousands(count)} more`,
+  clash: (other: string) => `clashes with ${other}: some systems take both names for one`,
+  rejected: (name: string) => `${name} was rejected.`,
   dropped: "code",
   uploadFailed: "The upload failed. Try again.",
   errors: (count: number) => counted(count, "error"),

@@ -2,6 +2,8 @@
 import { ApiError, api } from "../api";
 import { toast } from "../toast";
 import { chosen, type Found, ofDrop, ofInput, packed, packs, tooMuch } from "./folder";
+import { type Refused as NameRefused, type Rules, refused } from "./names";
+import { type Refusal, showRefused } from "./refused";
 import { texts } from "./texts";
 
 const ARCHIVE = /\.(zip|tar\.gz|tgz)$/i;
@@ -15,6 +17,26 @@ interface Code {
 /** What cannot be sent, in words for the person who chose it. */
 class Unfit extends Error {}
 
+/** Code that must be changed first, with all that is wrong with it. */
+class Refused extends Error {
+  constructor(readonly why: Refusal[]) {
+    super();
+  }
+}
+
+/** Throw what is wrong with code that was not sent: a sentence, names, or both. */
+function refuse(code: string, sentence: string, names: NameRefused[] = []): never {
+  const why: Refusal[] = [{ text: [texts.notSent(code), sentence].filter(Boolean).join(" ") }];
+  if (names.length) why.push({ text: texts.rename(names.length), names });
+  throw new Refused(why);
+}
+
+/** What the server found in an archive; of several problems each with its file. */
+function ofServer(name: string, { message, problem: { errors } }: ApiError): Refusal[] {
+  if (errors.length === 1) return [{ text: message }];
+  return [{ text: texts.rejected(name), names: errors.map(({ got, message: why }) => ({ name: got ?? "", why, files: 1 })) }];
+}
+
 /** Send what is chosen or dropped, and then use it; `use` returns whether it did. Returned is whether something is on its way. */
 export function takeUploads(page: HTMLElement, tenant: string, use: (id: string) => boolean): () => boolean {
   const archive = page.querySelector<HTMLInputElement>("[data-upload]");
@@ -24,6 +46,8 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
   const { mostFiles, mostBytes, mostPacked } = place?.dataset ?? {};
   const limits = { files: Number(mostFiles), bytes: Number(mostBytes), packed: Number(mostPacked) };
   const cancel = page.querySelector<HTMLElement>("[data-cancel-upload]");
+  const why = page.querySelector<HTMLElement>("[data-refused]");
+  const rules = JSON.parse(document.getElementById("path-rules")?.textContent ?? "null") as Rules;
   let current: AbortController | null = null;
 
   function say(text: string): void {
@@ -38,11 +62,12 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
     const mine = new AbortController();
     const { signal } = mine;
     current = mine;
+    showRefused(why, []);
     say(texts.packing(name));
     try {
       const code = await read(signal);
       signal.throwIfAborted();
-      if (code.archive.size > limits.packed) throw new Unfit(texts.tooLargePacked(code.archive.size, limits.packed));
+      if (code.archive.size > limits.packed) refuse(name, texts.tooLargePacked(code.archive.size, limits.packed));
       say(texts.uploading(name));
       const body = new FormData();
       body.append("archive", code.archive, code.fileName);
@@ -52,6 +77,8 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
       toast(texts.uploaded(name, answer.files, code.skipped), "success");
     } catch (error) {
       if (signal.aborted) return;
+      if (error instanceof Refused) return showRefused(why, error.why);
+      if (error instanceof ApiError && error.problem.errors.length) return showRefused(why, ofServer(name, error));
       toast(error instanceof ApiError || error instanceof Unfit ? error.message : texts.uploadFailed, "error");
     } finally {
       if (current === mine) {
@@ -70,9 +97,10 @@ export function takeUploads(page: HTMLElement, tenant: string, use: (id: string)
         throw new Unfit(texts.unreadable);
       };
       const { files, skipped } = chosen(await Promise.resolve(from).catch(unreadable));
-      if (!files.length) throw new Unfit(texts.noFiles);
-      const problem = tooMuch(files, limits);
-      if (problem) throw new Unfit(problem);
+      if (!files.length) refuse(name, texts.noFiles);
+      const names = refused(files.map(({ path }) => path), rules);
+      const much = tooMuch(files, limits);
+      if (much || names.length) refuse(name, much, names);
       return { archive: await packed(files, signal).catch(unreadable), fileName: `${name}.tar.gz`, skipped };
     });
 
