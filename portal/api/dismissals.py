@@ -15,7 +15,6 @@ from portal.api.operations import Call, operation
 from tenants.roles import Permission
 
 DISMISSAL = {
-    "id": 7,
     "job": "3f9k2m7qx4ta",
     "failed_at": "2026-11-29T09:12:44.120Z",
     "dismissed_at": "2026-11-29T10:03:07.000Z",
@@ -23,7 +22,6 @@ DISMISSAL = {
 
 
 class DismissalSerializer(ReadSerializer):
-    id = serializers.IntegerField(source="pk")
     job = serializers.CharField(source="job_id")
     failed_at = TimestampField(help_text="the failure that is dismissed; one at another time is not")
     dismissed_at = TimestampField()
@@ -68,10 +66,11 @@ def restore_all(call: Call, t: str) -> None:
 @operation(Out=DismissalSerializer, response_example=DISMISSAL, fails=(409,))
 def dismissal_set(call: Call, job_id: str) -> dict[str, Any]:
     """Dismiss a job's failure from what needs your attention; for all who can see the job. A repeat changes nothing."""
-    return DismissalSerializer.render(dismissals.failure_dismiss(user=call.user, job_id=job_id))
+    job = permissions.job(call, job_id)
+    return DismissalSerializer.render(dismissals.failure_dismiss(user=call.user, job_id=job.pk))
 
 
 @operation(status=204)
 def dismissal_remove(call: Call, job_id: str) -> None:
     """Take your dismissal of a job's failure back."""
-    dismissals.failure_restore(user=call.user, job_id=job_id)
+    dismissals.failure_restore(user=call.user, job_id=permissions.job(call, job_id).pk)
