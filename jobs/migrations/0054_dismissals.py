@@ -1,4 +1,4 @@
-"""Users dismiss failures from what needs their attention."""
+"""Users dismiss failures from what needs their attention. Elastic jobs say why they get no more learners."""
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
@@ -13,6 +13,7 @@ class Migration(migrations.Migration):
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
     operations = [
+        migrations.AddField("job", "growth", models.JSONField(null=True)),
         migrations.CreateModel(
             name="Dismissal",
             fields=[
