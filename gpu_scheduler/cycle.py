@@ -102,7 +102,10 @@ class _Cycle:
         explanations = self._explained(waits, kinds) if explained else ()
         state = self._round.state()
         reserved = sorted(gang.job for gang in waits if gang.job in kept_for) if kept_for else ()
-        return Plan(tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved))
+        growths = tuple(self._round.growths()) if explained else ()
+        return Plan(
+            tuple(starts), tuple(stops), tuple(resizes), explanations, state, tuple(reserved), growths
+        )
 
     def _shape(self) -> Callable[[Gang], Hashable]:
         """What the outcome of all checks depends on but for those of users and projects."""

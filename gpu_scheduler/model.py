@@ -659,12 +659,54 @@ class Explanation:
         return {**self.numbers, "checks": checks} if checks else dict(self.numbers)
 
 
+class GrowthReason(StrEnum):
+    """What keeps an elastic run from having more learners. AT_MOST: it has as many as its range allows."""
+
+    UNKNOWN = "unknown"
+    AT_MOST = "at_most"
+    NOT_MEASURED = "not_measured"
+    SETTLING = "settling"
+    COSTS = "costs"
+    RESIZING = "resizing"
+    CANNOT_RETURN = "cannot_return"
+    BATCH = "batch"
+    EXPLORED = "explored"
+    FAILED_WITH_MORE = "failed_with_more"
+    JOB_LIMIT = "job_limit"
+    USER_LIMIT = "user_limit"
+    PROJECT_LIMIT = "project_limit"
+    NODES = "nodes"
+    QUOTA = "quota"
+    NOT_FREE = "not_free"
+    KEPT = "kept"
+    OTHERS_GAIN = "others_gain"
+    NOT_FASTER = "not_faster"
+    NOT_WORTH = "not_worth"
+    NO_PLACE = "no_place"
+    SHRINKING_FIRST = "shrinking_first"
+    AFTER_OTHERS = "after_others"
+    AT_ONCE = "at_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Why an elastic job that runs with so many learners gets no more: code, a sentence for its owner that names no
+    tenant and no job, and the numbers behind it, which are plain JSON."""
+
+    job: str
+    learners: int
+    code: GrowthReason
+    message: str
+    numbers: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Decisions in the order in which to apply them, and an explanation for every job that waits.
 
     policy_state: what the policy wants to find in the next snapshot. reserved: the waiting jobs for which it keeps
-    slots or nodes, by id.
+    slots or nodes, by id. growths: why elastic runs have no more learners; they decide
+    nothing.
     """
 
     starts: tuple[Start, ...] = ()
@@ -673,3 +715,4 @@ class Plan:
     waits: tuple[Explanation, ...] = ()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     reserved: tuple[str, ...] = ()
+    growths: tuple[Growth, ...] = field(default=(), compare=False)

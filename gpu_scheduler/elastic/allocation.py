@@ -32,14 +32,26 @@ class Candidate:
     group: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A size, in slots over all learners, that a gang was not given: for want of slots, or of its group's room."""
+
+    slots: int
+    of_group: bool
+
+
 Allocation = Mapping[str, Option]
 
 
 def allocate(
-    candidates: Iterable[Candidate], slots: int, rooms: Mapping[str, int] | None = None
+    candidates: Iterable[Candidate],
+    slots: int,
+    rooms: Mapping[str, int] | None = None,
+    refused: dict[str, Refusal] | None = None,
 ) -> Allocation:
     """An option for each candidate, of at most so many slots in all; rooms: slots that a group can have in addition to
-    the smallest options of its candidates, missing: no limit.
+    the smallest options of its candidates, missing: no limit. refused: filled, by job, with the first step that was
+    not given; a job that is not in it after that has no option of more utility than its own.
 
     The sum of utilities is at most one edge of one hull below the best possible where only slots are limited. If the
     smallest options do not fit, these are the answer. Deterministic; equal slopes go by job. O(n log n) in options.
@@ -61,6 +73,8 @@ def allocate(
         more = end.slots - taken[candidate.job].slots
         if more > free or more > left.get(candidate.group, more):
             blocked.add(number)
+            if refused is not None:
+                refused[candidate.job] = Refusal(end.slots, of_group=more <= free)
             continue
         free = _take(candidate, end, taken, free, left)
     for number in sorted(blocked):  # what is left, to those whose next edge was too long

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gpu_scheduler.elastic.allocation import Option
 from gpu_scheduler.elastic.performance import goodput
-from gpu_scheduler.model import Gang
+from gpu_scheduler.model import Gang, GrowthReason
 
 EXPLORE = 2
 """A gang is tried with up to so many times the learners that it has run with: further the model only guesses."""
@@ -29,12 +29,21 @@ def sizes(least: int, most: int, per_node: int, *others: int) -> list[int]:
 def believed(gang: Gang, learners: int) -> int:
     """The most learners for which something is known of the gang, which runs with so many now; that many if nothing is:
     then it grows only once it has been measured."""
+    return min(most for _, most in bounds(gang, learners))
+
+
+def bounds(gang: Gang, learners: int) -> Iterator[tuple[GrowthReason, int]]:
+    """What bounds that, and how far it does; the first of equal ones is the reason."""
     profile = gang.elastic
     if profile is None or profile.step_times is None:
-        return learners
-    largest = gang.learners.max if profile.batch is None else min(gang.learners.max, profile.batch.max)
-    most = min(largest, EXPLORE * max(profile.largest, learners))
-    return most if profile.most is None else max(learners, min(most, profile.most))
+        yield GrowthReason.NOT_MEASURED, learners
+        return
+    yield GrowthReason.AT_MOST, gang.learners.max
+    if profile.batch is not None:
+        yield GrowthReason.BATCH, profile.batch.max
+    yield GrowthReason.EXPLORED, EXPLORE * max(profile.largest, learners)
+    if profile.most is not None:
+        yield GrowthReason.FAILED_WITH_MORE, max(learners, profile.most)
 
 
 def speed(gang: Gang, learners: int, nodes: int) -> float:

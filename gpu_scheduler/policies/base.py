@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gpu_scheduler.checks import CHECKS, Check, Finding
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop
 from gpu_scheduler.places import IN_SIGHT, is_in_sight
 
 PolicyState = Mapping[str, Any]
@@ -73,6 +73,10 @@ class Round(ABC):
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         """By job, numbers that the explanation of its wait shows in addition; plain JSON."""
         return {}
+
+    def growths(self) -> Sequence[Growth]:
+        """Why elastic runs get no more learners, after ``orders``. None by default: a policy that resizes nothing."""
+        return ()
 
     def remarks(self) -> Mapping[str, str]:
         """By job, a sentence that follows the reason of its wait. Names no tenant and no job."""

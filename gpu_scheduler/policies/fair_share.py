@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import PREEMPTS, Draft, promised_now
-from gpu_scheduler.model import Gang, Resize, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
@@ -360,6 +360,9 @@ class FairShareRound(Round):
             if resizes:
                 found[job]["resizing_for_it"] = len(resizes)
         return found
+
+    def growths(self) -> Sequence[Growth]:
+        return self._resizing.growths()
 
     def remarks(self) -> Mapping[str, str]:
         return {job: _remark(*self._given(job)) for job in self._orders.given_for}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Check, Finding
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import Gang, Resize, Snapshot, Stop
+from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
 
 EVERYTHING_ELSE = ""
@@ -120,6 +120,10 @@ class PerPoolRound(Round):
 
     def notes(self) -> Mapping[str, Mapping[str, Any]]:
         return {job: note for each in self._rounds.values() for job, note in each.notes().items()}
+
+    def growths(self) -> Sequence[Growth]:
+        found = ((key, growth) for key, each in self._rounds.items() for growth in each.growths())
+        return [growth for key, growth in found if self._of[growth.job] == key]
 
     def remarks(self) -> Mapping[str, str]:
         return {job: remark for each in self._rounds.values() for job, remark in each.remarks().items()}

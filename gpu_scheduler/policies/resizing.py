@@ -8,20 +8,25 @@ halt and a start, so it must pay for itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.elastic.allocation import Candidate, allocate
-from gpu_scheduler.elastic.utility import believed
-from gpu_scheduler.model import Gang, Resize, Running
+from gpu_scheduler.elastic.allocation import Candidate, Refusal, allocate
+from gpu_scheduler.elastic.utility import believed, bounds
+from gpu_scheduler.model import Gang, Growth, GrowthReason, Resize, Running, Stop
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
+from gpu_scheduler.policies.growths import Note
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.sizes import Resizes, Sizes
 
 Changes = Mapping[str, int]
 """By job, with how many learners it is to run."""
+Bound = tuple[GrowthReason, int]
+"""Why a run may have so many learners at most."""
 ATTEMPTS = 20
 """Divisions that are tried, each with less for those that cannot have what the one before gave them."""
 
@@ -32,6 +37,7 @@ class Resizing:
     def __init__(self, orders: Orders, sizes: Sizes, rules: Resizes) -> None:
         self._orders, self._sizes, self._rules = orders, sizes, rules
         self._draft: Draft = orders.draft
+        self._growths = sizes.growths
         self._started: set[str] = set()
         self._first_sizes: dict[str, dict[str, int]] = {}
 
@@ -121,9 +127,24 @@ class Resizing:
                 wanted[slot_type] += gang.asked
         for slot_type in self._sizes.types:
             pool = self._draft.pools.get(slot_type)
-            if pool is None or any(run.job in busy for run in self._sizes.of(slot_type)):
-                continue  # its last node is gone; or runs shrink for others first
+            if pool is None:
+                continue  # its last node is gone
+            if any(run.job in busy for run in self._sizes.of(slot_type)):
+                for run in self._sizes.of(slot_type):
+                    self._growths.note(run.job, GrowthReason.SHRINKING_FIRST)
+                continue
             self._divide(pool, self._sizes.can_change(pool), wanted[slot_type])
+
+    def growths(self) -> Sequence[Growth]:
+        """Why the elastic runs get no more learners, once `orders` has decided."""
+        runs = [run for slot_type in self._sizes.types for run in self._sizes.of(slot_type)]
+        orders = {run.job: run.order for run in runs} | {each.job: each for each in self._orders.resizes}
+        for job, order in orders.items():
+            if isinstance(order, Resize):
+                self._growths.note(job, GrowthReason.RESIZING, to=order.learners)
+        stopped = {stop.job for stop in self._orders.stops}
+        staying = [run for run in runs if run.job not in stopped and not isinstance(run.order, Stop)]
+        return self._growths.explained(staying)
 
     def _reach(self, slot_type: str) -> int:
         """Slots that are free once what leaves has left and every elastic run has its fewest learners."""
@@ -157,7 +178,10 @@ class Resizing:
         free = min(free, pool.unreserved.total)
         changes = self._changes(pool, runs, free, 0) or self._changes(pool, runs, free, free)
         by_job = {run.job: run for run in runs}
+        at_once = max(self._rules.at_least, int(self._rules.at_once * len(self._sizes.of(pool.slot_type))))
         shrinking = [job for job, learners in changes.items() if learners < len(by_job[job].nodes)]
+        for job in shrinking:
+            self._growths.note(job, GrowthReason.OTHERS_GAIN)
         growing, ahead = [], Ahead(self._draft, pool)
         for job, learners in changes.items():
             run = by_job[job]
@@ -166,8 +190,10 @@ class Resizing:
                 ahead.take(run, learners)
                 free -= more
                 growing.append(job)
+                self._growths.note(job, GrowthReason.AT_ONCE, to=learners, at_once=at_once)
+            elif more > 0:
+                self._growths.note(job, GrowthReason.AFTER_OTHERS, to=learners)
         under_way = sum(isinstance(run.order, Resize) for run in self._sizes.of(pool.slot_type))
-        at_once = max(self._rules.at_least, int(self._rules.at_once * len(self._sizes.of(pool.slot_type))))
         for job in [*growing, *shrinking][: max(0, at_once - under_way)]:
             run = by_job[job]
             self._orders.order(run, Resize(job, changes[job], run.generation))
@@ -175,17 +201,29 @@ class Resizing:
     def _changes(self, pool: Pool, runs: Sequence[Running], free: int, more: int) -> Changes:
         """The changes of one division, without growth that does not pay or is not allowed, and without what others
         would give up for that. more: slots by which a run could grow to a size between those that pack well."""
-        most = {run.job: self._most(pool, run) for run in runs}
+        bound = {run.job: self._bound(pool, run) for run in runs}
+        most = {job: learners for job, (_, learners) in bound.items()}
+        stopped: dict[str, Note] = {}
         held = sum(run.slots * len(run.nodes) for run in runs)
         rooms = self._rooms(pool, runs)
         for _ in range(ATTEMPTS):
             candidates = [self._candidate(pool, run, most[run.job], more) for run in runs]
-            taken = allocate(candidates, held + free, rooms)
+            refused: dict[str, Refusal] = {}
+            taken = allocate(candidates, held + free, rooms, refused)
             sizes = {run.job: taken[run.job].slots // run.slots for run in runs}
             changes = {run.job: sizes[run.job] for run in runs if sizes[run.job] != len(run.nodes)}
             less = self._too_many(pool, [run for run in runs if run.job in changes], changes)
             if not less:
+                for run in runs:
+                    if run.job not in changes:
+                        reason, found = stopped.get(run.job) or self._kept_by(pool, run, bound, refused, free)
+                        self._growths.note(run.job, reason, **found)
                 return changes
+            stopped |= {
+                run.job: self._stopped(pool, run, changes[run.job], less[run.job])
+                for run in runs
+                if run.job in less
+            }
             most |= less
         return {}
 
@@ -206,6 +244,42 @@ class Resizing:
                     ahead.take(run, most)
         return less
 
+    def _stopped(self, pool: Pool, run: Running, tried: int, less: int) -> Note:
+        """Which rule of `_too_many` it was."""
+        if not self._sizes.pays(pool, run, tried):
+            cost_s = self._rules.cost_of(run, self._orders.now)
+            return GrowthReason.NOT_WORTH, {**self._compared(pool, run, tried), "cost_s": cost_s}
+        return GrowthReason.NO_PLACE, {"tried": tried, "fits": less}
+
+    def _kept_by(
+        self,
+        pool: Pool,
+        run: Running,
+        bound: Mapping[str, Bound],
+        refused: Mapping[str, Refusal],
+        free: int,
+    ) -> Note:
+        """What kept a division from giving it more, which ended with the learners that it has."""
+        reason, most = bound[run.job]
+        if most <= len(run.nodes):
+            return reason, {"most": most}
+        if (refusal := refused.get(run.job)) is None:
+            return GrowthReason.NOT_FASTER, self._compared(pool, run, most)
+        needed = refusal.slots - len(run.nodes) * run.slots
+        if refusal.of_group:
+            left = max(0, self._draft.ledger.account(run.tenant, run.slot_type).room(1))
+            return GrowthReason.QUOTA, {"needed": needed, "left": left}
+        if needed > pool.free.total:
+            return GrowthReason.NOT_FREE, {"needed": needed, "free": pool.free.total}
+        if needed > free:
+            kept = pool.free.total - free
+            return GrowthReason.KEPT, {"needed": needed, "free": pool.free.total, "kept": kept}
+        return GrowthReason.OTHERS_GAIN, {}
+
+    def _compared(self, pool: Pool, run: Running, learners: int) -> dict[str, float]:
+        before, after = self._sizes.compared(pool, run, learners)
+        return {"tried": learners, "times": after / before if before > 0 else 1.0}
+
     def _candidate(self, pool: Pool, run: Running, most: int, more: int) -> Candidate:
         room = max(0, self._draft.ledger.account(run.tenant, run.slot_type).room(1))
         return self._sizes.candidate(pool, run, most, len(run.nodes) + min(more, room) // run.slots)
@@ -213,24 +287,32 @@ class Resizing:
     def _most(self, pool: Pool, run: Running) -> int:
         """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs, users and
         projects."""
+        return self._bound(pool, run)[1]
+
+    def _bound(self, pool: Pool, run: Running) -> Bound:
+        """The same with the reason, of equal ones the first."""
         gang, now = run.gang, len(run.nodes)
-        return max(now, self._limited(pool, gang, believed(gang, now), held=now * run.slots))
+        found = chain(bounds(gang, now), self._limits(pool, gang, held=now * run.slots))
+        reason, most = min(found, key=itemgetter(1))
+        return reason, max(now, most)
 
     def _most_of_new(self, pool: Pool, gang: Gang) -> int:
         least = gang.learners.min
-        return max(least, self._limited(pool, gang, believed(gang, least), held=0))
+        limits = (most for _, most in self._limits(pool, gang, held=0))
+        return max(least, min(believed(gang, least), *limits))
 
-    def _limited(self, pool: Pool, gang: Gang, most: int, *, held: int) -> int:
+    def _limits(self, pool: Pool, gang: Gang, *, held: int) -> Iterator[Bound]:
+        """What limits of jobs, users and projects, and the nodes, allow it."""
         account = self._draft.ledger.account(gang.tenant, pool.slot_type)
         users = self._draft.ledger.users(gang.tenant, pool.slot_type)
         if account.gang_limit is not None:
-            most = min(most, account.gang_limit // gang.slots)
+            yield GrowthReason.JOB_LIMIT, account.gang_limit // gang.slots
         if users.slots is not None:
-            most = min(most, (held + users.slots - users.used[gang.user]) // gang.slots)
+            yield GrowthReason.USER_LIMIT, (held + users.slots - users.used[gang.user]) // gang.slots
         project = self._draft.ledger.projects.account(gang, pool.slot_type)
         if project.limit is not None:
-            most = min(most, (held + project.limit - project.used) // gang.slots)
-        return min(most, pool.most_up(gang))
+            yield GrowthReason.PROJECT_LIMIT, (held + project.limit - project.used) // gang.slots
+        yield GrowthReason.NODES, pool.most_up(gang)
 
     def _rooms(self, pool: Pool, runs: Iterable[Running]) -> dict[str, int]:
         """By tenant, the slots that its runs may have beside their fewest."""

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from gpu_scheduler.elastic.allocation import Candidate
 from gpu_scheduler.elastic.utility import proportional, sizes, speed
 from gpu_scheduler.losses import unsaved_s
-from gpu_scheduler.model import Gang, Running, Snapshot
+from gpu_scheduler.model import Gang, GrowthReason, Running, Snapshot
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
+from gpu_scheduler.policies.growths import Growths, Note
 from gpu_scheduler.policies.orders import Orders
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -75,6 +76,7 @@ class Sizes:
     def __init__(self, orders: Orders, rules: Resizes, lease_s: float) -> None:
         self._orders, self._draft, self._rules = orders, orders.draft, rules
         self._lease_s, self._now = lease_s, orders.now
+        self.growths = Growths()
         self._of_type: defaultdict[str, list[Running]] = defaultdict(list)
         self._sharing: Counter[tuple[str, str]] = Counter()
         self._may_return: dict[str, bool] = {}
@@ -105,25 +107,42 @@ class Sizes:
 
     def can_change(self, pool: Pool) -> list[Running]:
         """Those that have run for long enough to be divided again with the others."""
-        return self._changeable(pool, self._rules.every_s)
+        return self._changeable(pool, self._rules.every_s, self.growths)
 
     def is_settled(self, run: Running, lease_s: float) -> bool:
         """Whether it started long enough ago to be resized, and no more is lost by that than the time in which a change
         would have to pay."""
-        return (
-            self._orders.past(run, max(lease_s, self._rules.settles_s(run)))
-            and self._rules.cost_of(run, self._now) <= self._rules.pays_back_s
-        )
+        return self._unsettled(run, lease_s) is None
 
-    def _changeable(self, pool: Pool, lease_s: float) -> list[Running]:
+    def _unsettled(self, run: Running, lease_s: float) -> Note | None:
+        """What keeps it from that."""
+        lease_s = max(lease_s, self._rules.settles_s(run))
+        if not self._orders.past(run, lease_s):
+            return GrowthReason.SETTLING, {"until": run.started_at + timedelta(seconds=lease_s)}
+        cost_s = self._rules.cost_of(run, self._now)
+        if cost_s > self._rules.pays_back_s:
+            return GrowthReason.COSTS, {"cost_s": cost_s, "pays_back_s": self._rules.pays_back_s}
+        return None
+
+    def _changeable(self, pool: Pool, lease_s: float, growths: Growths | None = None) -> list[Running]:
+        """growths: where it is noted why the others are not."""
         free_to_go = self._orders.free_to_go[pool.slot_type]
-        aged = [
-            run for run in self.of(pool.slot_type) if run.job in free_to_go and self.is_settled(run, lease_s)
-        ]
+        aged = []
+        for run in self.of(pool.slot_type):
+            if run.job not in free_to_go:
+                continue
+            if (why := self._unsettled(run, lease_s)) is None:
+                aged.append(run)
+            elif growths is not None:
+                growths.note(run.job, why[0], **why[1])
         unknown = [run for run in aged if run.job not in self._may_return]
         if unknown:
             ahead = Ahead(self._draft, pool)
             self._may_return |= {run.job: ahead.could_return(run) for run in unknown}
+        if growths is not None:
+            for run in aged:
+                if not self._may_return[run.job]:
+                    growths.note(run.job, GrowthReason.CANNOT_RETURN)
         return [run for run in aged if self._may_return[run.job]]
 
     def candidate(self, pool: Pool, run: Running, most: int, in_reach: int) -> Candidate:
@@ -161,14 +180,19 @@ class Sizes:
             self._draft.ledger.account(gang.tenant, slot_type).weight * 2.0 ** (gang.priority - 1) / sharing
         )
 
-    def pays(self, pool: Pool, run: Running, learners: int) -> bool:
-        """Whether a larger size gains more than the change costs."""
-        if learners <= len(run.nodes):
-            return True
+    def compared(self, pool: Pool, run: Running, learners: int) -> tuple[float, float]:
+        """Its useful speed now, and with so many learners, more than it has."""
         before, after = (
             speed(run.gang, size, nodes)
             for size, nodes in self._nodes_for(pool, run, (len(run.nodes), learners)).items()
         )
+        return before, after
+
+    def pays(self, pool: Pool, run: Running, learners: int) -> bool:
+        """Whether a larger size gains more than the change costs."""
+        if learners <= len(run.nodes):
+            return True
+        before, after = self.compared(pool, run, learners)
         return (after - before) * self._rules.pays_back_s > self._rules.cost_of(run, self._now) * before
 
     @staticmethod

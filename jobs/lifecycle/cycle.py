@@ -30,7 +30,7 @@ from gpu_scheduler.world import apply
 from jobs import clusters, pubsub
 from jobs.disk import low_disk
 from jobs.failpoints import fp
-from jobs.lifecycle import cycle_lease, forecasting, numbers, recording
+from jobs.lifecycle import cycle_lease, forecasting, growths, numbers, recording
 from jobs.lifecycle.cycle_lease import CycleTakenOver
 from jobs.lifecycle.plan_effects import (
     JobLocked,
@@ -176,6 +176,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     recording.keep(source, seen, decided)
     fp("cycle.after_recorded")
     numbers.explain(moved)
+    growths.keep(decided.growths)
     if started or forecasting.lacks_estimates():
         forecasting.request()
     fp("cycle.after_moved_explained")

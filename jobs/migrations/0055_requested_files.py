@@ -4,6 +4,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0053_packages_refused")]
+    dependencies = [("jobs", "0054_dismissals")]
 
     operations = [migrations.AddField("blob", "requested_from", models.JSONField(null=True))]

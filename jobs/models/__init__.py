@@ -8,6 +8,7 @@ from jobs.models.attempt import Attempt, JobEvent, Learner
 from jobs.models.blobs import Blob, Upload
 from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
 from jobs.models.decisions import DecidedPlan
+from jobs.models.dismissal import Dismissal
 from jobs.models.fairness import FairnessHour, FairnessShare, NodeChange
 from jobs.models.installation import (
     SCHEDULER,
@@ -43,6 +44,7 @@ __all__ = [
     "CheckpointFile",
     "ClusterNode",
     "DecidedPlan",
+    "Dismissal",
     "Estimate",
     "FairnessHour",
     "FairnessShare",

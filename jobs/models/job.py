@@ -61,6 +61,8 @@ class Job(models.Model):
     slots = models.PositiveIntegerField()  # per learner, held while running
     resources = models.TextField(null=True)  # noqa: DJ001  # as JSON; null: an earlier version wrote the row
     measured = models.TextField(null=True)  # noqa: DJ001  # of an elastic job, as JSON; null: nothing yet
+    # Of an elastic job that runs: why it gets no more learners, by the last pass (lifecycle.growths).
+    growth: models.JSONField[Any, Any] = models.JSONField(null=True)
     placement = models.CharField(max_length=8)
     topology = models.CharField(max_length=20, blank=True, db_default="")  # such as "required rack"; "": none
     # of its tenant, by name; "": none, or one that is not there any more

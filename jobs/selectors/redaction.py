@@ -61,6 +61,8 @@ def is_private(code: str, numbers: Mapping[str, Any]) -> bool:
 
 def redacted_job(user: access.Person, job: Job) -> Job:
     """The job with its reason as this user can read it. For display only: never save it."""
+    if job.growth and needs_redaction(user, job.tenant_id):
+        job.growth = None  # it has numbers of its tenant's quota and other limits
     if is_private(job.reason_code, job.reason_numbers) and needs_redaction(user, job.tenant_id):
         job.reason_message, job.reason_numbers = redact(
             job.reason_code, job.reason_message, job.reason_numbers

@@ -167,6 +167,11 @@ class JobSerializer(ReadSerializer):
     elastic = ElasticSerializer(
         allow_null=True, help_text="between which the platform changes learners; null: it does not"
     )
+    growth = ReasonSerializer(
+        allow_null=True,
+        help_text="of an elastic job that runs with fewer learners than it can have: why it gets no more, by the last "
+        "plan; null: it has its most, does not run, or that is not known",
+    )
     gpus = serializers.IntegerField(help_text="per learner; 0: a CPU job")
     gpu_type = serializers.CharField(allow_null=True, help_text="as requested; null: any")
     slot_type = serializers.CharField(
@@ -218,6 +223,14 @@ class JobSerializer(ReadSerializer):
     @staticmethod
     def get_elastic(job: Job, live: _Live) -> Range | None:
         return elastic_range(job.resources)
+
+    @staticmethod
+    def get_growth(job: Job, live: _Live) -> ReasonRow | None:
+        """What an earlier size had does not count: it is of the run that it was decided for."""
+        found = job.growth if job.state == State.PROCESSING else None
+        if not found or found["numbers"].get("learners") != job.learners:
+            return None
+        return ReasonRow(found["code"], found["message"], found["numbers"])
 
     @staticmethod
     def get_phase(job: Job, live: _Live) -> str:

@@ -65,6 +65,7 @@ JOB_EXAMPLE: dict[str, Any] = {
     "framework": "sklearn",
     "learners": 1,
     "elastic": None,
+    "growth": None,
     "gpus": 0,
     "gpu_type": None,
     "slot_type": "cpu",

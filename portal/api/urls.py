@@ -8,6 +8,7 @@ from django.urls import path, re_path
 from portal.api import (
     audit,
     cluster,
+    dismissals,
     events,
     fairness,
     files,
@@ -130,6 +131,14 @@ urlpatterns = [
         "tenants/<str:t>/views/<int:view_id>",
         resource(patch=views.view_change, delete=views.view_delete),
     ),
+    path(
+        "tenants/<str:t>/dismissals",
+        resource(
+            get=dismissals.dismissal_list,
+            post=dismissals.dismissal_of_all,
+            delete=dismissals.restore_all,
+        ),
+    ),
     path("tenants/<str:t>/usage", resource(get=quotas.usage_list)),
     path("tenants/<str:t>/fairness", resource(get=fairness.tenant_fairness_list)),
     path("tenants/<str:t>/fairness/history", resource(get=fairness.tenant_fairness_history)),
@@ -163,6 +172,10 @@ urlpatterns = [
     path("jobs/<str:job_id>/results.zip", resource(get=files.result_zip)),
     path("jobs/<str:job_id>/code", resource(get=files.code_archive)),
     path("jobs/<str:job_id>/code/<path:path>", resource(get=files.code_file)),
+    path(
+        "jobs/<str:job_id>/dismissal",
+        resource(put=dismissals.dismissal_set, delete=dismissals.dismissal_remove),
+    ),
     path("jobs/<str:job_id>/shares", resource(get=shares.share_list, post=shares.share_add)),
     path("jobs/<str:job_id>/shares/<str:username>", resource(delete=shares.share_remove)),
     path("cluster", resource(get=cluster.cluster_read)),

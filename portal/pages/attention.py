@@ -13,15 +13,15 @@ from django.utils.dateparse import parse_datetime
 
 from jobs.models import Attempt, Job
 from jobs.selectors.budgets import Budget
+from jobs.selectors.dismissals import dismissed_by, recent_failures
 from jobs.selectors.failures import last_failures
-from jobs.selectors.jobs import ENDED_WITHIN
 from jobs.selectors.wait_reasons import Remedy, codes_of
 from jobs.spec.quantities import parse_duration
 from jobs.states import ACTIVE, RESTART_LOOP, State
 from portal.pages.job_failure import error_path
 from portal.templatetags.ui import duration, thousands
+from tenants.models import User
 
-FAILED_WITHIN = ENDED_WITHIN["24h"]
 HALTED_FOR = timedelta(hours=24)
 SILENT_FOR = timedelta(minutes=15)
 OVERDUE = 3
@@ -31,10 +31,11 @@ LEAST_OVERDUE = timedelta(minutes=1)
 GOOD_RUN = timedelta(minutes=10)
 """A job in a restart loop whose newest attempt has run this long has left it."""
 SHOWN = 8
+FAILED = "failed"
 BLOCKED = "waiting"
 """The kind of a job that cannot start as it is."""
 LISTS = {
-    "failed": "state=FAILED&ended=24h",
+    FAILED: "state=FAILED&ended=24h",
     "in a restart loop": "state=active",
     BLOCKED: "state=QUEUED",
     "halted": "state=HALTED",
@@ -59,6 +60,11 @@ class Notice:
     action: str
     path: str = ""
 
+    @property
+    def can_dismiss(self) -> bool:
+        """What is over can be; what is still so goes away with its cause alone."""
+        return self.kind == FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -68,10 +74,23 @@ class Attention:
     counts: dict[str, int]
     budget: Budget | None = None
     """The tenant's, if people are to know how much of it is used."""
+    dismissed: Sequence[Job] = ()
+    """Failed jobs that the reader has dismissed: the newest, with their names; of dismissed_count."""
+    dismissed_count: int = 0
 
     @property
     def total(self) -> int:
         return sum(self.counts.values()) + (self.budget is not None)
+
+    @property
+    def seen_until(self) -> str:
+        """Until when failures are counted here: what failed later is not dismissed with all."""
+        failed = [one.since for one in self.shown if one.kind == FAILED and one.since is not None]
+        return max(failed).isoformat() if failed else ""
+
+    @property
+    def failed(self) -> int:
+        return self.counts[FAILED]
 
     @property
     def more(self) -> list[tuple[int, str, str]]:
@@ -100,18 +119,18 @@ class Candidates:
 
     kinds: dict[str, QuerySet[Job]]
     lists: list[list[Job]]
+    dismissed: QuerySet[Job]
+    """Those that the reader has dismissed; they are in no list."""
 
 
-def candidates(jobs: QuerySet[Job], now: datetime) -> Candidates:
-    """Failed jobs, those in a restart loop, blocked, running, and halted for long. Their details are read by the page,
-    with those of its other lists."""
-    queued = jobs.filter(state=State.QUEUED)
+def candidates(jobs: QuerySet[Job], user: User, now: datetime) -> Candidates:
+    """Failed jobs that this user has not dismissed, those in a restart loop, blocked, running, and halted for long.
+    Their details are read by the page, with those of its other lists."""
+    queued, failures = jobs.filter(state=State.QUEUED), recent_failures(jobs, now)
     runs_well = Attempt.objects.filter(job=OuterRef("pk"), held=True, processing_at__lt=now - GOOD_RUN)
     restarts = jobs.filter(state__in=ACTIVE - {State.HALTED}, early_ends__gte=RESTART_LOOP)
     kinds: dict[str, QuerySet[Job]] = {
-        "failed": jobs.filter(state=State.FAILED, finished_at__gt=now - FAILED_WITHIN).order_by(
-            "-finished_at"
-        ),
+        FAILED: failures.exclude(dismissed_by(user)),
         "in a restart loop": restarts.exclude(Exists(runs_well)).order_by("-early_ends", "pk"),
         BLOCKED: queued.filter(
             reason_code__in=codes_of(Remedy.FIX, Remedy.ASK), early_ends__lt=RESTART_LOOP
@@ -120,7 +139,7 @@ def candidates(jobs: QuerySet[Job], now: datetime) -> Candidates:
     }
     lists = [list(rows.only("pk")[:SHOWN]) for rows in kinds.values()]
     running = jobs.filter(state=State.PROCESSING).order_by("id").only("pk")[:WATCHED]
-    return Candidates(kinds, [*lists, list(running)])
+    return Candidates(kinds, [*lists, list(running)], failures.filter(dismissed_by(user)))
 
 
 def judged(
@@ -135,13 +154,20 @@ def judged(
         for kind, rows in kinds.items()
     } | {"running": len(running)}
     groups = (
-        list(map(_failed, first["failed"])),
+        list(map(_failed, first[FAILED])),
         list(_looping(first["in a restart loop"])),
         list(map(_stuck, first[BLOCKED])),
         running,
         list(map(_forgotten, first["halted"])),
     )
-    return Attention(_of_each(groups), counts, budget if budget and budget.warns else None)
+    dismissed = list(found.dismissed.only("pk", "name", "finished_at")[:SHOWN])
+    return Attention(
+        _of_each(groups),
+        counts,
+        budget if budget and budget.warns else None,
+        dismissed,
+        found.dismissed.order_by().count() if len(dismissed) == SHOWN else len(dismissed),
+    )
 
 
 def _of_each(groups: Sequence[list[Notice]]) -> list[Notice]:
@@ -155,7 +181,7 @@ def _of_each(groups: Sequence[list[Notice]]) -> list[Notice]:
 def _failed(job: Job) -> Notice:
     text = job.reason_message or "The job failed, and its cause was not recorded."
     path = error_path(job.reason_code, job.reason_numbers, job.attempt)
-    return Notice(job, "failed", "octagon-x", "red", "Failed", text, job.finished_at, "View error", path)
+    return Notice(job, FAILED, "octagon-x", "red", "Failed", text, job.finished_at, "View error", path)
 
 
 def _looping(jobs: list[Job]) -> Iterator[Notice]:

@@ -25,6 +25,7 @@ from jobs.states import ACTIVE, FINAL, State
 from portal.pages import attention, passes
 from portal.pages.cells import primary_metric, row
 from portal.pages.charts import sparkline
+from portal.pages.dismissals import undo_of
 from portal.pages.guard import in_tenant, person
 from portal.pages.shell import frame
 from tenants import access
@@ -52,7 +53,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         list(rows.only("pk")[:SHOWN])
         for rows in (active.order_by(own_first, "-id"), queued, ended.order_by("-finished_at"))
     ]
-    watched = attention.candidates(mine, now)
+    watched = attention.candidates(mine, user, now)
     now_active, waiting, done, *details = detailed_lists([*shown, *watched.lists])
     found = attention.judged(watched, details, now, budget_of(tenant))
     noticed = {one.job.pk for one in found.shown if one.kind == attention.BLOCKED}
@@ -64,6 +65,7 @@ def overview(request: HttpRequest, tenant: Tenant) -> HttpResponse:
         "news": news,
         "outdated": passes.outdated(),
         "attention": found,
+        "undo": undo_of(request, tenant),
         "active": _active(now_active, user),
         "active_count": live_jobs(tenant),
         "ended": [_ended(job, on_gpus) for job in done],

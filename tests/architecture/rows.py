@@ -94,7 +94,7 @@ SPEC = {
 REASON = {"reason": "matrix"}
 PROOF = {"password": PASSWORD}
 MAPPING = {"rules": [{"tenant": "vision-lab", "role": "viewer", "group": "everyone"}]}
-HALTED, DONE = {"job_id": "halted"}, {"job_id": "done"}
+HALTED, DONE, FAILED = {"job_id": "halted"}, {"job_id": "done"}, {"job_id": "failed"}
 SHARED = {"view_id": "shared_view_id"}
 
 
@@ -217,6 +217,9 @@ API: dict[str, Row] = {
     f"DELETE {T}/views/<int:view_id>": Row(
         TENANT_MANAGE, SHARED, note="a shared one; one's own as with PATCH"
     ),
+    f"GET {T}/dismissals": Row(TENANT_READ),
+    f"POST {T}/dismissals": Row(TENANT_READ, body={}),
+    f"DELETE {T}/dismissals": Row(TENANT_READ),
     f"GET {T}/usage": Row(TENANT_READ),
     f"GET {T}/fairness": Row(TENANT_READ),
     f"GET {T}/fairness/history": Row(TENANT_READ),
@@ -254,6 +257,8 @@ API: dict[str, Row] = {
     f"GET {J}/results.zip": Row(JOB_READ),
     f"GET {J}/code": Row(JOB_READ),
     f"GET {J}/code/<path:path>": Row(JOB_READ),
+    f"PUT {J}/dismissal": Row(JOB_READ, FAILED, note="the caller's own"),
+    f"DELETE {J}/dismissal": Row(JOB_READ, FAILED, note="the caller's own"),
     f"GET {J}/shares": Row(JOB_DECIDE),
     f"POST {J}/shares": Row(JOB_DECIDE, body={"username": "bob", "permission": "view"}),
     f"DELETE {J}/shares/<str:username>": Row(JOB_DECIDE, {"username": "guest"}),
@@ -376,6 +381,10 @@ PAGES: dict[str, tuple[Page, ...]] = {
     f"{TENANT_SLUG}/secrets/delete": (form(TENANT_MANAGE, name="tenant_secret"),),
     f"{TENANT_SLUG}/queue": (Page(TENANT_READ),),
     f"{TENANT_SLUG}/jobs": (Page(TENANT_READ),),
+    f"{TENANT_SLUG}/attention": (
+        form(TENANT_READ, act="dismiss", job="failed"),
+        form(TENANT_READ, changes=False, act="restore", job="failed"),
+    ),
     f"{TENANT_SLUG}/jobs/new": (Page(TENANT_SUBMIT),),
     f"{TENANT_SLUG}/jobs/views": (
         form(TENANT_READ, act="save", name="Sweeps", tag="sweep"),

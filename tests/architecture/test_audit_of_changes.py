@@ -30,6 +30,10 @@ CHANGE_NOTHING = {
     "PATCH me/preferences",  # of a user's own pages
     "POST tenants/<str:t>/views",  # of one's own; those of a shared one: tests/tenants/test_views.py
     "PATCH tenants/<str:t>/views/<int:view_id>",
+    "POST tenants/<str:t>/dismissals",  # from one's own overview
+    "DELETE tenants/<str:t>/dismissals",
+    "PUT jobs/<str:job_id>/dismissal",
+    "DELETE jobs/<str:job_id>/dismissal",
     "POST tenants/<str:t>/uploads",  # until a job names it, which its history says
     "POST me/two-factor/app",  # until a code of the app confirms it
 }  # fmt: skip

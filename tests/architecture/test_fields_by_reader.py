@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import FairnessHour, FairnessShare, UsageDay
+from jobs.models import Dismissal, FairnessHour, FairnessShare, Job, UsageDay
 from jobs.selectors.fairness import hour_of
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import State
@@ -65,6 +65,10 @@ def filled(world: World) -> str:
         overcommit=1,
     )
     now = timezone.now()
+    failed_job = Job.objects.get(pk=world.things["failed"])
+    Dismissal.objects.bulk_create(
+        Dismissal(user=user, job=failed_job, tenant=here, failed_at=now) for user in world.users.values()
+    )
     UsageDay.objects.create(
         tenant=here, day=(now - timedelta(days=1)).date(), owner=alice, slot_type="cpu", used=60, waited=5, lost=1,
         first_waits=[5.0],

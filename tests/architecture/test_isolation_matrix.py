@@ -116,7 +116,9 @@ def test_the_cluster_shows_a_stranger_no_name_of_a_foreign_job(world: World) -> 
 
 def test_a_guest_sees_the_one_job_and_nothing_else_of_its_tenant(world: World) -> None:
     items = _knock(world, Who.GUEST, "GET", "/api/v1/jobs", Row(rows.ANY_USER)).json()["items"]
-    assert {job["id"] for job in items} == {world.things[key] for key in ("running", "halted", "done")}
+    assert {job["id"] for job in items} == {
+        world.things[key] for key in ("running", "halted", "done", "failed")
+    }
     assert _knock(world, Who.GUEST, "GET", "/api/v1/tenants", Row(rows.ANY_USER)).json()["items"] == []
 
 

@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.test import Client, override_settings
 from guardian.models import UserObjectPermission
 
-from jobs.models import Attempt, Job, Runtime
+from jobs.models import Attempt, Dismissal, Job, Runtime
 from portal.settings.env import Environment
 from portal.settings.single_sign_on import providers
 from tenants.models import (
@@ -145,10 +145,11 @@ def _knock(world: World, who: Who, address: str, page: Page) -> tuple[HttpRespon
 
 
 def _changeable_rows() -> list[Any]:
-    """Everything that a form of the portal may change for others than the one who sends it."""
+    """Everything that a form of the portal may change for others than the one who sends it; and dismissals."""
     return [
         sorted(Job.objects.values_list("pk", "intent", "name", "priority", "tags", "deleted_at")),
         sorted(Attempt.objects.values_list("pk", "saves_requested")),
+        sorted(Dismissal.objects.values_list("user", "job", "failed_at")),
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),

@@ -65,6 +65,7 @@ MISSING: dict[str, Any] = {
     "running": "000000000000",
     "halted": "000000000000",
     "done": "000000000000",
+    "failed": "000000000000",
     "view_id": 999,
     "attempt": 999,
     "rank": 999,
@@ -73,7 +74,7 @@ MISSING: dict[str, Any] = {
 
 
 def build() -> World:
-    """Make the world. Alice's jobs: running (with log, checkpoint, result), halted, done."""
+    """Make the world. Alice's jobs: running (with log, checkpoint, result), halted, done, failed."""
     here, there = factories.tenant("vision-lab"), factories.tenant("nlp-research")
     ClusterNode.objects.create(name="node-a", cluster="memory", slot_type="cpu", slots=64)
     Runtime.objects.create(slug="sklearn", title="scikit-learn")
@@ -92,7 +93,8 @@ def build() -> World:
     running = factories.job(owner=alice, of=here, state=State.PROCESSING, name="secret-project")
     halted = factories.job(owner=alice, of=here, state=State.HALTED, intent="HALT", name="secret-halted")
     done = factories.job(owner=alice, of=here, state=State.COMPLETED, name="secret-done")
-    for job in (running, halted, done):
+    failed_job = factories.job(owner=alice, of=here, state=State.FAILED, name="secret-failed")
+    for job in (running, halted, done, failed_job):
         job_share(user=alice, job_id=job.pk, username="gina", permission=SharePermission.VIEW)
         job_share(user=alice, job_id=job.pk, username="olga", permission=SharePermission.OPERATE)
         _fill(job)
@@ -128,6 +130,7 @@ def build() -> World:
             "running": running.pk,
             "halted": halted.pk,
             "done": done.pk,
+            "failed": failed_job.pk,
             "attempt": 1,
             "rank": 0,
             "n": 1,

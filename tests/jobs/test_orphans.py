@@ -18,7 +18,7 @@ from guardian.models import UserObjectPermission
 
 from jobs import retention
 from jobs.lifecycle import periodic
-from jobs.models import Estimate, Job, UsageDue
+from jobs.models import Dismissal, Estimate, Job, UsageDue
 from jobs.services.sharing import SharePermission, job_share
 from tenants.models import RetentionRule, Token
 from tests.jobs.conftest import People
@@ -37,6 +37,7 @@ COLLECTED = {
     "jobs.CheckpointFile": "with its checkpoint; by keep and retention before",
     "jobs.ClusterNode": "when the cluster does not show it (lifecycle.cycle)",
     "jobs.DecidedPlan": "with deleted jobs of its time; its snapshot beyond 64 MiB of newer ones (lifecycle.recording)",
+    "jobs.Dismissal": WITH_ITS_JOB,
     "jobs.Estimate": WITH_ITS_JOB,
     "jobs.IdempotentResponse": "after 24 h (periodic.tidy)",
     "jobs.Job": "LUTHIER_RETENTION_DAYS after its deletion (periodic.purge)",
@@ -113,6 +114,7 @@ def test_a_purged_job_leaves_no_row_in_any_table(people: People) -> None:
     job = ended(people.alice, 100)
     job_share(user=people.alice, job_id=job.pk, username="bob", permission=SharePermission.VIEW)
     Estimate.objects.create(job=job, tenant=people.vision)
+    Dismissal.objects.create(job=job, tenant=people.vision, user=people.bob, failed_at=job.finished_at)
     RetentionRule.objects.create(tenant=people.vision, kind="events", days=30)
     retention.enforce()
     UsageDue.objects.create(job=job, tenant=people.vision, holds=True, n=1)

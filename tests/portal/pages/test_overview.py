@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 
 def attention_of(user: User) -> attention.Attention:
     now = timezone.now()
-    found = attention.candidates(job_list(user=user), now)
+    found = attention.candidates(job_list(user=user), user, now)
     return attention.judged(found, detailed_lists(found.lists), now)
 
 
@@ -149,7 +149,7 @@ def test_jobs_that_change_while_the_page_is_read_leave_no_negative_count(alice: 
     for n in range(attention.SHOWN):
         factories.job(owner=alice, name=f"failed-{n}", state=State.FAILED)
     now = timezone.now()
-    found = attention.candidates(job_list(user=alice), now)
+    found = attention.candidates(job_list(user=alice), alice, now)
     details = detailed_lists(found.lists)
     Job.objects.filter(name="failed-0").update(finished_at=ago(hours=25))
     judged = attention.judged(found, details, now)
@@ -157,7 +157,7 @@ def test_jobs_that_change_while_the_page_is_read_leave_no_negative_count(alice: 
 
 
 def test_every_list_of_a_kind_is_one_that_the_page_of_jobs_knows(alice: User) -> None:
-    kinds = [*attention.candidates(job_list(user=alice), timezone.now()).kinds, "running"]
+    kinds = [*attention.candidates(job_list(user=alice), alice, timezone.now()).kinds, "running"]
     assert set(attention.LISTS) == set(kinds)
     assert not any(Filters.read(QueryDict(query)).problems for query in attention.LISTS.values())
 
