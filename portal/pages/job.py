@@ -18,7 +18,7 @@ from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
-from jobs.selectors.attempts import attempts_of, begins_again, counts_again, repeated_steps
+from jobs.selectors.attempts import attempts_of, continues, counts_again, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes, save_request
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.packages import packages_line
@@ -292,9 +292,17 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
             (one, job_events.outcome(one), _ran(one), repeated_steps(one), counts_again(one))
             for one in attempts
         ],
-        "steps_continue": job.progress.step is not None and not any(map(begins_again, attempts)),
+        "steps_continue": _steps_continue(attempts),
         **log_context(job, request),
     }
+
+
+def _steps_continue(attempts: list[Attempt]) -> bool:
+    """Whether every attempt after the first continues the steps, of those that have reported or still may."""
+    later = [
+        one for one in attempts if one.n > 1 and (one.held or getattr(one, "first_step", None) is not None)
+    ]
+    return bool(later) and all(map(continues, later))
 
 
 def outdated_of(job: Job) -> str:

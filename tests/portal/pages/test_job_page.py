@@ -289,6 +289,13 @@ def test_no_steps_are_counted_from_a_checkpoint_of_unknown_step(
     assert "since the newest one" not in page
 
 
+def _started_from(page: str) -> list[str]:
+    """What the attempts table says of where each attempt began, on a wide screen."""
+    cells = re.findall(r'<td class="phone-start whole-text">(.*?)</td>', page, flags=re.S)
+    plain = [re.sub(r'<span class="phone-only">.*?</span>', "", cell) for cell in cells]
+    return [" ".join(re.sub(r"<[^>]*>", "", cell).split()) for cell in plain]
+
+
 def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
     saved = factories.checkpoint(job, step=None, implicit=True, attempt=1)
@@ -297,8 +304,9 @@ def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: C
     runs.filter(attempt=1).update(first_step=1, last_step=344, processing_at=timezone.now())
     runs.filter(attempt=2).update(first_step=301, last_step=310, processing_at=timezone.now())
     page = open_page(alice, job)
-    assert "repeated 44 steps" in page
+    assert _started_from(page) == [f"step unknown checkpoint {saved.n}, repeated 44 steps", "scratch"]
     assert "step numbers begin again" not in page
+    assert "step numbers continue" in page
 
 
 def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_said_to_have_repeated_steps(
@@ -313,12 +321,12 @@ def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_
     Progress.objects.filter(job=job).update(step=200)
     resumed.update(resume_from=saved)
     page = open_page(alice, job)
-    assert "step numbers begin again" in page
+    assert _started_from(page)[0] == f"step unknown checkpoint {saved.n}, step numbers begin again"
     assert "step numbers continue" not in page
     assert not re.search(r"repeated [\d,]+ step", page)
     resumed.update(resume_from=None)
     page = open_page(alice, job)
-    assert "repeated 1,461 steps" in page, "from scratch"
+    assert _started_from(page)[0] == "scratch, repeated 1,461 steps"
     assert "step numbers begin again" not in page
     assert "step numbers continue" not in page
 
@@ -618,8 +626,25 @@ def test_step_numbers_are_said_to_continue_only_where_there_are_steps(
     page = open_page(alice, job)
     assert "Attempts table" in page
     assert said not in page
-    Progress.objects.filter(job=job).update(step=0)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=40, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=41, last_step=41, processing_at=timezone.now())
+    Progress.objects.filter(job=job).update(step=41)
     assert said in open_page(alice, job)
+
+
+def test_step_numbers_are_not_said_to_continue_before_a_start_from_scratch_has_reported(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    """The newest step is the halted attempt's."""
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=10, last_step=40, processing_at=timezone.now())
+    runs.filter(attempt=2).update(processing_at=timezone.now())
+    Progress.objects.filter(job=job).update(step=40)
+    page = open_page(alice, job)
+    assert "Attempts table" in page
+    assert "step numbers continue" not in page
 
 
 def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable[..., str]) -> None:
