@@ -220,13 +220,29 @@ def _activity(view: dict[str, Any]) -> str:
     return reason["message"] if active and reason["code"] else ""
 
 
-def marks_of(job: Job) -> list[tuple[int | None, str]]:
-    """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
-    later = attempts_of(job.pk).filter(n__gt=1).order_by("n")
+def marks_of(job: Job) -> list[tuple[float, str] | tuple[float, str, str]]:
+    """What charts mark, as words.ts (Mark) takes it: steps where an attempt went on and where something was saved (""),
+    and of each metric whose points only have an order, with its name, where an attempt began in it. From right to left,
+    at one step the newest attempt first."""
+    later = attempts_of(job.pk).filter(n__gt=1).order_by("-n")
     begins = [(one.n, getattr(one, "began_after", None)) for one in later]
-    marks: list[tuple[int | None, str]] = [(step, f"attempt {n}") for n, step in begins if step is not None]
+    marks: list[tuple[float, str] | tuple[float, str, str]] = [*_begins_in_order(job)]
+    marks += [(step, f"attempt {n}") for n, step in begins if step is not None]
     saved = Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).exclude(step=None)
-    return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
+    steps = saved.order_by("-n").values_list("step", flat=True)[:50]
+    marks += [(step, "") for step in steps if step is not None]
+    return sorted(marks, key=lambda mark: -mark[0])
+
+
+def _begins_in_order(job: Job) -> list[tuple[float, str, str]]:
+    """Positions at which later attempts began, by metric; the newest one's first point will follow the last one."""
+    ends = metrics.ends_in_order(job.pk) if job.attempt > 1 else {}
+    if not ends:
+        return []
+    found = {(job.attempt, name): end + 1.0 for name, end in ends.items()}
+    spans = metrics.spans(job.pk, names=list(ends))
+    found |= {(span.attempt, span.name): span.low for span in reversed(spans)}  # the first learner's counts
+    return [(x, f"attempt {n}", name) for (n, name), x in sorted(found.items()) if n > 1]
 
 
 def _count(tab: str, job: Job) -> int | str | None:

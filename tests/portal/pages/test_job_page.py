@@ -647,6 +647,32 @@ def test_step_numbers_are_not_said_to_continue_before_a_start_from_scratch_has_r
     assert "step numbers continue" not in page
 
 
+def _marks(page: str) -> list[list[object]]:
+    return list(json.loads(unescape(page.split('data-marks="', 1)[1].split('"', 1)[0])))
+
+
+def test_charts_of_points_that_only_have_an_order_mark_where_attempts_began(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    newest = {"last": 0.2, "step": 6, "rank": 0, "axis": "order"}
+    Progress.objects.filter(job=job).update(metrics={"loss": newest})
+    add(job, {step: 1 / step for step in range(1, 7)})
+    assert [7, "attempt 2", "loss"] in _marks(open_page(alice, job)), "where its first point will be"
+    add(job, {9: 0.5, 10: 0.4}, attempt=2)
+    add(job, {11: 0.5}, attempt=2, rank=1)
+    assert [one for one in _marks(open_page(alice, job)) if one[2:]] == [[9, "attempt 2", "loss"]]
+
+
+def test_of_attempts_that_began_at_one_step_the_newest_is_marked_first(
+    alice: User, open_page: Callable[..., str]
+) -> None:
+    """A chart has room for one label there, and gives it to the first."""
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
+    saved = factories.checkpoint(job, step=40, attempt=1)
+    assert _marks(open_page(alice, job)) == [[saved.step, ""], [0, "attempt 3"], [0, "attempt 2"]]
+
+
 def test_the_header_has_room_for_three_attempts(alice: User, open_page: Callable[..., str]) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=5)
     for n in range(1, 6):
