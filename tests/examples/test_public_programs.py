@@ -26,7 +26,7 @@ def test_what_a_program_needs_is_a_valid_spec(program: Program) -> None:
 
 
 def test_the_data_is_never_below_tmp_which_programs_need_for_themselves(tmp_path: Path) -> None:
-    """A learner has a /tmp of its own unless something that it reaches lies there: JAX's examples write to it."""
+    """A learner has a /tmp of its own unless something that it reaches is there: JAX's examples write to it."""
     assert public_programs.data_folder(public_programs.SCRATCH)
     with pytest.raises(argparse.ArgumentTypeError, match="is below /tmp"):
         public_programs.data_folder("/tmp/data")
