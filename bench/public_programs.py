@@ -35,12 +35,14 @@ from urllib.request import Request, urlopen
 import yaml
 
 from examples.data.fetch import fetch
+from gpu_scheduler.clusters.local.isolation import SHARED_TMP
 from tests.platform import Client, Platform, UnexpectedEnd, running, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "public-programs.md"
 SHOWN_FILES = 4
 AT_ONCE = 2
+SCRATCH = "/var/tmp"
 END_S = 1_800
 SAME_NUMBER = 1e-6
 """Relative: TensorBoard's files have 32 bits a number."""
@@ -86,7 +88,7 @@ def main() -> None:
     )
     parser.add_argument("checkouts", nargs="?", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--data", type=Path, help="data folder of the platform; default: a new one")
+    parser.add_argument("--data", type=data_folder, help="data folder of the platform; default: a new one")
     parser.add_argument("--keep-logs", type=Path, help="write what was seen of each program here")
     given = parser.parse_args()
     if given.checkouts is None:
@@ -99,7 +101,7 @@ def main() -> None:
             print(f"{one.name}: skipped, because {given.checkouts / one.checkout} is missing")
     if not there:
         return
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
         data = (given.data or Path(scratch)).resolve()
         _inputs(data / "datasets", {name for one in there for name in one.inputs})
         with running(data, nodes="node-a:cpu:4") as platform, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -111,6 +113,14 @@ def main() -> None:
     print(*wrong, sep="\n")
     PAGE.write_text(with_rows(PAGE.read_text(), seen))
     sys.exit(bool(wrong))
+
+
+def data_folder(text: str) -> Path:
+    """Where the platform keeps its data; not below /tmp, which then would be no program's own."""
+    folder = Path(text)
+    if folder.resolve().is_relative_to(SHARED_TMP):
+        raise argparse.ArgumentTypeError(f"{folder} is below {SHARED_TMP}, which some programs write to")
+    return folder
 
 
 def programs() -> list[Program]:

@@ -78,6 +78,8 @@ class LearnerUpdate:
     """Those of them that had none before this batch, so that none of their points counted as a step."""
     no_steps: bool = False
     """What counted as steps until now turned out to be none."""
+    began_in_order: bool = False
+    """A metric had no steps before any was counted in this attempt: an earlier one may have read them as steps."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Reported columns to set: phase, exit_code …"""
     event: int = 0
@@ -278,6 +280,7 @@ class LearnerUpdate:
         if self.steps_by_rule:
             self.first_step = self.last_step = None
             self.steps_by_rule, self.no_steps = False, True
+        self.began_in_order = self.began_in_order or self.last_step is None
 
     def _event(self, frame: Event) -> None:
         self.event = max(self.event, frame.n)

@@ -325,7 +325,7 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
                  at_ms, value),
             )  # fmt: skip
         if row.has_progress:
-            _note_progress(job, row)
+            _note_progress(cursor, job, row)
     if not values:
         return
     template = "(%s, %s::bigint, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s::float8)"
@@ -347,9 +347,12 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
             job.metric_rolled = roll_up(cursor, job_id, job.metric_rolled, job.metric_seq)
 
 
-def _note_progress(job: _Progress, row: LearnerUpdate) -> None:
+def _note_progress(cursor: Any, job: _Progress, row: LearnerUpdate) -> None:
     """Record the newest step for lists of jobs."""
     job.changed = True
+    if row.began_in_order and row.grant.attempt > 1:
+        cursor.execute(FORGET_EARLIER_STEPS, [row.grant.job_id, row.grant.attempt])
+        row.no_steps = row.no_steps or cursor.rowcount > 0
     job.step = row.last_step if row.last_step is not None or row.no_steps else job.step
     job.total = row.total if row.total is not None else job.total
 

@@ -55,6 +55,13 @@ def begins_again(attempt: Attempt) -> bool:
     return began is not None and before is not None and first is not None and began <= first
 
 
+def continues(attempt: Attempt) -> bool:
+    """Whether the steps of an attempt of attempts_of are known to continue: they begin after the first of the job, and
+    others came before. Unknown until its program reports: a start from scratch may yet begin again."""
+    began, before, first = _steps(attempt)
+    return began is not None and before is not None and first is not None and began > first
+
+
 def counts_again(attempt: Attempt) -> bool:
     """Whether they do so after a checkpoint of unknown step: the program may have continued from what it had saved and
     only count again, or have begun again."""

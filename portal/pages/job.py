@@ -18,7 +18,7 @@ from jobs.errors import JobError, JobNotFound
 from jobs.humanize import devices
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner
 from jobs.selectors import logs, metrics
-from jobs.selectors.attempts import attempts_of, begins_again, counts_again, repeated_steps
+from jobs.selectors.attempts import attempts_of, continues, counts_again, repeated_steps
 from jobs.selectors.checkpoints import checkpoint_files, checkpoint_list, kept_bytes, save_request
 from jobs.selectors.jobs import job_get, may_manage, may_operate
 from jobs.selectors.packages import packages_line
@@ -220,13 +220,29 @@ def _activity(view: dict[str, Any]) -> str:
     return reason["message"] if active and reason["code"] else ""
 
 
-def marks_of(job: Job) -> list[tuple[int | None, str]]:
-    """Steps that charts mark: where an attempt went on, and where something was saved ("")."""
-    later = attempts_of(job.pk).filter(n__gt=1).order_by("n")
+def marks_of(job: Job) -> list[tuple[float, str] | tuple[float, str, str]]:
+    """What charts mark, as words.ts (Mark) takes it: steps where an attempt went on and where something was saved (""),
+    and of each metric whose points only have an order, with its name, where an attempt began in it. From right to left,
+    at one step the newest attempt first."""
+    later = attempts_of(job.pk).filter(n__gt=1).order_by("-n")
     begins = [(one.n, getattr(one, "began_after", None)) for one in later]
-    marks: list[tuple[int | None, str]] = [(step, f"attempt {n}") for n, step in begins if step is not None]
+    marks: list[tuple[float, str] | tuple[float, str, str]] = [*_begins_in_order(job)]
+    marks += [(step, f"attempt {n}") for n, step in begins if step is not None]
     saved = Checkpoint.objects.filter(job=job, state=Checkpoint.State.COMMITTED).exclude(step=None)
-    return marks + [(step, "") for step in saved.order_by("-n").values_list("step", flat=True)[:50]]
+    steps = saved.order_by("-n").values_list("step", flat=True)[:50]
+    marks += [(step, "") for step in steps if step is not None]
+    return sorted(marks, key=lambda mark: -mark[0])
+
+
+def _begins_in_order(job: Job) -> list[tuple[float, str, str]]:
+    """Positions at which later attempts began, by metric; the newest one's first point will follow the last one."""
+    ends = metrics.ends_in_order(job.pk) if job.attempt > 1 else {}
+    if not ends:
+        return []
+    found = {(job.attempt, name): end + 1.0 for name, end in ends.items()}
+    spans = metrics.spans(job.pk, names=list(ends))
+    found |= {(span.attempt, span.name): span.low for span in reversed(spans)}  # the first learner's counts
+    return [(x, f"attempt {n}", name) for (n, name), x in sorted(found.items()) if n > 1]
 
 
 def _count(tab: str, job: Job) -> int | str | None:
@@ -292,9 +308,17 @@ def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:
             (one, job_events.outcome(one), _ran(one), repeated_steps(one), counts_again(one))
             for one in attempts
         ],
-        "steps_continue": job.progress.step is not None and not any(map(begins_again, attempts)),
+        "steps_continue": _steps_continue(attempts),
         **log_context(job, request),
     }
+
+
+def _steps_continue(attempts: list[Attempt]) -> bool:
+    """Whether every attempt after the first continues the steps, of those that have reported or still may."""
+    later = [
+        one for one in attempts if one.n > 1 and (one.held or getattr(one, "first_step", None) is not None)
+    ]
+    return bool(later) and all(map(continues, later))
 
 
 def outdated_of(job: Job) -> str:

@@ -504,6 +504,6 @@ def test_the_attempts_of_a_program_that_saves_itself_fit_at_1440(
     client.wait_state(job, "COMPLETED")
     page = open_as("alice", f"/t/vision-lab/jobs/{job}", width=1440)
     attempts = page.get_by_role("region", name="Attempts table")
-    expect(attempts).to_contain_text(re.compile(r"checkpoint 1\s+repeated 600 steps"))
+    expect(attempts).to_contain_text(re.compile(r"checkpoint 1,\s+repeated 600 steps"))
     picture(page, "saves-itself", full_page=True)
     assert misfits(page) == []

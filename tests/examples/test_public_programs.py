@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,16 @@ def test_what_a_program_needs_is_a_valid_spec(program: Program) -> None:
         "code": {"upload": "3f9k2m7qx4ta"},
     }
     assert parse({**spec, "resources": public_programs.RESOURCES, **program.spec}).command
+
+
+def test_the_data_is_never_below_tmp_which_programs_need_for_themselves(tmp_path: Path) -> None:
+    """A learner has a /tmp of its own unless something that it reaches is there: JAX's examples write to it."""
+    assert public_programs.data_folder(public_programs.SCRATCH)
+    with pytest.raises(argparse.ArgumentTypeError, match="is below /tmp"):
+        public_programs.data_folder("/tmp/data")
+    (tmp_path / "link").symlink_to("/tmp")
+    with pytest.raises(argparse.ArgumentTypeError, match="is below /tmp"):
+        public_programs.data_folder(str(tmp_path / "link" / "data"))
 
 
 def test_there_are_ten_programs_of_five_projects() -> None:

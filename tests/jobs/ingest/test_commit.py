@@ -162,6 +162,26 @@ def test_a_counter_that_falls_back_was_no_step_of_an_earlier_attempt_either() ->
     assert runs.filter(attempt=2).values_list("first_step", "last_step").get() == (1, 2)
 
 
+def test_a_counter_that_falls_back_before_any_step_of_its_attempt_was_none_of_the_job_either() -> None:
+    """A progress bar that another thread draws may fall back within the first lines of an attempt."""
+    job = factories.job(state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=1_547, steps_by_rule=True, processing_at=Now())
+    runs.filter(attempt=2).update(processing_at=Now())
+    Progress.objects.filter(job=job).update(step=1_547)
+    submit(job, Metric("rules", 0, 9, [("loss", 1, 0, 1.0), ("loss", 2, 0, 0.9)], in_order=["loss"]))
+    assert Progress.objects.get(job=job).step is None
+    assert runs.filter(attempt=1).values_list("first_step", "last_step").get() == (None, None)
+
+
+def test_a_counter_in_order_leaves_the_steps_that_an_earlier_attempt_reported_by_itself() -> None:
+    job = factories.job(state=State.PROCESSING, attempt=2)
+    Learner.objects.filter(job=job, attempt=1).update(first_step=1, last_step=40, processing_at=Now())
+    Progress.objects.filter(job=job).update(step=40)
+    submit(job, Metric("rules", 0, 9, [("loss", 1, 0, 1.0)], in_order=["loss"]))
+    assert Progress.objects.get(job=job).step == 40
+
+
 def test_rank_0_speaks_for_the_gang(job: Job) -> None:
     submit(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.1)]), rank=1)
     submit(job, Metric("jsonl", 0, 10, [("loss", 1, 0, 0.2)]), rank=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import unescape
 
 import pytest
 from django.utils import timezone
@@ -11,6 +13,7 @@ from jobs.models import Learner, Progress
 from jobs.states import Intent, State
 from tenants.models import User
 from tests import factories
+from tests.jobs.selectors.test_metric_series import add
 from tests.portal.pages.conftest import OpenPage
 from tests.portal.pages.job_page import moved
 
@@ -72,6 +75,13 @@ def test_no_steps_are_counted_from_a_checkpoint_of_unknown_step(alice: User, ope
     assert "since the newest one" not in page
 
 
+def _started_from(page: str) -> list[str]:
+    """What the attempts table says of where each attempt began, on a wide screen."""
+    cells = re.findall(r'<td class="phone-start whole-text">(.*?)</td>', page, flags=re.S)
+    plain = [re.sub(r'<span class="phone-only">.*?</span>', "", cell) for cell in cells]
+    return [" ".join(re.sub(r"<[^>]*>", "", cell).split()) for cell in plain]
+
+
 def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: OpenPage) -> None:
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
     saved = factories.checkpoint(job, step=None, implicit=True, attempt=1)
@@ -80,8 +90,9 @@ def test_the_attempts_say_how_many_steps_they_repeated(alice: User, open_page: O
     runs.filter(attempt=1).update(first_step=1, last_step=344, processing_at=timezone.now())
     runs.filter(attempt=2).update(first_step=301, last_step=310, processing_at=timezone.now())
     page = open_page(alice, job)
-    assert "repeated 44 steps" in page
+    assert _started_from(page) == [f"step unknown checkpoint {saved.n}, repeated 44 steps", "scratch"]
     assert "step numbers begin again" not in page
+    assert "step numbers continue" in page
 
 
 def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_said_to_have_repeated_steps(
@@ -96,12 +107,12 @@ def test_an_attempt_that_counts_again_after_a_checkpoint_of_unknown_step_is_not_
     Progress.objects.filter(job=job).update(step=200)
     resumed.update(resume_from=saved)
     page = open_page(alice, job)
-    assert "step numbers begin again" in page
+    assert _started_from(page)[0] == f"step unknown checkpoint {saved.n}, step numbers begin again"
     assert "step numbers continue" not in page
     assert not re.search(r"repeated [\d,]+ step", page)
     resumed.update(resume_from=None)
     page = open_page(alice, job)
-    assert "repeated 1,461 steps" in page, "from scratch"
+    assert _started_from(page)[0] == "scratch, repeated 1,461 steps"
     assert "step numbers begin again" not in page
     assert "step numbers continue" not in page
 
@@ -134,5 +145,48 @@ def test_step_numbers_are_said_to_continue_only_where_there_are_steps(
     page = open_page(alice, job)
     assert "Attempts table" in page
     assert said not in page
-    Progress.objects.filter(job=job).update(step=0)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=40, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=41, last_step=41, processing_at=timezone.now())
+    Progress.objects.filter(job=job).update(step=41)
     assert said in open_page(alice, job)
+
+
+def test_step_numbers_are_not_said_to_continue_before_a_start_from_scratch_has_reported(
+    alice: User, open_page: OpenPage
+) -> None:
+    """The newest step is the halted attempt's."""
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=10, last_step=40, processing_at=timezone.now())
+    runs.filter(attempt=2).update(processing_at=timezone.now())
+    Progress.objects.filter(job=job).update(step=40)
+    page = open_page(alice, job)
+    assert "Attempts table" in page
+    assert "step numbers continue" not in page
+
+
+def _marks(page: str) -> list[list[object]]:
+    return list(json.loads(unescape(page.split('data-marks="', 1)[1].split('"', 1)[0])))
+
+
+def test_charts_of_points_that_only_have_an_order_mark_where_attempts_began(
+    alice: User, open_page: OpenPage
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=2)
+    newest = {"last": 0.2, "step": 6, "rank": 0, "axis": "order"}
+    Progress.objects.filter(job=job).update(metrics={"loss": newest})
+    add(job, {step: 1 / step for step in range(1, 7)})
+    assert [7, "attempt 2", "loss"] in _marks(open_page(alice, job)), "where its first point will be"
+    add(job, {9: 0.5, 10: 0.4}, attempt=2)
+    add(job, {11: 0.5}, attempt=2, rank=1)
+    assert [one for one in _marks(open_page(alice, job)) if one[2:]] == [[9, "attempt 2", "loss"]]
+
+
+def test_of_attempts_that_began_at_one_step_the_newest_is_marked_first(
+    alice: User, open_page: OpenPage
+) -> None:
+    """A chart has room for one label there, and gives it to the first."""
+    job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
+    saved = factories.checkpoint(job, step=40, attempt=1)
+    assert _marks(open_page(alice, job)) == [[saved.step, ""], [0, "attempt 3"], [0, "attempt 2"]]

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { addPoint, type Series } from "../../../static/src/ts/chart/series";
 import { settingsOf, type Settings } from "../../../static/src/ts/chart/settings";
 import { tabulate } from "../../../static/src/ts/chart/table";
-import { comparison, legend, nothing, summary, tip, type Mark } from "../../../static/src/ts/chart/words";
+import { comparison, legend, marksFor, nothing, summary, tip, type Mark } from "../../../static/src/ts/chart/words";
 import { values } from "../../../static/src/ts/chart/values";
 
 const settings = (changes: Partial<Settings> = {}): Settings => ({ ...settingsOf(""), ...changes });
@@ -33,6 +33,14 @@ test("points that only have an order are at no step", () => {
   assert.equal(summary("loss", all, newest), "loss: 0.25 at position 60, lowest 0.25, 2 points");
   assert.equal(tip(tabulate(all, settings()), 1, settings(), "order"), "position 60 · 0.25");
   assert.equal(values("loss", all, tabulate(all, settings()), settings(), 9).head[0], "position");
+});
+
+test("a chart whose points only have an order has the marks of its own order, others those at steps", () => {
+  const marks: Mark[] = [[7, "attempt 2", "loss"], [5, "attempt 2", "accuracy"], [3, "attempt 2"], [2, ""]];
+  const all = series([0, 1, 0.5]);
+  assert.deepEqual(marksFor("loss", all, marks), [[3, "attempt 2"], [2, ""]]);
+  for (const one of all) one.axis = "order";
+  assert.deepEqual(marksFor("loss", all, marks), [[7, "attempt 2", "loss"]]);
 });
 
 test("one learner is named by the metric, several by their rank", () => {

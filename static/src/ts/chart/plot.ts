@@ -95,7 +95,7 @@ export function drawMarks(plot: uPlot, marks: Mark[], notFinite: [number, string
   ctx.textAlign = "left";
   const gap = 4 * devicePixelRatio;
   let free = Infinity; // labels end before it: of attempts that began close together the newest keeps its label
-  for (const [x, words] of [...marks].sort(([a], [b]) => b - a)) {
+  for (const [x, words] of marks) {
     const at = Math.round(plot.valToPos(x, "x", true));
     if (at < left || at > left + width) continue; // out of sight, so half of its label is no help
     ctx.strokeStyle = ctx.fillStyle = token(words ? "--text-2" : "--border-ctl");

@@ -8,8 +8,9 @@ import { lowest, type Series } from "./series";
 import type { Settings } from "./settings";
 import { short, styleOf, type Line, type Table } from "./table";
 
-/** A vertical line: the step, and the name of the attempt that begins there, "" for a checkpoint. */
-export type Mark = [x: number, words: string];
+/** A vertical line: the step, and the name of the attempt that begins there, "" for a checkpoint. name: of the metric in
+ * whose order of points x is. Lists of them go from right to left; of attempts at one place the newest comes first. */
+export type Mark = [x: number, words: string, name?: string];
 
 export interface Entry {
   text: string;
@@ -23,6 +24,12 @@ export const pointsOf = (series: Series[]): number => series.reduce((sum, one) =
 
 /** Whether points have an order only: the program printed no steps that count up. */
 export const inOrder = (series: Series[]): boolean => series.some((one) => one.axis === "order");
+
+/** Those of the page's marks that belong to the axis of a chart. */
+export const marksFor = (name: string, series: Series[], marks: Mark[]): Mark[] => {
+  const own = inOrder(series) ? name : undefined;
+  return marks.filter((mark) => mark[2] === own);
+};
 
 export function summary(name: string, series: Series[], newest: Newest | undefined): string {
   if (!newest) return texts.chart.empty(name);

@@ -12,7 +12,7 @@ import { columns, isBare, short, tabulate, type Table } from "./table";
 import { values, valuesTable } from "./values";
 import { change, settings } from "./page-settings";
 import type { Settings } from "./settings";
-import { comparison, inOrder, legend, nothing, summary, tip, type Entry, type Mark } from "./words";
+import { comparison, legend, marksFor, nothing, summary, tip, type Entry, type Mark } from "./words";
 
 const REDRAW_MS = 500;
 const MOUNTED_MAX = 12;
@@ -222,8 +222,8 @@ class Chart extends HTMLElement {
   }
 
   private marks(): Mark[] {
-    if (settings.x !== "step" || inOrder(this.series)) return [];
-    return JSON.parse(this.closest<HTMLElement>("[data-marks]")?.dataset.marks ?? "[]") as Mark[];
+    if (settings.x !== "step") return [];
+    return marksFor(this.name, this.series, JSON.parse(this.closest<HTMLElement>("[data-marks]")?.dataset.marks ?? "[]") as Mark[]);
   }
 
   private onSelect(plot: uPlot): void {
