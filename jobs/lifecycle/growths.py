@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Value
+from django.db import connection
 
 from gpu_scheduler.model import Growth
 from jobs.models import Job
 from jobs.states import State
 
-MOST = 500
-"""Rows that one pass writes at most; the next one writes the others."""
+KEEP = """
+UPDATE jobs_job j SET growth = v.growth FROM unnest(%s, %s::jsonb[]) AS v(id, growth)
+WHERE j.id = v.id AND j.id IN (
+  SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = %s ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
 
 
 def keep(growths: Sequence[Growth]) -> None:
     """Write those that have changed: one query where none has. A row that another transaction has is left for the next
     pass, as the reasons of waiting jobs are."""
-    if not growths:
+    found = {each.job: _stored(each) for each in growths}
+    if not found:
         return
-    rows = Job.objects.filter(pk__in=[each.job for each in growths], state=State.PROCESSING)
-    kept = dict(rows.values_list("pk", "growth"))
-    changed = [each for each in growths if each.job in kept and kept[each.job] != _stored(each)][:MOST]
-    for each in changed:
-        free = Job.objects.filter(pk=each.job, state=State.PROCESSING)
-        free = free.filter(pk__in=free.select_for_update(no_key=True, skip_locked=True).values("pk"))
-        free.update(growth=Value(_stored(each), Job._meta.get_field("growth")))
+    runs = Job.objects.filter(pk__in=found, state=State.PROCESSING)
+    changed = [job for job, kept in runs.values_list("pk", "growth") if kept != found[job]]
+    if changed:
+        values = [json.dumps(found[job]) for job in changed]
+        with connection.cursor() as cursor:
+            cursor.execute(KEEP, [changed, values, changed, State.PROCESSING.value])
 
 
 def _stored(growth: Growth) -> dict[str, Any]:
