@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from gpu_scheduler.model import Growth, GrowthReason
 from jobs.lifecycle import growths
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import job_get
 from jobs.selectors.serializers import JobSerializer
 from jobs.services.sharing import SharePermission, job_share
@@ -50,6 +50,9 @@ def test_a_pass_says_why_and_the_api_and_the_page_show_it(world: World) -> None:
     Attempt.objects.filter(job=job).update(
         opened_at=F("opened_at") - hour, processing_at=F("processing_at") - hour
     )
+    one_pass()
+    assert job_of(job).growth["code"] == "costs", "nothing of an hour's work is saved"
+    Learner.objects.filter(job=job).update(checks_halt=True)
     one_pass()
     _, secret = Token.objects.create(user=job.owner, name="t")
     answer = Client().get(f"/api/v1/jobs/{job.pk}", headers={"Authorization": f"Bearer {secret}"}).json()
