@@ -82,12 +82,13 @@ def test_an_operation_lets_in_whom_its_row_names(world: World, name: str) -> Non
 @pytest.mark.parametrize("name", sorted(name for name, row in rows.API.items() if row.rule is rows.JOB_READ))
 def test_what_an_admin_reads_of_a_foreign_job_is_recorded_with_the_reason(world: World, name: str) -> None:
     route, _ = OPERATIONS[name]
-    row = rows.API[name]
+    row, method = rows.API[name], name.partition(" ")[0]
+    values = _values(world, row)
     with transaction.atomic():
-        _knock(world, Who.ADMIN, "GET", route.path(_values(world, row)), row, reason="asked by alice")
+        _knock(world, Who.ADMIN, method, route.path(values), row, reason="asked by alice")
         entry = AuditEntry.objects.get(actor=world.users[Who.ADMIN])
         transaction.set_rollback(True)
-    assert (entry.tenant, entry.target) == (world.tenant, world.things["job_id"])
+    assert (entry.tenant, entry.target) == (world.tenant, values["job_id"])
     assert entry.reason == "asked by alice"
 
 
