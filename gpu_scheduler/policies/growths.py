@@ -32,7 +32,7 @@ WORDS = {
     Reason.QUOTA: "the next size needs {needed} more {devices}; its tenant's quota has {left} left.",
     Reason.NOT_FREE: "the next size needs {needed} more {devices}; {free} {are} free.",
     Reason.KEPT: "the next size needs {needed} more {devices}; {free} {are} free, of which {kept} {kept_are} kept"
-    " for jobs that wait.",
+    " for other jobs.",
     Reason.OTHERS_GAIN: "other elastic jobs gain more from the devices that are free.",
     Reason.NOT_FASTER: "more would not be faster: by its measured step times, {tried} learners would be {times:.2f}"
     " times as fast.",

@@ -202,7 +202,7 @@ class Resizing:
         """The changes of one division, without growth that does not pay or is not allowed, and without what others
         would give up for that. more: slots by which a run could grow to a size between those that pack well."""
         bound = {run.job: self._bound(pool, run) for run in runs}
-        most = {job: learners for job, (_, learners) in bound.items()}
+        most = {run.job: max(len(run.nodes), bound[run.job][1]) for run in runs}
         stopped: dict[str, Note] = {}
         held = sum(run.slots * len(run.nodes) for run in runs)
         rooms = self._rooms(pool, runs)
@@ -262,9 +262,9 @@ class Resizing:
         """What kept a division from giving it more, which ended with the learners that it has."""
         reason, most = bound[run.job]
         if most <= len(run.nodes):
-            return reason, {"most": most}
+            return reason, {"most": max(0, most)}
         if (refusal := refused.get(run.job)) is None:
-            return GrowthReason.NOT_FASTER, self._compared(pool, run, most)
+            return self._not_faster(pool, run, most)
         needed = refusal.slots - len(run.nodes) * run.slots
         if refusal.of_group:
             left = max(0, self._draft.ledger.account(run.tenant, run.slot_type).room(1))
@@ -275,6 +275,15 @@ class Resizing:
             kept = pool.free.total - free
             return GrowthReason.KEPT, {"needed": needed, "free": pool.free.total, "kept": kept}
         return GrowthReason.OTHERS_GAIN, {}
+
+    def _not_faster(self, pool: Pool, run: Running, most: int) -> Note:
+        """By the fastest of the larger sizes: that is no faster, or not by as much as a change costs."""
+        options = (option.slots // run.slots for option in self._candidate(pool, run, most, 0).options)
+        compared = [self._compared(pool, run, size) for size in options if size > len(run.nodes)]
+        found = max(compared, key=itemgetter("times"))
+        if found["times"] < 1.005:  # as it is written
+            return GrowthReason.NOT_FASTER, found
+        return GrowthReason.NOT_WORTH, {**found, "cost_s": self._rules.cost_of(run, self._orders.now)}
 
     def _compared(self, pool: Pool, run: Running, learners: int) -> dict[str, float]:
         before, after = self._sizes.compared(pool, run, learners)
@@ -287,14 +296,13 @@ class Resizing:
     def _most(self, pool: Pool, run: Running) -> int:
         """The most learners that it may have: by what is known of it, by its nodes, and by limits of jobs, users and
         projects."""
-        return self._bound(pool, run)[1]
+        return max(len(run.nodes), self._bound(pool, run)[1])
 
     def _bound(self, pool: Pool, run: Running) -> Bound:
-        """The same with the reason, of equal ones the first."""
+        """What that comes from, of equal ones the first; less than it has, where a limit was lowered since."""
         gang, now = run.gang, len(run.nodes)
         found = chain(bounds(gang, now), self._limits(pool, gang, held=now * run.slots))
-        reason, most = min(found, key=itemgetter(1))
-        return reason, max(now, most)
+        return min(found, key=itemgetter(1))
 
     def _most_of_new(self, pool: Pool, gang: Gang) -> int:
         least = gang.learners.min

@@ -227,7 +227,7 @@ class JobSerializer(ReadSerializer):
     @staticmethod
     def get_growth(job: Job, live: _Live) -> ReasonRow | None:
         """What an earlier size had does not count: it is of the run that it was decided for."""
-        found = job.growth if job.state == State.PROCESSING else None
+        found = job.growth if job.state == State.PROCESSING and job.intent == Intent.RUN else None
         if not found or found["numbers"].get("learners") != job.learners:
             return None
         return ReasonRow(found["code"], found["message"], found["numbers"])

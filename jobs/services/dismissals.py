@@ -68,14 +68,14 @@ def failure_restore(*, user: User, job_id: str) -> None:
 
 
 def failures_restore(*, user: User, tenant: Tenant, since: datetime | None = None) -> None:
-    """Take back all of the user's dismissals in this tenant; since: only those from then on.
+    """Take back all of the user's dismissals in this tenant; since: only those of that moment.
 
     Raises NotFound, NotAllowed."""
     access.require(user, Permission.VIEW, tenant)
     _require_writes(user)
     rows = dismissals_of(user, tenant)
     if since is not None:
-        rows = rows.filter(dismissed_at__gte=since)
+        rows = rows.filter(dismissed_at=since)
     rows.delete()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -13,9 +13,10 @@ from django.views.decorators.http import require_POST
 from jobs.errors import IllegalTransition, JobNotFound
 from jobs.models import Dismissal
 from jobs.selectors.dismissals import dismissals_of
+from jobs.selectors.jobs import job_get
 from jobs.services import dismissals
 from portal.pages.form_once import Outcome, once
-from portal.pages.guard import in_tenant, person
+from portal.pages.guard import in_tenant, note_read, person
 from tenants.models import Tenant
 
 UNDO = "dismissed"
@@ -40,6 +41,9 @@ def act(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     verb, job = request.POST.get("act", ""), request.POST.get("job", "")
     user, until, since = person(request), _moment(request, "until"), _moment(request, "since")
 
+    if job:
+        _note(request, tenant, job)
+
     def work() -> Outcome:
         made: list[Dismissal] = []
         match verb, bool(job):
@@ -63,13 +67,24 @@ def act(request: HttpRequest, tenant: Tenant) -> HttpResponse:
     return HttpResponseRedirect(f"/t/{tenant.slug}/?{urlencode({UNDO: at}) if at else RESTORED}")
 
 
+def _note(request: HttpRequest, tenant: Tenant, job_id: str) -> None:
+    """404 for a job that is not in this tenant; a platform admin's reading is recorded, as by REST."""
+    try:
+        job = job_get(user=person(request), job_id=job_id)
+    except JobNotFound as error:
+        raise Http404 from error
+    if job.tenant_id != tenant.pk:
+        raise Http404
+    note_read(request, job)
+
+
 def undo_of(request: HttpRequest, tenant: Tenant) -> Undo | None:
     """What the address of the overview says was dismissed last, and still is; None for an address that no form led
     to."""
     since = _read(request.GET.get(UNDO, ""))
     if since is None:
         return None
-    rows = dismissals_of(person(request), tenant).filter(dismissed_at__gte=since)
+    rows = dismissals_of(person(request), tenant).filter(dismissed_at=since)
     names = list(rows.values_list("job__name", flat=True)[:2])
     return Undo(since.isoformat(), names[0], rows.count() if len(names) > 1 else 1) if names else None
 
@@ -84,9 +99,9 @@ def _moment(request: HttpRequest, name: str) -> datetime | None:
 
 
 def _read(text: str) -> datetime | None:
-    """A time with its zone; None for anything else."""
+    """A time with its zone; None for anything else. In UTC: PostgreSQL knows no offset of 16 hours."""
     try:
         found = parse_datetime(text)
-    except ValueError:
+        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+    except (ValueError, OverflowError):
         return None
-    return found if found is not None and found.tzinfo is not None else None
