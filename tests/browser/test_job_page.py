@@ -209,7 +209,7 @@ def test_names_of_attempts_that_began_close_together_do_not_overlap(
     expect(page.locator("x-chart canvas").first).to_be_visible()
     page.evaluate(
         "document.querySelector('x-job').dataset.marks ="
-        " JSON.stringify([[4, 'attempt 2'], [5, 'attempt 3'], [18, 'attempt 4'], [18.5, 'attempt 5']])"
+        " JSON.stringify([[18.5, 'attempt 5'], [18, 'attempt 4'], [5, 'attempt 3'], [4, 'attempt 2']])"
     )
     page.set_viewport_size({"width": 1300, "height": 900})  # redraws the chart
     said = "() => document.querySelector('x-chart canvas').said"
