@@ -89,7 +89,7 @@ def _begin(place: S3Store, blob: Blob) -> list[Part]:
     if Blob.objects.filter(pk=blob.pk, verified=False, upload_id=before).update(
         upload_id=begun, finishing_at=None, received=0
     ):
-        blob.upload_id = begun
+        blob.upload_id, blob.received = begun, 0
         return []
     place.abort(_key(blob), begun)
     blob.refresh_from_db()

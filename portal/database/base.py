@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from django.db.backends.postgresql import base as postgresql
-from django.db.backends.postgresql import schema
+from django.db.backends.postgresql import operations, schema
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from portal.database import connection_pool, prepared
@@ -22,10 +22,20 @@ class SchemaEditor(schema.DatabaseSchemaEditor):
         return self
 
 
+class DatabaseOperations(operations.DatabaseOperations):
+    """Of a prepared statement psycopg2 knows only its EXECUTE, which says nothing in a log or a test."""
+
+    def last_executed_query(self, cursor: Any, sql: str, params: Any) -> str:
+        if (cursor.query or b"").startswith(b"EXECUTE "):
+            return str(cursor.mogrify(sql, params).decode(errors="replace"))
+        return super().last_executed_query(cursor, sql, params)
+
+
 class DatabaseWrapper(postgresql.DatabaseWrapper):
     """PostgreSQL through pooled connections."""
 
     SchemaEditorClass = SchemaEditor
+    ops_class = DatabaseOperations
 
     def get_connection_params(self) -> dict[str, Any]:
         factories = {"connection_factory": prepared.Connection, "cursor_factory": prepared.Cursor}

@@ -2,7 +2,8 @@
 
 psycopg2 writes the values into each statement, so to the server each is a new one. Here, a statement that a connection
 has run AFTER times is given to the server by PREPARE, and from then on only named, with its values. What the values
-mean stays what it was: each place gets the type that psycopg2's literal would have had.
+mean stays what it was: each place gets the type that psycopg2's literal would have had. (But a number in ORDER BY or
+GROUP BY is a column's position only if it is written out. None of ours is a value.)
 
 Prepared statements are a session's, and a pool in transaction mode gives each transaction another one: behind a pool
 nothing is prepared. docs/adr/0149-statements-that-repeat-are-prepared.md
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,11 @@ AFTER = 5
 """A statement is prepared when it comes for so many times."""
 MOST = 100
 """Statements of one connection that are prepared, or counted; those used longest ago make room. As psycopg 3 has it."""
+MOST_VALUES = 200
+"""A statement with more is not prepared: of each length of a list it would be another one, and large."""
+RENEWED_S = 60.0
+"""Then a connection begins afresh: a plan for a table that was small is none for one that has grown, and PostgreSQL
+looks only when it has analyzed the table again."""
 PLACE = re.compile(r"%(?:\((\w+)\))?s|%%")
 PREPARABLE = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 SAVEPOINT = "before_prepare"
@@ -47,18 +54,21 @@ class Shape:
     """A statement without its values. text: with $1, $2, …; names: of its values, in this order, if they have any."""
 
     text: str
+    places: int
     names: tuple[str, ...] | None
 
 
 @dataclass(slots=True)
 class Statements:
     """Those of one connection, by what the caller writes and the types of the values. names: "" for one that PostgreSQL
-    cannot prepare, as it does not see the type of a value. is_direct: no pool is in between; None: not known yet."""
+    cannot prepare, as it does not see the type of a value. is_direct: no pool is in between; None: not known yet.
+    until: by the monotonic clock, when the names end."""
 
     counts: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
     names: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
     made: int = 0
     is_direct: bool | None = None
+    until: float = 0.0
 
     def comes_often(self, key: tuple[str, str]) -> bool:
         """Count it."""
@@ -75,7 +85,7 @@ class Statements:
         return self.names.popitem(last=False)[1] if len(self.names) > MOST else ""
 
     def forget(self) -> None:
-        """The names may mean nothing any more. A new one is never one of these."""
+        """The names mean nothing any more. A new one is never one of these."""
         self.counts.clear()
         self.names.clear()
 
@@ -103,6 +113,8 @@ class Cursor(extensions.cursor):
         types = None if values is None else _types(values)
         if shape is None or values is None or types is None:
             return super().execute(query, vars)
+        if known.names and time.monotonic() > known.until:
+            self._begin_afresh()
         key = (query, types)
         if key in known.names:
             known.names.move_to_end(key)
@@ -116,9 +128,15 @@ class Cursor(extensions.cursor):
             known.forget()
             _note_pool()
             raise
-        except errors.FeatureNotSupported:  # a migration changed the type of a column that it returns
-            known.forget()
+        except errors.FeatureNotSupported:  # a migration changed a column that it returns
+            known.until = 0.0
             raise
+
+    def _begin_afresh(self) -> None:
+        """Forget what is prepared, here and in the server; not within a transaction that has failed."""
+        if self.connection.info.transaction_status != extensions.TRANSACTION_STATUS_INERROR:
+            self.connection.statements.forget()
+            super().execute("DEALLOCATE ALL")
 
     def _prepare(self, key: tuple[str, str], shape: Shape) -> None:
         """Prepare it, or note that it cannot be; whatever happens, the transaction stays as it was."""
@@ -128,18 +146,20 @@ class Cursor(extensions.cursor):
             known.is_direct = is_direct(self)
         if not known.is_direct:
             return
-        name = f"luthier_{known.made + 1}"
+        known.made += 1  # whatever comes of it: no name is given twice
+        name = f"luthier_{known.made}"
         statement = f"PREPARE {name} ({key[1]}) AS {shape.text}"
         status = self.connection.info.transaction_status
         alone = self.connection.autocommit and status == extensions.TRANSACTION_STATUS_IDLE
         after = [] if alone else [f"RELEASE SAVEPOINT {SAVEPOINT}"]
         try:
             super().execute(statement if alone else f"SAVEPOINT {SAVEPOINT}; {statement}")
-            known.made += 1
         except psycopg2.ProgrammingError:
             name = ""
             if not alone:
                 after.insert(0, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        if not known.names:
+            known.until = time.monotonic() + RENEWED_S
         if last := known.keep(key, name):
             after.append(f"DEALLOCATE {last}")
         if after:
@@ -173,15 +193,16 @@ def _shape(query: str) -> Shape | None:
         return None
     numbers = iter(range(1, len(places) + 1))
     text = PLACE.sub(lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", query)
-    return Shape(text, names or None)
+    return Shape(text, len(places), names or None)
 
 
 def _in_order(shape: Shape, given: Any) -> list[Any] | None:
-    """The values in the order of their places; None if they do not fit, which psycopg2 says better."""
+    """The values in the order of their places; None for too many, or if they do not fit, which psycopg2 says better."""
     try:
-        return list(given) if shape.names is None else [given[name] for name in shape.names]
+        values = list(given) if shape.names is None else [given[name] for name in shape.names]
     except (KeyError, TypeError):
         return None
+    return values if len(values) == shape.places <= MOST_VALUES else None
 
 
 def _types(values: Sequence[Any]) -> str | None:
@@ -193,7 +214,7 @@ def _types(values: Sequence[Any]) -> str | None:
 def _type(value: Any) -> str | None:
     """What PostgreSQL takes psycopg2's literal of this value for: "unknown" where its place decides."""
     kind = type(value)
-    if value is None or kind is str or isinstance(value, Json):
+    if value is None or isinstance(value, str | Json):  # psycopg2 quotes a StrEnum as the text it is
         return "unknown"
     if kind is list:
         return _array(value)
@@ -202,10 +223,10 @@ def _type(value: Any) -> str | None:
 
 def _array(values: list[Any]) -> str | None:
     """The type of a list: of what is in it, if that is all of one kind."""
-    kinds = {type(value) for value in values if value is not None}
+    kinds = {str if isinstance(value, str) else type(value) for value in values if value is not None}
     if not kinds:
         return "unknown"
-    if kinds == {str}:
+    if all(issubclass(kind, str) for kind in kinds):
         return "text[]"
     if len(kinds) > 1 or kinds == {list}:
         return None
@@ -222,7 +243,8 @@ def _integer(value: int) -> str | None:
 
 
 def _numeric(value: float | Decimal) -> str | None:
-    return "numeric" if math.isfinite(value) else None
+    """Not of a whole Decimal, which psycopg2 writes as an integer."""
+    return "numeric" if math.isfinite(value) and not str(value).lstrip("-").isdecimal() else None
 
 
 def _moment(value: datetime) -> str:

@@ -15,9 +15,10 @@ from portal.supervisor.service import Service
 WORKER_THREADS = 4
 MACHINE_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 """Runtimes are fetched trusting what this machine trusts: a mirror's certificate may be known here only."""
-NODE_STOP_S = (
-    3600 + 30
-)  # the longest grace that a job may have; the daemon itself ends 10 s after the last one
+NODE_STOP_S = 3600 + 30
+"""The longest grace that a job may have, and more: the daemon itself ends 10 s after the last one."""
+NODE_SILENT_S = 150
+"""One that does not answer for so long is stuck, and waits for no job."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def _nodes(where: Layout, nodes: str, env: dict[str, str], environment: Environm
         env=env,
         stop_signal=SIGTERM,
         stop_s=NODE_STOP_S,
+        silent_s=NODE_SILENT_S,
         reads_settings=False,
         stopping_note="Running learners get time for a checkpoint; Ctrl-C again kills them",
     )

@@ -22,6 +22,10 @@ STEADY_S = 30  # a run of this length resets the count of earlier failures
 FIRST_START_TRIES = 3
 READY_POLL_S = 0.05
 NOTE_AFTER_S = 2
+ASK_EVERY_S = 5
+"""One that is being stopped is asked so often whether it still answers."""
+UNREADY_STOP_S = 10
+"""One that never got ready has nothing to end."""
 LOG_MAX_BYTES = 20 * 1024 * 1024
 
 
@@ -65,8 +69,8 @@ class Supervised:
             await asyncio.sleep(backoff_s(attempt))
         raise CannotStart(await self._why())
 
-    async def stop(self) -> None:
-        """End it: its own signal first, SIGKILL after stop_s. A second call kills at once."""
+    async def stop(self, within_s: float | None = None) -> None:
+        """End it: its own signal first, SIGKILL after within_s (None: its stop_s). A second call kills at once."""
         impatient = not self._wanted
         self._wanted = False
         if self._watcher and not impatient:
@@ -85,12 +89,26 @@ class Supervised:
             return
         if self.service.stopping_note and not impatient:
             self._report.say(self.service.stopping_note)
-        if not await _gone(process, self.service.stop_s - NOTE_AFTER_S):
-            self._report.say(
-                f"{self.service.title} did not stop within {self.service.stop_s:.0f} s; killing it"
-            )
+        within_s = self.service.stop_s if within_s is None else within_s
+        asked = time.monotonic() - NOTE_AFTER_S
+        if not await self._ends(process, within_s - NOTE_AFTER_S):
+            waited_s = time.monotonic() - asked
+            self._report.say(f"{self.service.title} did not stop within {waited_s:.0f} s; killing it")
             kill_tree(process.pid)
             await process.wait()
+
+    async def _ends(self, process: Running, within_s: float) -> bool:
+        """Whether it ends by itself in this time. False before that if it would answer meanwhile, and does not."""
+        answered = time.monotonic()
+        until = answered + within_s
+        while (left_s := until - time.monotonic()) > 0:
+            if await _gone(process, min(ASK_EVERY_S, left_s)):
+                return True
+            if self.service.silent_s is None or await self.service.ready():
+                answered = time.monotonic()
+            elif time.monotonic() - answered > self.service.silent_s:
+                return False
+        return process.returncode is not None
 
     async def _keep(self, process: Running) -> None:
         """Restart whenever it dies. Ends only by cancellation."""
@@ -135,7 +153,7 @@ class Supervised:
         assert process is not None
         if process.returncode is None:
             what = f"was not ready after {self.service.start_s:.0f} s"
-            await self.stop()
+            await self.stop(UNREADY_STOP_S)
         else:
             what = ended(process.returncode)
         tail = self._log_path.read_text(errors="replace").splitlines()[-15:]

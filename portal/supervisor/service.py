@@ -12,6 +12,8 @@ class Service:
     ready: awaited again and again after each start; true once the service does its work.
     start_s: seconds it may take to get ready before the first start counts as failed.
     stop_signal, stop_s: how it is asked to end, and the seconds after which it is killed.
+    silent_s: seconds after which it is killed before that if it does not answer, as it would while it ends. None: it
+    need not.
     on_parent_death: the signal it receives when the supervisor dies by kill -9.
     loaded: it may be a fork of the loader, which has the platform's settings and code (portal.loader).
     reads_settings: it gets the platform's settings, with secrets among them, in its environment.
@@ -25,6 +27,7 @@ class Service:
     start_s: float = 60
     stop_signal: Signals = Signals.SIGTERM
     stop_s: float = 10
+    silent_s: float | None = None
     on_parent_death: Signals = Signals.SIGTERM
     stopping_note: str = ""
     reads_settings: bool = True

@@ -12,9 +12,11 @@ from uuid import UUID
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.db.backends.postgresql.base import DatabaseWrapper
+from django.test.utils import CaptureQueriesContext
 from psycopg2.extras import Json
 
 from jobs.models import Job
+from jobs.states import EventCode, State
 from portal.database import prepared
 from portal.database.prepared import AFTER, MOST
 
@@ -36,7 +38,14 @@ VALUES = [
         [1, 2.5],
     ),
     *([True, False], [], [None], [[1], [2]], [UUID(int=5)], [datetime(2026, 1, 2, tzinfo=UTC)]),
-    Json({"a": "it's %s"}),
+    *(
+        Json({"a": "it's %s"}),
+        State.QUEUED,
+        [State.QUEUED, EventCode.MOVED],
+        Decimal(2),
+        Decimal("-2"),
+        Decimal("2E+3"),
+    ),
 ]
 
 
@@ -77,7 +86,8 @@ def test_a_value_means_prepared_what_it_means_written_out(own: DatabaseWrapper, 
 def test_most_kinds_of_values_are_prepared(own: DatabaseWrapper) -> None:
     plain = [value for value in VALUES if prepared._types([value]) is None]
     assert [repr(value) for value in plain] == [
-        repr(value) for value in (2**63, float("inf"), float("nan"), [1, 2.5], [[1], [2]])
+        repr(value)
+        for value in (2**63, float("inf"), float("nan"), [1, 2.5], [[1], [2]], Decimal(2), Decimal("-2"))
     ]
 
 
@@ -149,6 +159,7 @@ def test_a_rollback_undoes_rows_and_keeps_what_is_prepared() -> None:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute("INSERT INTO kept VALUES (%s)", [1])
                 transaction.set_rollback(True)
+        assert len(names(connection)) == 1
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("INSERT INTO kept VALUES (%s)", [2])
             assert cursor.rowcount == 1
@@ -179,6 +190,54 @@ def test_a_migration_that_changes_what_a_statement_returns_costs_one_error(own: 
         for _ in range(AFTER + 1):
             cursor.execute("SELECT n FROM kept WHERE n = %s", [1])
             assert cursor.fetchone() == (1,)
+
+
+def test_a_connection_begins_afresh_now_and_then_also_in_the_server(
+    own: DatabaseWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tables grow, and plans of when they were small stay."""
+    monkeypatch.setattr(prepared, "RENEWED_S", 0.0)
+    for _ in range(AFTER):
+        ask(own, "SELECT %s + 1", [1])
+    before = names(own)
+    assert len(before) == 1
+    for _ in range(AFTER):
+        assert ask(own, "SELECT %s + 1", [1]) == (2,)
+    assert len(names(own)) == 1
+    assert not names(own) & before
+
+
+def test_in_a_failed_transaction_nothing_is_forgotten(
+    own: DatabaseWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(AFTER):
+        ask(own, "SELECT 1 / %s", [1])
+    own.set_autocommit(False)
+    with pytest.raises(DatabaseError, match="division by zero"):
+        ask(own, "SELECT 1 / %s", [0])
+    monkeypatch.setattr(own.connection.statements, "until", 0.0, raising=False)
+    with pytest.raises(DatabaseError, match="current transaction is aborted"):
+        ask(own, "SELECT 1 / %s", [1])
+    own.rollback()
+    assert ask(own, "SELECT 1 / %s", [1]) == (1,)
+    own.rollback()
+
+
+def test_long_lists_are_not_prepared_and_too_many_values_are_refused_each_time(own: DatabaseWrapper) -> None:
+    places = ", ".join(["%s"] * (prepared.MOST_VALUES + 1))
+    for _ in range(AFTER + 2):
+        assert ask(own, f"SELECT 1 WHERE 7 IN ({places})", [7] * (prepared.MOST_VALUES + 1)) == (1,)
+        with pytest.raises(TypeError):
+            ask(own, "SELECT %s", [1, 2])
+    assert not names(own)
+
+
+def test_what_is_captured_of_queries_is_the_statement(own: DatabaseWrapper) -> None:
+    with CaptureQueriesContext(own) as captured:
+        for _ in range(AFTER + 2):
+            ask(own, "SELECT %s || 'x'", ["it's"])
+    assert names(own)
+    assert {query["sql"] for query in captured.captured_queries} == {"SELECT 'it''s' || 'x'"}
 
 
 def test_behind_a_pool_nothing_is_prepared(own: DatabaseWrapper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from gpu_scheduler.clusters.local.gangs import DELIVER_S
 from jobs.spec.definition import json_schema
 from jobs.spec.quantities import parse_duration
 from portal.migrations_gate import GATE
 from portal.settings.env import BASE_DIR, Environment
+from portal.supervisor import process
 from portal.supervisor.children import dies_with_parent, kill_tree
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.leftovers import Register, end_leftovers, remove_stale_locks
@@ -177,12 +179,42 @@ async def test_a_service_that_ignores_its_signal_is_killed(supervise: Start) -> 
     assert stubborn.pid is None
 
 
+async def test_one_that_does_not_answer_while_it_is_stopped_is_killed_before_its_time(
+    supervise: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "ASK_EVERY_S", 0.05)
+    stuck = supervise(toy(STUBBORN, stop_s=3600, silent_s=0.2))
+    answers = [True, True, False]
+
+    async def ready() -> bool:
+        ignores_signals = bool((tmp_path / "toy.log").read_text())
+        return ignores_signals and (answers.pop(0) if stuck.stopping and len(answers) > 1 else answers[0])
+
+    stuck.service = replace(stuck.service, ready=ready)
+    await stuck.start()
+    await asyncio.wait_for(stuck.stop(), 60)
+    assert stuck.pid is None
+    assert answers == [False], "it was asked until it did not answer"
+
+
+async def test_one_that_never_got_ready_is_not_waited_for(
+    supervise: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "UNREADY_STOP_S", 0.1)
+    stuck = supervise(toy(STUBBORN, ready=never, start_s=0.5, stop_s=3600))
+    with pytest.raises(CannotStart, match="was not ready"):
+        await asyncio.wait_for(stuck.start(), 60)
+    assert stuck.pid is None
+
+
 def test_the_node_daemon_is_not_killed_while_a_program_may_have_its_grace() -> None:
     grace = json_schema()["properties"]["checkpoint"]["properties"]["grace"]
 
     (nodes,) = start_plan(Options(), Environment(), port=8000).nodes
 
     assert nodes.stop_s > parse_duration(grace["x-maximum"]) + DELIVER_S
+    composed = yaml.safe_load((BASE_DIR / "docker-compose.yml").read_text())["services"]["nodes"]
+    assert composed["stop_grace_period"] == f"{nodes.stop_s}s"
 
 
 async def test_a_second_request_to_stop_kills_the_whole_tree(supervise: Start) -> None:

@@ -45,6 +45,8 @@ class Parts:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.arrived: list[direct.Part] = []
+        self.ended = ""
+        """The upload that a rule of the bucket has ended."""
 
     def room(self) -> None:
         return None
@@ -53,8 +55,13 @@ class Parts:
         self.begun.append(key)
         return f"upload {len(self.begun)}"
 
-    def parts(self, _: str, __: str) -> list[direct.Part]:
+    def parts(self, _: str, upload: str) -> list[direct.Part]:
+        if upload == self.ended:
+            raise FileNotFoundError
         return self.arrived
+
+    def size(self, _: str) -> None:
+        """Of the whole file: it has not arrived."""
 
     def take(self, number: int, size: int) -> None:
         self.arrived = [*self.arrived, direct.Part(number, size, "0" * 64)]
@@ -211,3 +218,22 @@ def test_who_is_asked_is_noted_with_the_row_of_the_file(job: Job, stranger: Job,
         [],
     ]
     assert Blob.objects.get().requested_from == [job.pk, stranger.pk]
+
+
+def test_an_upload_that_the_store_has_ended_begins_again_and_what_arrives_of_it_counts(
+    client: Client, job: Job, parts: Parts
+) -> None:
+    blob = offer(job, LARGE)
+    path, size = f"uploads/{blob.pk}/parts", direct.part_bytes(LARGE)
+    ask(client, "get", path, secret(job))
+    parts.take(1, size)
+    parts.take(2, size)
+    ask(client, "get", path, secret(job))
+    assert stored(job)
+    parts.ended, parts.arrived = "upload 1", []
+    ask(client, "get", path, secret(job))
+    assert Blob.objects.get(pk=blob.pk).received == 0
+    stored(job)
+    parts.take(1, size)
+    ask(client, "get", path, secret(job))
+    assert stored(job), "less than of the one before, but of this one it is new"
