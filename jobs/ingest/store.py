@@ -82,7 +82,7 @@ UPDATE jobs_learner SET first_step = NULL, last_step = NULL, steps_by_rule = fal
 WHERE job_id = %s AND attempt < %s AND steps_by_rule
 """
 """An earlier attempt that ended before its counter fell back read the same counter for steps. Which metric's counter
-that was is not kept: where one falls back and another counts on, the steps of the earlier attempt become unknown, too."""
+that was is not kept: where one falls back and another counts on, the earlier attempt's steps become unknown, too."""
 INSERT_CHUNKS = """
 INSERT INTO jobs_logchunk
     (job_id, tenant_id, attempt, rank, "offset", len, first_line, lines, seq, data, times, tombstone)
