@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -214,16 +214,18 @@ def _types(values: Sequence[Any]) -> str | None:
 def _type(value: Any) -> str | None:
     """What PostgreSQL takes psycopg2's literal of this value for: "unknown" where its place decides."""
     kind = type(value)
-    if value is None or isinstance(value, str | Json):  # psycopg2 quotes a StrEnum as the text it is
-        return "unknown"
-    if kind is list:
-        return _array(value)
-    return BY_KIND[kind](value) if kind in BY_KIND else None
+    of_kind = BY_KIND[kind] if kind in BY_KIND else _of_subclass(kind)  # type: ignore[arg-type]  # a class is hashable
+    return of_kind(value) if callable(of_kind) else of_kind
+
+
+@cache
+def _of_subclass(kind: type) -> str | None:
+    return "unknown" if issubclass(kind, str | Json) else None  # psycopg2 quotes a StrEnum as the text it is
 
 
 def _array(values: list[Any]) -> str | None:
     """The type of a list: of what is in it, if that is all of one kind."""
-    kinds = {str if isinstance(value, str) else type(value) for value in values if value is not None}
+    kinds = {type(value) for value in values if value is not None}
     if not kinds:
         return "unknown"
     if all(issubclass(kind, str) for kind in kinds):
@@ -237,9 +239,9 @@ def _array(values: list[Any]) -> str | None:
 
 
 def _integer(value: int) -> str | None:
-    return next(
-        (name for name, bits in (("integer", 31), ("bigint", 63)) if -(2**bits) <= value < 2**bits), None
-    )
+    if -(2**31) <= value < 2**31:
+        return "integer"
+    return "bigint" if -(2**63) <= value < 2**63 else None
 
 
 def _numeric(value: float | Decimal) -> str | None:
@@ -251,16 +253,19 @@ def _moment(value: datetime) -> str:
     return "timestamp" if value.tzinfo is None else "timestamptz"
 
 
-BY_KIND: Mapping[type, Callable[[Any], str | None]] = {
-    bool: lambda _: "boolean",
+BY_KIND: Mapping[type, str | Callable[[Any], str | None]] = {
+    type(None): "unknown",
+    str: "unknown",
+    bool: "boolean",
     int: _integer,
     float: _numeric,
     Decimal: _numeric,
     datetime: _moment,
-    date: lambda _: "date",
-    timedelta: lambda _: "interval",
-    UUID: lambda _: "uuid",
-    bytes: lambda _: "bytea",
+    date: "date",
+    timedelta: "interval",
+    UUID: "uuid",
+    bytes: "bytea",
+    list: _array,
 }
 
 
