@@ -206,16 +206,48 @@ def _in_order(shape: Shape, given: Any) -> list[Any] | None:
 
 
 def _types(values: Sequence[Any]) -> str | None:
-    """The types of the values, for PREPARE; None if one is of a kind that is not prepared."""
-    types = [_type(value) for value in values]
-    return None if None in types else ", ".join(types)  # type: ignore[arg-type]
+    """The types of the values, for PREPARE; None if one is of a kind that is not prepared. This is asked of all that is
+    run, so what follows from the values' classes alone is looked up at once."""
+    known = _kinds(tuple(map(type, values)))
+    if known is None:
+        return None
+    types, open_places = known
+    if not open_places:
+        return types[0]
+    return _filled(types, tuple([_type(values[n]) for n in open_places]))
+
+
+@lru_cache(1000)
+def _kinds(kinds: tuple[type, ...]) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+    """Of values of these classes: what is known of their types, between the places where the value itself decides; and
+    these places. None if one is not prepared."""
+    parts, open_places, last = [], [], ""
+    for n, kind in enumerate(kinds):
+        found = BY_KIND[kind] if kind in BY_KIND else _of_subclass(kind)
+        if found is None:
+            return None
+        last += ", " if n else ""
+        if callable(found):
+            parts.append(last)
+            open_places.append(n)
+            last = ""
+        else:
+            last += found
+    return (*parts, last), tuple(open_places)
+
+
+@lru_cache(1000)
+def _filled(parts: tuple[str, ...], found: tuple[str | None, ...]) -> str | None:
+    if None in found:
+        return None
+    return "".join([part + (one or "") for part, one in zip(parts, (*found, ""), strict=True)])
 
 
 def _type(value: Any) -> str | None:
     """What PostgreSQL takes psycopg2's literal of this value for: "unknown" where its place decides."""
     kind = type(value)
-    of_kind = BY_KIND[kind] if kind in BY_KIND else _of_subclass(kind)  # type: ignore[arg-type]  # a class is hashable
-    return of_kind(value) if callable(of_kind) else of_kind
+    found = BY_KIND[kind] if kind in BY_KIND else _of_subclass(kind)  # type: ignore[arg-type]  # it is hashable
+    return found(value) if callable(found) else found
 
 
 @cache
@@ -244,9 +276,13 @@ def _integer(value: int) -> str | None:
     return "bigint" if -(2**63) <= value < 2**63 else None
 
 
-def _numeric(value: float | Decimal) -> str | None:
-    """Not of a whole Decimal, which psycopg2 writes as an integer."""
-    return "numeric" if math.isfinite(value) and not str(value).lstrip("-").isdecimal() else None
+def _float(value: float) -> str | None:
+    return "numeric" if math.isfinite(value) else None
+
+
+def _decimal(value: Decimal) -> str | None:
+    """Not of a whole one, which psycopg2 writes as an integer."""
+    return "numeric" if value.is_finite() and not str(value).lstrip("-").isdecimal() else None
 
 
 def _moment(value: datetime) -> str:
@@ -258,8 +294,8 @@ BY_KIND: Mapping[type, str | Callable[[Any], str | None]] = {
     str: "unknown",
     bool: "boolean",
     int: _integer,
-    float: _numeric,
-    Decimal: _numeric,
+    float: _float,
+    Decimal: _decimal,
     datetime: _moment,
     date: "date",
     timedelta: "interval",
