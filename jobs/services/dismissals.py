@@ -16,16 +16,15 @@ from jobs.selectors.jobs import job_get, job_list
 from jobs.services.locking import illegal
 from jobs.states import State
 from tenants import access
-from tenants.errors import NotAllowed
 from tenants.models import Tenant, User
-from tenants.roles import Permission, Role
+from tenants.roles import Permission
 
 
 def failure_dismiss(*, user: User, job_id: str) -> Dismissal:
     """Dismiss a job's failure; a repeat changes nothing. Raises JobNotFound, NotAllowed; IllegalTransition unless it
     has failed."""
     job = job_get(user=user, job_id=job_id)
-    _require_writes(user)
+    access.require_writes(user)
     if job.state != State.FAILED:
         raise illegal(job, "dismissed")
     row, _ = Dismissal.objects.get_or_create(user=user, job=job, defaults={"tenant_id": job.tenant_id})
@@ -36,7 +35,7 @@ def failures_dismiss(*, user: User, tenant: Tenant, until: datetime | None = Non
     """Dismiss what failed in this tenant within a day, and is not dismissed yet; the new rows, all of one moment, the
     newest first. until: only what failed by then, such as what the user has seen. Raises NotFound, NotAllowed."""
     access.require(user, Permission.VIEW, tenant)
-    _require_writes(user)
+    access.require_writes(user)
     now = timezone.now()
     failed = recent_failures(job_list(user=user, tenant=tenant.slug), now).exclude(dismissed_by(user))
     if until is not None:
@@ -55,7 +54,7 @@ def failures_dismiss(*, user: User, tenant: Tenant, until: datetime | None = Non
 def failure_restore(*, user: User, job_id: str) -> None:
     """Take a dismissal back; a repeat changes nothing. Raises JobNotFound, NotAllowed."""
     job = job_get(user=user, job_id=job_id)
-    _require_writes(user)
+    access.require_writes(user)
     Dismissal.objects.filter(user=user, job=job).delete()
 
 
@@ -64,14 +63,8 @@ def failures_restore(*, user: User, tenant: Tenant, since: datetime | None = Non
 
     Raises NotFound, NotAllowed."""
     access.require(user, Permission.VIEW, tenant)
-    _require_writes(user)
+    access.require_writes(user)
     rows = dismissals_of(user, tenant)
     if since is not None:
         rows = rows.filter(dismissed_at=since)
     rows.delete()
-
-
-def _require_writes(user: User) -> None:
-    token = access.token_of(user)
-    if token is not None and token.role_ceiling == Role.VIEWER:
-        raise NotAllowed("This token has the role viewer, which can only read.")
