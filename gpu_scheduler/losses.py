@@ -24,8 +24,12 @@ class Loss:
 
 def unsaved_s(run: Running, now: datetime) -> float:
     """Seconds since its last checkpoint, or since it started."""
-    since = max(run.started_at, run.last_checkpoint_at or run.started_at)
-    return max(0.0, (now - since).total_seconds())
+    return max(0.0, (now - unsaved_since(run)).total_seconds())
+
+
+def unsaved_since(run: Running) -> datetime:
+    """When it last saved, or started."""
+    return max(run.started_at, run.last_checkpoint_at or run.started_at)
 
 
 def lost_work_s(run: Running, now: datetime) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, Protocol
@@ -27,6 +27,11 @@ def unit(slot_type: str, count: int) -> str:
     """The words for this many slots of a type: "CPUs", "a100 GPUs"; "GPUs" for any type."""
     kind = "CPU" if slot_type == CPU_TYPE else f"{slot_type} GPU".strip()
     return kind if count == 1 else f"{kind}s"
+
+
+def timestamp(at: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds, as every time that leaves the platform."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class PlacementStrategy(StrEnum):
@@ -660,7 +665,8 @@ class Explanation:
 
 
 class GrowthReason(StrEnum):
-    """What keeps an elastic run from having more learners. AT_MOST: it has as many as its range allows."""
+    """What keeps an elastic run from having more learners. AT_MOST: it has as many as its range allows, or as may be
+    tried next, which are always more than it has."""
 
     UNKNOWN = "unknown"
     AT_MOST = "at_most"
@@ -668,9 +674,10 @@ class GrowthReason(StrEnum):
     SETTLING = "settling"
     COSTS = "costs"
     RESIZING = "resizing"
+    MOVING = "moving"
     CANNOT_RETURN = "cannot_return"
+    NODE_CLOSED = "node_closed"
     BATCH = "batch"
-    EXPLORED = "explored"
     FAILED_WITH_MORE = "failed_with_more"
     JOB_LIMIT = "job_limit"
     USER_LIMIT = "user_limit"

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from gpu_scheduler.backoff import doubling_s
 from gpu_scheduler.clearing import YIELDED
-from gpu_scheduler.model import Explanation, Gang, Running, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Explanation, Gang, Running, Snapshot, Stop, WaitReason, timestamp
 
 Yielded = Mapping[str, tuple[datetime, ...]]
 """Snapshot.yielded: by job, when it left, the oldest first."""
@@ -101,6 +101,6 @@ def explained(gang: Gang, rest: Rest) -> Explanation:
         "slots": gang.slots,
         "asked": gang.asked,
         "stops": rest.stops,
-        "rests_until": rest.until.isoformat(),
+        "rests_until": timestamp(rest.until),
     }
     return Explanation(gang.job, WaitReason.IDLE_BACKOFF, message, numbers)

@@ -124,6 +124,20 @@ def may_use_shares(user: Person, *, to_operate: bool = False) -> bool:
     return token.tenant_id is None and not (to_operate and Role(token.role_ceiling) == Role.VIEWER)
 
 
+def only_reads(user: Person) -> str:
+    """A sentence for a caller whose token can change nothing, also not what is theirs alone; "" for any other."""
+    token = token_of(user)
+    if token is None or Role(token.role_ceiling) != Role.VIEWER:
+        return ""
+    return "This token has the role viewer, which can only read."
+
+
+def require_writes(user: Person) -> None:
+    """Raise NotAllowed for a token that can only read."""
+    if problem := only_reads(user):
+        raise NotAllowed(problem)
+
+
 def token_of(user: Person) -> Token | None:
     """The token the caller came with; None for a session."""
     return getattr(user, "token", None)

@@ -41,7 +41,7 @@ def bounds(gang: Gang, learners: int) -> Iterator[tuple[GrowthReason, int]]:
     yield GrowthReason.AT_MOST, gang.learners.max
     if profile.batch is not None:
         yield GrowthReason.BATCH, profile.batch.max
-    yield GrowthReason.EXPLORED, EXPLORE * max(profile.largest, learners)
+    yield GrowthReason.AT_MOST, EXPLORE * max(profile.largest, learners)
     if profile.most is not None:
         yield GrowthReason.FAILED_WITH_MORE, max(learners, profile.most)
 

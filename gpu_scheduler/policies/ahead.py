@@ -9,7 +9,7 @@ from gpu_scheduler.checks import Check, Scope
 from gpu_scheduler.draft import Draft, Supply
 from gpu_scheduler.elastic.utility import sizes, speed
 from gpu_scheduler.ledger import Ledger
-from gpu_scheduler.model import Gang, Resize, Running, WaitReason
+from gpu_scheduler.model import Gang, GrowthReason, Resize, Running, WaitReason
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.rooms import Rooms, learners_in, minus, plus
@@ -72,11 +72,13 @@ class Ahead:
         self._count(run, best.learners.min, 1)
         return best
 
-    def could_return(self, run: Running) -> bool:
-        """Whether it could start again with its fewest learners: a suspension or a lowered limit stops nothing that
-        runs, so no resize may."""
+    def barred(self, run: Running) -> GrowthReason | None:
+        """Why it could not start again with its fewest learners: a suspension or a lowered limit stops nothing that
+        runs, so no resize may. None: it could."""
+        if not all(name in self._nodes.of for name in run.nodes):
+            return GrowthReason.NODE_CLOSED
         least = min(run.gang.learners.min, len(run.nodes))
-        return self.limits_allow(run, least) and all(name in self._nodes.of for name in run.nodes)
+        return None if self.limits_allow(run, least) else GrowthReason.CANNOT_RETURN
 
     def limits_allow(self, run: Running, learners: int) -> bool:
         """Whether it could start again with so many learners, wherever there is a place."""

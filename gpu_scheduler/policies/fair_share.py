@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import PREEMPTS, Draft, promised_now
-from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop, WaitReason, timestamp
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
 from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
@@ -352,7 +352,7 @@ class FairShareRound(Round):
         """queue_head_since; stopping_for_it, resizing_for_it: how many running jobs are stopped, or shrink, for it."""
         found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for job, since in self._marks.items():
-            found[job]["queue_head_since"] = _timestamp(since)
+            found[job]["queue_head_since"] = timestamp(since)
         for job in self._orders.given_for:
             stops, resizes = self._given(job)
             if stops:
@@ -406,8 +406,3 @@ def _left_out(state: PolicyState) -> set[Asker]:
     """The tenants and types for whose jobs the last plan did not get to search."""
     keys = (key.removeprefix(LEFT_OUT) for key in state if key.startswith(LEFT_OUT) and key != OTHERS)
     return {(tenant, slot_type) for slot_type, _, tenant in (key.rpartition("/") for key in keys)}
-
-
-def _timestamp(at: datetime) -> str:
-    """RFC 3339 in UTC with milliseconds, as every time that leaves the platform."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

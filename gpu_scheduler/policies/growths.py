@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from gpu_scheduler.model import Growth, GrowthReason, Running, unit
+from gpu_scheduler.model import Growth, GrowthReason, Running, timestamp, unit
 
 Note = tuple[GrowthReason, dict[str, Any]]
 Reason = GrowthReason
@@ -19,11 +19,12 @@ WORDS = {
     Reason.UNKNOWN: "it is not known why it gets no more.",
     Reason.NOT_MEASURED: "not known yet whether more would be faster: too few steps were measured.",
     Reason.SETTLING: "it started or was resized a short time ago; another size is considered from {until} UTC on.",
-    Reason.COSTS: "a change would cost about {cost_s:.0f} s, more than the {pays_back_s:.0f} s in which it must pay.",
+    Reason.COSTS: "a change would cost about {cost}, more than the {pays_back_s:.0f} s in which it must pay.",
     Reason.RESIZING: "it is being resized to {to}.",
-    Reason.CANNOT_RETURN: "a limit of its tenant would not let it start again after a change.",
-    Reason.BATCH: "its batch of at most {most} samples has no more parts.",
-    Reason.EXPLORED: "it is tried with twice as many as it has run with, at most {most}.",
+    Reason.MOVING: "it is being moved to other nodes.",
+    Reason.CANNOT_RETURN: "its tenant's limits, or its suspension, would not let it start again after a change.",
+    Reason.NODE_CLOSED: "one of its nodes takes no learners any more.",
+    Reason.BATCH: "its largest batch is {most} samples, one per learner.",
     Reason.FAILED_WITH_MORE: "it failed with more than {most} before its first step.",
     Reason.JOB_LIMIT: "its tenant's limit for one job allows {most}.",
     Reason.USER_LIMIT: "its user's limit allows {most}.",
@@ -37,7 +38,7 @@ WORDS = {
     Reason.NOT_FASTER: "more would not be faster: by its measured step times, {tried} learners would be {times:.2f}"
     " times as fast.",
     Reason.NOT_WORTH: "by its measured step times, {tried} learners would be {times:.2f} times as fast, which does not"
-    " pay for the {cost_s:.0f} s that a change costs.",
+    " pay for the {cost} that a change costs.",
     Reason.NO_PLACE: "{tried} learners would not fit beside those that it has; {fits} would.",
     Reason.SHRINKING_FIRST: "other elastic jobs give up devices for jobs that wait first.",
     Reason.AFTER_OTHERS: "it gets {to} once other elastic jobs have given up devices.",
@@ -76,6 +77,10 @@ def _words(run: Running, found: dict[str, Any]) -> dict[str, Any]:
     words: dict[str, Any] = {}
     if (until := found.get("until")) is not None:
         words["until"] = f"{until:%Y-%m-%d %H:%M:%S}"
+    if "cost_s" in found:
+        words["cost"] = f"{found['cost_s']:.0f} s"
+    if (since := found.get("unsaved_since")) is not None:
+        words["cost"] += f" and the work since {since:%Y-%m-%d %H:%M:%S} UTC"
     if "needed" in found:
         words["devices"] = unit(run.slot_type, found["needed"])
         words["are"] = "is" if found.get("free") == 1 else "are"
@@ -85,5 +90,5 @@ def _words(run: Running, found: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.isoformat()
+        return timestamp(value)
     return round(value, 3) if isinstance(value, float) else value

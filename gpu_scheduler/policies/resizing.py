@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
+from typing import Any
 
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
@@ -128,6 +129,8 @@ class Resizing:
         for slot_type in self._sizes.types:
             pool = self._draft.pools.get(slot_type)
             if pool is None:
+                for run in self._sizes.of(slot_type):
+                    self._growths.note(run.job, GrowthReason.NODE_CLOSED)
                 continue  # its last node is gone
             if any(run.job in busy for run in self._sizes.of(slot_type)):
                 for run in self._sizes.of(slot_type):
@@ -138,10 +141,13 @@ class Resizing:
     def growths(self) -> Sequence[Growth]:
         """Why the elastic runs get no more learners, once `orders` has decided."""
         runs = [run for slot_type in self._sizes.types for run in self._sizes.of(slot_type)]
-        orders = {run.job: run.order for run in runs} | {each.job: each for each in self._orders.resizes}
-        for job, order in orders.items():
-            if isinstance(order, Resize):
-                self._growths.note(job, GrowthReason.RESIZING, to=order.learners)
+        ordered = {each.job: each for each in self._orders.resizes}
+        for run in runs:
+            order = ordered.get(run.job, run.order)
+            if isinstance(order, Resize) and order.learners == len(run.nodes):
+                self._growths.note(run.job, GrowthReason.MOVING)
+            elif isinstance(order, Resize):
+                self._growths.note(run.job, GrowthReason.RESIZING, to=order.learners)
         stopped = {stop.job for stop in self._orders.stops}
         staying = [run for run in runs if run.job not in stopped and not isinstance(run.order, Stop)]
         return self._growths.explained(staying)
@@ -247,8 +253,7 @@ class Resizing:
     def _stopped(self, pool: Pool, run: Running, tried: int, less: int) -> Note:
         """Which rule of `_too_many` it was."""
         if not self._sizes.pays(pool, run, tried):
-            cost_s = self._rules.cost_of(run, self._orders.now)
-            return GrowthReason.NOT_WORTH, {**self._compared(pool, run, tried), "cost_s": cost_s}
+            return GrowthReason.NOT_WORTH, self._compared(pool, run, tried) | self._rules.costs(run)
         return GrowthReason.NO_PLACE, {"tried": tried, "fits": less}
 
     def _kept_by(
@@ -283,9 +288,9 @@ class Resizing:
         found = max(compared, key=itemgetter("times"))
         if found["times"] < 1.005:  # as it is written
             return GrowthReason.NOT_FASTER, found
-        return GrowthReason.NOT_WORTH, {**found, "cost_s": self._rules.cost_of(run, self._orders.now)}
+        return GrowthReason.NOT_WORTH, found | self._rules.costs(run)
 
-    def _compared(self, pool: Pool, run: Running, learners: int) -> dict[str, float]:
+    def _compared(self, pool: Pool, run: Running, learners: int) -> dict[str, Any]:
         before, after = self._sizes.compared(pool, run, learners)
         return {"tried": learners, "times": after / before if before > 0 else 1.0}
 

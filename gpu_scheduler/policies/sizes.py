@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from gpu_scheduler.elastic.allocation import Candidate
 from gpu_scheduler.elastic.utility import proportional, sizes, speed
-from gpu_scheduler.losses import unsaved_s
+from gpu_scheduler.losses import unsaved_s, unsaved_since
 from gpu_scheduler.model import Gang, GrowthReason, Running, Snapshot
 from gpu_scheduler.placement import Pool
 from gpu_scheduler.policies.ahead import Ahead
@@ -64,6 +65,12 @@ class Resizes:
         """Seconds without progress if this run is resized, with those whose work may be lost."""
         return self._restart_s(run) + (0.0 if run.saves_when_asked else unsaved_s(run, now))
 
+    def costs(self, run: Running) -> dict[str, Any]:
+        """What that is made of, as numbers that stay the same while time passes: seconds of a halt and a start, and
+        since when its work would be lost."""
+        found: dict[str, Any] = {"cost_s": self._restart_s(run)}
+        return found if run.saves_when_asked else found | {"unsaved_since": unsaved_since(run)}
+
     def _restart_s(self, run: Running) -> float:
         if run.checkpoint_cost_s is None and run.restart_cost_s is None:
             return self.cost_s
@@ -79,7 +86,7 @@ class Sizes:
         self.growths = Growths()
         self._of_type: defaultdict[str, list[Running]] = defaultdict(list)
         self._sharing: Counter[tuple[str, str]] = Counter()
-        self._may_return: dict[str, bool] = {}
+        self._barred: dict[str, GrowthReason | None] = {}
         self._options: dict[tuple[str, int, int], Candidate] = {}
         for run in sorted(self._draft.snapshot.running, key=lambda run: run.job):
             if is_elastic(run):
@@ -119,9 +126,8 @@ class Sizes:
         lease_s = max(lease_s, self._rules.settles_s(run))
         if not self._orders.past(run, lease_s):
             return GrowthReason.SETTLING, {"until": run.started_at + timedelta(seconds=lease_s)}
-        cost_s = self._rules.cost_of(run, self._now)
-        if cost_s > self._rules.pays_back_s:
-            return GrowthReason.COSTS, {"cost_s": cost_s, "pays_back_s": self._rules.pays_back_s}
+        if self._rules.cost_of(run, self._now) > self._rules.pays_back_s:
+            return GrowthReason.COSTS, self._rules.costs(run) | {"pays_back_s": self._rules.pays_back_s}
         return None
 
     def _changeable(self, pool: Pool, lease_s: float, growths: Growths | None = None) -> list[Running]:
@@ -135,15 +141,15 @@ class Sizes:
                 aged.append(run)
             elif growths is not None:
                 growths.note(run.job, why[0], **why[1])
-        unknown = [run for run in aged if run.job not in self._may_return]
+        unknown = [run for run in aged if run.job not in self._barred]
         if unknown:
             ahead = Ahead(self._draft, pool)
-            self._may_return |= {run.job: ahead.could_return(run) for run in unknown}
+            self._barred |= {run.job: ahead.barred(run) for run in unknown}
         if growths is not None:
             for run in aged:
-                if not self._may_return[run.job]:
-                    growths.note(run.job, GrowthReason.CANNOT_RETURN)
-        return [run for run in aged if self._may_return[run.job]]
+                if (barred := self._barred[run.job]) is not None:
+                    growths.note(run.job, barred)
+        return [run for run in aged if self._barred[run.job] is None]
 
     def candidate(self, pool: Pool, run: Running, most: int, in_reach: int) -> Candidate:
         """Its options of at most so many learners. in_reach: a size that is compared, too."""

@@ -176,7 +176,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
     recording.keep(source, seen, decided)
     fp("cycle.after_recorded")
     numbers.explain(moved)
-    growths.keep(decided.growths)
+    growths.keep(decided.growths, seen.running)
     if started or forecasting.lacks_estimates():
         forecasting.request()
     fp("cycle.after_moved_explained")

@@ -301,6 +301,7 @@ def leave_queue(job_ids: Collection[str]) -> dict[str, Job]:
         event_seq=F("event_seq") + 1,
         reason_code="deploying",
         reason_message="Its learners are being started.",
+        growth=None,
         reason_numbers={},
         stop_reason="",
         stop_at=None,

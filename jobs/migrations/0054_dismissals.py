@@ -23,7 +23,6 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("failed_at", models.DateTimeField()),
                 (
                     "dismissed_at",
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),

@@ -11,14 +11,13 @@ from tenants.models import Tenant
 
 
 class Dismissal(models.Model):
-    """One failure of a job that one user has dismissed; see jobs.services.dismissals. Others still see it."""
+    """The failure of a job that one user has dismissed; see jobs.services.dismissals. Others still see it."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
     )
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dismissals")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
-    failed_at = models.DateTimeField()  # Job.finished_at then: a failure at another time is not dismissed
     dismissed_at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -20,10 +20,8 @@ def recent_failures(jobs: QuerySet[Job], now: datetime) -> QuerySet[Job]:
 
 
 def dismissed_by(user: User) -> Exists:
-    """A condition on jobs: that this user has dismissed the failure that the job has now."""
-    return Exists(
-        Dismissal.objects.filter(user=user, job=OuterRef("pk"), failed_at=OuterRef("finished_at")).order_by()
-    )
+    """A condition on jobs: that this user has dismissed the job's failure."""
+    return Exists(Dismissal.objects.filter(user=user, job=OuterRef("pk")).order_by())
 
 
 def dismissals_of(user: User, tenant: Tenant) -> QuerySet[Dismissal]:

@@ -21,7 +21,7 @@ from jobs.selectors.redaction import redacted_job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 from tenants import access, search
 from tenants.models import Tenant, User
-from tenants.roles import Permission, Role
+from tenants.roles import Permission
 
 ORDERS = {
     "newest": ("-id",),
@@ -323,9 +323,8 @@ def _is_shared_to_operate(user: access.Person, job: Job) -> bool:
 
 def _who_may(user: access.Person, job: Job) -> str:
     """Why this caller cannot act, and what to do about it."""
-    token = access.token_of(user)
-    if token is not None and token.role_ceiling == Role.VIEWER:
-        return "This token has the role viewer, which can only read. Use a token with the role researcher."
+    if problem := access.only_reads(user):
+        return f"{problem} Use a token with the role researcher."
     if job.owner_id == user.pk:
         return f"This requires the role researcher or higher in {job.tenant}, even for your own jobs."
     if _is_shared_to_operate(user, job):

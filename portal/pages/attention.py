@@ -89,6 +89,11 @@ class Attention:
         return max(failed).isoformat() if failed else ""
 
     @property
+    def dismissed_more(self) -> int:
+        """Those that are counted, and have no line of their own."""
+        return max(0, self.dismissed_count - len(self.dismissed))
+
+    @property
     def failed(self) -> int:
         return self.counts[FAILED]
 

@@ -67,7 +67,7 @@ def filled(world: World) -> str:
     now = timezone.now()
     failed_job = Job.objects.get(pk=world.things["failed"])
     Dismissal.objects.bulk_create(
-        Dismissal(user=user, job=failed_job, tenant=here, failed_at=now) for user in world.users.values()
+        Dismissal(user=user, job=failed_job, tenant=here) for user in world.users.values()
     )
     UsageDay.objects.create(
         tenant=here, day=(now - timedelta(days=1)).date(), owner=alice, slot_type="cpu", used=60, waited=5, lost=1,

@@ -149,7 +149,7 @@ def _changeable_rows() -> list[Any]:
     return [
         sorted(Job.objects.values_list("pk", "intent", "name", "priority", "tags", "deleted_at")),
         sorted(Attempt.objects.values_list("pk", "saves_requested")),
-        sorted(Dismissal.objects.values_list("user", "job", "failed_at")),
+        sorted(Dismissal.objects.values_list("user", "job")),
         sorted(Membership.objects.values_list("user", "tenant", "role")),
         sorted(Token.objects.values_list("pk", flat=True)),
         sorted(User.objects.values_list("pk", "is_active", "is_superuser")),

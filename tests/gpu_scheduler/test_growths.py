@@ -96,7 +96,7 @@ def test_a_run_that_started_a_short_time_ago_says_when_it_is_considered() -> Non
     found = growth(young)
     assert (found.code, found.numbers["until"]) == (
         Reason.SETTLING,
-        (NOON + timedelta(seconds=30)).isoformat(),
+        "2026-01-01T12:00:30.000Z",
     )
     assert found.message == growth(replace(young, now=NOON + timedelta(seconds=5))).message, (
         "no new words each time"
@@ -104,8 +104,41 @@ def test_a_run_that_started_a_short_time_ago_says_when_it_is_considered() -> Non
 
 
 def test_work_that_a_change_would_lose() -> None:
-    made = alone("a1", saves_when_asked=False)
-    assert growth(made).code is Reason.COSTS
+    found = growth(alone("a1", saves_when_asked=False))
+    assert found.code is Reason.COSTS
+    assert (found.numbers["cost_s"], found.numbers["unsaved_since"]) == (30, "2026-01-01T11:00:00.000Z")
+    assert found.message.endswith(
+        "a change would cost about 30 s and the work since 2026-01-01 11:00:00 UTC, more than the 600 s in which it"
+        " must pay."
+    )
+
+
+SLIGHTLY = replace(PERFECT, step_times=StepTimes(1.0, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (alone("a1", saves_when_asked=False), Reason.COSTS),
+        (
+            alone(
+                "a1",
+                profile=SLIGHTLY,
+                saves_when_asked=False,
+                last_checkpoint_at=NOON - timedelta(seconds=400),
+            ),
+            Reason.NOT_WORTH,
+        ),
+    ],
+    ids=["costs", "not_worth"],
+)
+def test_unsaved_work_that_grows_is_said_in_the_same_words_pass_after_pass(
+    made: Snapshot, reason: GrowthReason
+) -> None:
+    first = growth(made)
+    assert first.code is reason
+    later = [growth(replace(made, now=NOON + timedelta(seconds=seconds))) for seconds in (1, 7, 20)]
+    assert later == [first] * 3
 
 
 @pytest.mark.parametrize(
@@ -134,7 +167,31 @@ def test_what_bounds_it(made: Snapshot, reason: GrowthReason, most: int) -> None
 
 def test_a_tenant_that_could_not_start_it_again() -> None:
     made = replace(alone("a1"), tenants=(TenantState("red", suspended=True),))
-    assert growth(made).code is Reason.CANNOT_RETURN
+    found = growth(made)
+    assert found.code is Reason.CANNOT_RETURN
+    assert "its tenant's limits, or its suspension," in found.message
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["cordoned", "gone"])
+def test_a_node_that_takes_no_learners_is_not_said_to_be_a_limit(gone: bool) -> None:
+    """Its fewest find no place elsewhere, so it stays where it is."""
+    held = run("r1", "a1", "a1", "a2", "a2", least=3)
+    first, other = nodes(a1=2, a2=2)
+    found = growth(snapshot((first,) if gone else (first, replace(other, cordoned=True)), [], [held]))
+    assert found.code is Reason.NODE_CLOSED
+    assert found.message.endswith(": one of its nodes takes no learners any more.")
+    alone_there = growth(snapshot((), [], [held]))
+    assert alone_there.code is Reason.NODE_CLOSED, "its type has no node"
+
+
+def test_a_run_that_leaves_a_node_in_its_size_is_said_to_move() -> None:
+    first, other, third = nodes(a1=1, a2=1, a3=1)
+    machines = (first, replace(other, cordoned=True), third)
+    found = growth(snapshot(machines, [], [run("r1", "a1", "a2")]))
+    assert (found.code, found.message) == (
+        Reason.MOVING,
+        "Runs with 2 of up to 8 learners: it is being moved to other nodes.",
+    )
 
 
 def test_a_resize_that_is_decided_or_under_way() -> None:

@@ -14,7 +14,7 @@ from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
 from gpu_scheduler.idle import next_event_at
-from gpu_scheduler.model import Running, Snapshot, StartReason, Stop, TenantState, WaitReason
+from gpu_scheduler.model import Running, Snapshot, StartReason, Stop, TenantState, WaitReason, timestamp
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.simulation import Scenario, simulate
 from gpu_scheduler.simulation.scenario import Costs, RunEnd, SimulatedJob
@@ -50,7 +50,7 @@ def test_it_says_until_when_and_what_it_leaves_is_there_for_another() -> None:
         "Runs on idle devices only, and left them to other jobs 3 times within an hour, each time soon after its start:"
         " it starts no earlier than 2026-01-01 12:01:00 UTC, so that it does not save and start again all the time."
     )
-    assert wait.numbers["rests_until"] == "2026-01-01T12:01:00+00:00"
+    assert wait.numbers["rests_until"] == "2026-01-01T12:01:00.000Z"
     assert next_event_at(made) == NOON + MINUTE
     later = replace(made, now=NOON + MINUTE)
     assert (started(later), next_event_at(later)) == ({"j1": "opportunistic"}, None)
@@ -248,7 +248,7 @@ def test_only_those_that_left_too_often_rest_and_all_else_is_decided_as_without_
     resting = {wait.job: wait for wait in decided.waits if wait.code is WaitReason.IDLE_BACKOFF}
     needs = {wait.job: wait for wait in plan(replace(made, yielded={})).waits if wait.code in NOT_QUEUED}
     assert {job: wait.numbers["rests_until"] for job, wait in resting.items()} == {
-        job: until.isoformat() for job, until in away.items() if job not in needs
+        job: timestamp(until) for job, until in away.items() if job not in needs
     }
     given_as = {wait.job: (wait.code, wait.message) for wait in decided.waits}
     assert all(given_as[job] == (wait.code, wait.message) for job, wait in needs.items() if job in away)

@@ -114,7 +114,7 @@ def test_a_purged_job_leaves_no_row_in_any_table(people: People) -> None:
     job = ended(people.alice, 100)
     job_share(user=people.alice, job_id=job.pk, username="bob", permission=SharePermission.VIEW)
     Estimate.objects.create(job=job, tenant=people.vision)
-    Dismissal.objects.create(job=job, tenant=people.vision, user=people.bob, failed_at=job.finished_at)
+    Dismissal.objects.create(job=job, tenant=people.vision, user=people.bob)
     RetentionRule.objects.create(tenant=people.vision, kind="events", days=30)
     retention.enforce()
     UsageDue.objects.create(job=job, tenant=people.vision, holds=True, n=1)

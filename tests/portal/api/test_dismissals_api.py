@@ -24,6 +24,7 @@ def test_a_failure_is_dismissed_listed_and_restored_and_each_may_be_repeated(
     path = f"/jobs/{job.pk}/dismissal"
     first, again = (alice.put(path, {}) for _ in range(2))
     assert (first.status_code, again.json()) == (200, first.json())
+    assert set(first.json()) == {"job", "dismissed_at"}
     assert first.json()["job"] == job.pk
     assert alice.get(ALL).json()["items"] == [first.json()]
     assert carol.get(ALL).json()["items"] == []
@@ -49,6 +50,15 @@ def test_all_of_a_day_are_dismissed_once_up_to_what_was_seen(people: People, ali
     assert alice.post(ALL, {}).json() == {"dismissed": 0}
     assert alice.delete(ALL).status_code == 204
     assert alice.post(ALL, {}).json() == {"dismissed": 2}
+
+
+def test_the_newest_dismissal_comes_first_and_a_repeat_moves_none(people: People, alice: Api) -> None:
+    first, other = (factories.job(owner=people.alice, state=State.FAILED) for _ in range(2))
+    for job in (first, other, first):
+        assert alice.put(f"/jobs/{job.pk}/dismissal", {}).status_code == 200
+    listed = alice.get(ALL).json()["items"]
+    assert [row["job"] for row in listed] == [other.pk, first.pk]
+    assert listed[0]["dismissed_at"] >= listed[1]["dismissed_at"]
 
 
 def test_a_token_that_can_only_read_dismisses_nothing(people: People) -> None:

@@ -45,7 +45,7 @@ def test_a_dismissed_failure_leaves_the_list_and_its_count_and_is_named_below(
     assert ([job.name for job in judged.dismissed], judged.dismissed_count) == (["one"], 1)
     page = markup(client.get(OVERVIEW))
     assert re.search(r'count-badge red">\s*1\s*<', page)
-    assert "1 dismissed by you in the last 24 hours" in page
+    assert "1 failure of the last 24 hours dismissed by you" in " ".join(page.split())
 
 
 def test_nothing_needs_attention_once_all_is_dismissed_and_what_is_not_shown_is_counted(
@@ -79,14 +79,20 @@ def test_a_dismissal_hides_nothing_from_colleagues(alice: User, dave: User, sign
     assert names(found(signed_in(alice))) == {"ours"}
 
 
-def test_a_job_that_failed_again_needs_attention_again(alice: User, signed_in: SignIn) -> None:
-    (job,) = failed(alice, "again")
+def test_those_without_a_line_of_their_own_are_counted_and_restored_with_all(
+    alice: User, signed_in: SignIn
+) -> None:
+    failed(alice, *(f"failed-{n}" for n in range(attention.SHOWN)))
     client = signed_in(alice)
-    client.post(FORM, {"act": "dismiss", "job": job.pk})
-    Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() + timedelta(seconds=1))
-    assert names(found(client)) == {"again"}
-    client.post(FORM, {"act": "dismiss", "job": job.pk})
-    assert (names(found(client)), Dismissal.objects.count()) == (set(), 1)
+    client.post(FORM, {"act": "dismiss"})
+    assert "restored with all" not in markup(client.get(OVERVIEW))
+    failed(alice, "one-more", "two-more")
+    client.post(FORM, {"act": "dismiss"})
+    page = client.get(OVERVIEW)
+    assert "2 more that failed earlier are restored with all." in " ".join(markup(page).split())
+    assert len(page.context["attention"].dismissed) == attention.SHOWN
+    client.post(FORM, {"act": "restore"})
+    assert found(client).failed == attention.SHOWN + 2
 
 
 def test_an_undo_restores_what_was_dismissed_last_and_nothing_else(alice: User, signed_in: SignIn) -> None:
@@ -145,6 +151,6 @@ def test_an_address_that_no_form_led_to_offers_no_undo(alice: User, signed_in: S
 def test_dismissals_go_with_their_user(alice: User) -> None:
     (job,) = failed(alice, "one")
     guest = factories.member(Tenant.objects.get(slug="vision-lab"), "leaves")
-    Dismissal.objects.create(user=guest, job=job, tenant=job.tenant, failed_at=timezone.now())
+    Dismissal.objects.create(user=guest, job=job, tenant=job.tenant)
     guest.delete()
     assert not Dismissal.objects.exists()
