@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import ClusterNode, PlatformStop
+from jobs.models import ClusterNode, PeriodicTask, PlatformStop
 from jobs.services.quotas import quotas_change
 from jobs.states import State
+from portal.health import checks
 from portal.health.checks import HealthCheck
 from portal.pages.admin import quota_history, system
 from portal.pages.admin.quota_history import PER_PAGE, Fate
@@ -494,6 +495,21 @@ def test_the_system_card_says_what_works_and_what_to_do_about_the_rest(
     )
     assert "PostgreSQL 17.2" in card
     assert "No worker was seen in the last 15 s. Look into logs/worker-1.log." in card
+
+
+def test_the_system_card_says_when_the_last_scheduling_pass_was_completed(
+    signed_in: SignIn, admin: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "run_checks", lambda: [checks.scheduler()])
+    client = signed_in(admin)
+    assert "No scheduling pass has completed yet" in client.get("/admin-console/system").content.decode()
+    PeriodicTask.objects.update_or_create(
+        name=PeriodicTask.CYCLE, defaults={"done_at": timezone.now() - timedelta(seconds=4)}
+    )
+    assert re.search(r"last pass \d+ s ago", client.get("/admin-console/system").content.decode())
+    PeriodicTask.objects.update(done_at=timezone.now() - timedelta(hours=1))
+    card = client.get("/admin-console/system").content.decode()
+    assert re.search(r"No scheduling pass has completed for 3[67]\d\d s", card)
 
 
 def test_the_system_card_says_that_the_audit_log_does_not_leave(

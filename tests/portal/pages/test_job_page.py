@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs import blobs
+from jobs import archives, blobs
 from jobs.models import Attempt, Estimate, Job, JobEvent, Learner, Progress, ResultFile
 from jobs.services.sharing import SharePermission, job_share
 from jobs.states import Intent, State
@@ -412,3 +412,19 @@ def test_points_that_were_not_kept_are_counted_beside_the_charts(alice: User, op
     assert "not kept" not in open_page(alice, job, "/metrics")
     Progress.objects.filter(job=job).update(metric_lost=1_500)
     assert "1,500 points were not kept." in open_page(alice, job, "/metrics")
+
+
+def test_the_page_leads_to_the_code_as_a_file(alice: User, client: Client, open_page: OpenPage) -> None:
+    job = factories.job(owner=alice, state=State.HALTED, intent=Intent.HALT, name="net")
+    archive = archives.pack([("train.py", "print(1)")])
+    Job.objects.filter(pk=job.pk).update(code=blobs.put(job.tenant_id, archive))
+    [address] = re.findall(r'<a href="([^"]+)" download>Download code</a>', open_page(alice, job))
+    answer = client.get(address)
+    assert b"".join(answer.streaming_content) == archive
+    assert "attachment; filename=" in answer["Content-Disposition"]
+    assert "Download code" not in open_page(alice, factories.job(owner=alice, spec=without_code(job.spec)))
+
+
+def without_code(spec: dict[str, object]) -> dict[str, object]:
+    """As of a job that runs what its image holds."""
+    return {name: value for name, value in spec.items() if name != "code"}
