@@ -40,7 +40,7 @@ WORDS = {
     Reason.NOT_WORTH: "by its measured step times, {tried} learners would be {times:.2f} times as fast, which does not"
     " pay for the {cost} that a change costs.",
     Reason.NO_PLACE: "{tried} learners would not fit beside those that it has; {fits} would.",
-    Reason.SHRINKING_FIRST: "other elastic jobs give up devices for jobs that wait first.",
+    Reason.SHRINKING_FIRST: "other elastic jobs first give up devices for jobs that wait, or leave nodes.",
     Reason.AFTER_OTHERS: "it gets {to} once other elastic jobs have given up devices.",
     Reason.AT_ONCE: "as many elastic jobs are being resized as may be at the same time ({at_once}); then it gets {to}.",
 }

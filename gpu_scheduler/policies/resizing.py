@@ -273,7 +273,9 @@ class Resizing:
         needed = refusal.slots - len(run.nodes) * run.slots
         if refusal.of_group:
             left = max(0, self._draft.ledger.account(run.tenant, run.slot_type).room(1))
-            return GrowthReason.QUOTA, {"needed": needed, "left": left}
+            if needed > left:
+                return GrowthReason.QUOTA, {"needed": needed, "left": left}
+            return GrowthReason.OTHERS_GAIN, {}  # of its own tenant: they have what is left
         if needed > pool.free.total:
             return GrowthReason.NOT_FREE, {"needed": needed, "free": pool.free.total}
         if needed > free:

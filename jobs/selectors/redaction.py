@@ -96,7 +96,7 @@ def redact_job(view: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of a job (JobSerializer) for a guest."""
     reason = view["reason"]
     message, numbers = redact(reason["code"], reason["message"], reason["numbers"])
-    redacted = dict(view) | {"reason": _redact_reason(reason, message, numbers)}
+    redacted = dict(view) | {"reason": _redact_reason(reason, message, numbers), "growth": None}
     if view.get("estimate"):
         redacted["estimate"] = redact_estimate(reason["code"], view["estimate"])
     return redacted

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -61,12 +62,14 @@ class Shape:
 @dataclass(slots=True)
 class Statements:
     """Those of one connection, by what the caller writes and the types of the values. names: "" for one that PostgreSQL
-    cannot prepare, as it does not see the type of a value. is_direct: no pool is in between; None: not known yet.
+    cannot prepare, as it does not see the type of a value. mark: in the names, as through a pool that was not
+    recognized a session may have those of other connections. is_direct: no pool is in between; None: not known yet.
     until: by the monotonic clock, when the names end."""
 
     counts: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
     names: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
     made: int = 0
+    mark: str = field(default_factory=lambda: secrets.token_hex(4))
     is_direct: bool | None = None
     until: float = 0.0
 
@@ -147,7 +150,7 @@ class Cursor(extensions.cursor):
         if not known.is_direct:
             return
         known.made += 1  # whatever comes of it: no name is given twice
-        name = f"luthier_{known.made}"
+        name = f"luthier_{known.mark}_{known.made}"
         statement = f"PREPARE {name} ({key[1]}) AS {shape.text}"
         status = self.connection.info.transaction_status
         alone = self.connection.autocommit and status == extensions.TRANSACTION_STATUS_IDLE

@@ -24,8 +24,8 @@ READY_POLL_S = 0.05
 NOTE_AFTER_S = 2
 ASK_EVERY_S = 5
 """One that is being stopped is asked so often whether it still answers."""
-UNREADY_STOP_S = 10
-"""One that never got ready has nothing to end."""
+UNREADY_STOP_S = 30
+"""One that never got ready has no learners of its own to wait for; PostgreSQL may be amid its recovery."""
 LOG_MAX_BYTES = 20 * 1024 * 1024
 
 
@@ -153,7 +153,7 @@ class Supervised:
         assert process is not None
         if process.returncode is None:
             what = f"was not ready after {self.service.start_s:.0f} s"
-            await self.stop(UNREADY_STOP_S)
+            await self.stop(min(self.service.stop_s, UNREADY_STOP_S))
         else:
             what = ended(process.returncode)
         tail = self._log_path.read_text(errors="replace").splitlines()[-15:]

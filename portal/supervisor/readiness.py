@@ -39,7 +39,11 @@ def valkey_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
 
 def node_daemon_answers(layout: Layout) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
-        question = json.dumps({"op": "ping", "key": layout.node_key.read_text()}).encode() + b"\n"
+        try:
+            key = layout.node_key.read_text()
+        except OSError:
+            return False
+        question = json.dumps({"op": "ping", "key": key}).encode() + b"\n"
         answer = await _ask(asyncio.open_unix_connection(str(layout.node_socket)), question)
         return answer is not None and b'"ok"' in answer
 

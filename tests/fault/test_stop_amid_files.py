@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.fault.replicas import Balancer, WebReplica
-from tests.fault.test_ends import attempts, spec
+from tests.fault.specs import spec
+from tests.fault.test_ends import attempts
 from tests.platform import Client, Platform, running, wait_for
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
@@ -65,7 +66,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, way: Balancer) -> Iterato
 
 
 def large(program: str) -> dict[str, Any]:
-    return spec(program, checkpoint={"grace": GRACE})
+    return spec("large-file", program, checkpoint={"grace": GRACE})
 
 
 def stop_amid_a_file(platform: Platform, way: Balancer) -> None:

@@ -70,6 +70,13 @@ def test_the_quota_of_its_tenant() -> None:
     assert found.message.endswith("its tenant's quota has 0 left.")
 
 
+def test_what_another_run_of_its_tenant_takes_of_the_quota_is_not_said_to_be_left() -> None:
+    held = [run("r1", "a1"), run("r2", "a1")]
+    made = replace(snapshot(nodes(a1=8), [], held), quotas=(QuotaUse("red", "a100", 3, 2),))
+    found = [each for each in plan(made).growths if each.code in (Reason.QUOTA, Reason.OTHERS_GAIN)]
+    assert [each.code for each in found] == [Reason.OTHERS_GAIN], plan(made).growths
+
+
 def test_more_learners_that_are_no_faster_and_a_change_that_does_not_pay() -> None:
     flat = growth(alone("a1", profile=FLAT))
     assert (flat.code, flat.numbers["tried"], flat.numbers["times"]) == (Reason.NOT_FASTER, 2, 1.0)

@@ -86,7 +86,9 @@ class Gangs:
         return self._context.sandboxing.report()
 
     def count(self) -> int:
-        return len(self._gangs)
+        """Waits for the loop, so that a ping shows whether it is stuck."""
+        with self._lock:
+            return len(self._gangs)
 
     def launch(self, spec: GangSpec) -> int:
         """Make the gang exist, or raise and leave nothing; returns the revision. Raises LaunchRefused, ClusterBusy."""

@@ -16,6 +16,7 @@ from gpu_scheduler.model import Growth, GrowthReason, Snapshot
 from jobs.lifecycle import growths
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.jobs import job_get
+from jobs.selectors.redaction import redact_job
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.snapshot import database_now, snapshot
 from jobs.services.sharing import SharePermission, job_share
@@ -153,4 +154,7 @@ def test_a_guest_does_not_see_numbers_of_the_tenant(world: World) -> None:
     guest = factories.user("gina")
     job_share(user=job.owner, job_id=job.pk, username="gina", permission=SharePermission.VIEW)
     assert JobSerializer.render(job_get(user=guest, job_id=job.pk))["growth"] is None
+    members = JobSerializer.render(job_get(user=job.owner, job_id=job.pk))
+    assert members["growth"]
+    assert redact_job(members)["growth"] is None, "by socket"
     assert body(job) is not None
