@@ -61,14 +61,13 @@ def restore_all(call: Call, t: str) -> None:
     dismissals.failures_restore(user=call.user, tenant=call.found)
 
 
-@operation(Out=DismissalSerializer, response_example=DISMISSAL, fails=(409,))
+@operation(authorize=permissions.to_see, Out=DismissalSerializer, response_example=DISMISSAL, fails=(409,))
 def dismissal_set(call: Call, job_id: str) -> dict[str, Any]:
     """Dismiss a job's failure from what needs your attention; for all who can see the job. A repeat changes nothing."""
-    job = permissions.job(call, job_id)
-    return DismissalSerializer.render(dismissals.failure_dismiss(user=call.user, job_id=job.pk))
+    return DismissalSerializer.render(dismissals.failure_dismiss(user=call.user, job_id=job_id))
 
 
-@operation(status=204)
+@operation(authorize=permissions.to_see, status=204)
 def dismissal_remove(call: Call, job_id: str) -> None:
     """Take your dismissal of a job's failure back."""
-    dismissals.failure_restore(user=call.user, job_id=permissions.job(call, job_id).pk)
+    dismissals.failure_restore(user=call.user, job_id=job_id)

@@ -73,6 +73,11 @@ def by_fresh_session(call: Call, **_: str) -> None:
     proof.require_fresh(call.request._request, call.user)
 
 
+def to_see(call: Call, job_id: str, **_: str) -> Job:
+    """Require that the caller may read the job."""
+    return job(call, job_id)
+
+
 def to_operate(call: Call, job_id: str, **_: str) -> Job:
     """Require the job's owner, a manager, or a person with whom it is shared for operation."""
     return job_to_operate(user=call.user, job_id=job_id)

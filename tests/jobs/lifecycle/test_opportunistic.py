@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from gpu_scheduler import rests
+from gpu_scheduler.model import timestamp
 from jobs import failpoints, invariants
 from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Job, PeriodicTask
@@ -147,7 +148,7 @@ def test_one_that_left_twice_within_an_hour_says_when_it_starts_again(
     assert left_at is not None
     until = left_at + timedelta(minutes=1)
     assert (row.state, row.reason_code) == (State.QUEUED, "IDLE_BACKOFF")
-    assert row.reason_numbers["rests_until"] == until.isoformat()
+    assert row.reason_numbers["rests_until"] == timestamp(until)
     assert f"no earlier than {until:%Y-%m-%d %H:%M:%S} UTC" in row.reason_message
     next_pass = PeriodicTask.objects.get(name=PeriodicTask.CYCLE).next_at
     assert next_pass is not None
