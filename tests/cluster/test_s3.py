@@ -233,8 +233,8 @@ def test_a_shipper_that_is_killed_sends_only_what_the_store_lacks(
     looks: list[tuple[int, bool]] = []
     note = direct.note_arrived
 
-    def watched(blob: Blob, parts: Sequence[Part]) -> bool:
-        looks.append((len(parts), note(blob, parts)))
+    def watched(blob: Blob, parts: Sequence[Part], learner_id: int) -> bool:
+        looks.append((len(parts), note(blob, parts, learner_id)))
         return looks[-1][1]
 
     monkeypatch.setattr(direct, "link", two_at_first)
