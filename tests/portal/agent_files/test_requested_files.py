@@ -181,7 +181,8 @@ def test_a_stranger_does_not_keep_from_removal_what_was_left_behind(
     job.attempts.update(held=False, closed_at=Now())
     stranger.attempts.update(opened_at=Now())
     Blob.objects.update(created_at=Now() - 2 * day)
-    partial = store().path(key_of(blob.tenant_id, blob.pk)).with_suffix(".part")  # type: ignore[attr-defined]
+    folder: Any = store()
+    partial = folder.path(key_of(blob.tenant_id, blob.pk)).with_suffix(".part")
     past = partial.stat().st_mtime - 3 * day.total_seconds()
     os.utime(partial, (past, past))
 
