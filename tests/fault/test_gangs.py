@@ -52,6 +52,23 @@ for step in range(first, 31):
     time.sleep(0.1)
 """
 
+SAVES_IN_PARTS = """\
+import time
+from learner_agent import training
+found, part = training.resume_from(), training.rank()
+first = int((found / "step").read_text()) + 1 if found else 1
+print("begins at step", first, flush=True)
+for step in range(first, 21):
+    training.report(step, total=20, loss=1 / step)
+    if step in (10, 15):
+        with training.checkpoint(step, part, of=2) as folder:
+            (folder / "step").write_text(str(step))
+            (folder / "rank").write_text(f"{part} at {step}")
+    time.sleep(0.05)
+while not found and not training.halt_requested():
+    time.sleep(0.05)
+"""
+
 
 def gang(name: str, program: str, learners: int, **more: Any) -> dict[str, Any]:
     size = {"learners": learners, "memory": "256Mi"}
@@ -136,6 +153,37 @@ def test_a_dying_learner_restarts_its_gang_from_the_checkpoint(platform: Platfor
     assert (ended["attempt"], ended["restarts_used"]) == (2, 1)
     for rank in (0, 1):
         assert b"begins at step 11\n" in client.raw_log(job["id"], attempt=2, learner=rank)
+
+
+def test_a_damaged_part_takes_the_whole_gang_back_to_the_checkpoint_before(platform: Platform) -> None:
+    """One learner's part of the newest checkpoint is damaged in the store: the other, whose part is sound, does not
+    begin with it either."""
+    client = platform.client()
+    job = client.submit(gang("damaged", SAVES_IN_PARTS, 2, max_restarts=0))["id"]
+
+    def checkpoints() -> list[dict[str, Any]]:
+        return list(client.get(f"/jobs/{job}/checkpoints")["items"])
+
+    def committed() -> set[int]:
+        return {saved["step"] for saved in checkpoints() if saved["state"] == "COMMITTED"}
+
+    wait_for(lambda: committed() == {10, 15}, within_s=120, what="both checkpoints")
+    client.post(f"/jobs/{job}/halt")
+    client.wait_state(job, "HALTED")
+    blobs = (path for path in (platform.data / "blobs").rglob("*") if path.is_file())
+    (stored,) = (path for path in blobs if path.read_bytes() == b"1 at 15")
+    stored.chmod(0o600)
+    stored.write_bytes(b"1 at 14")
+
+    client.post(f"/jobs/{job}/resume")
+    ended = client.wait_state(job, "COMPLETED", within_s=120)
+    assert (ended["attempt"], ended["restarts_used"]) == (3, 0)
+    for rank in (0, 1):
+        assert b"begins" not in client.raw_log(job, attempt=2, learner=rank)
+        assert client.raw_log(job, attempt=3, learner=rank) == b"begins at step 11\n"
+    assert {saved["step"]: saved["state"] for saved in checkpoints()}[10] == "COMMITTED"
+    codes = [event["code"] for event in client.get(f"/jobs/{job}/events")["items"]]
+    assert codes.count("CHECKPOINT_CORRUPT") == 1
 
 
 def test_a_gang_without_restarts_left_fails_whole_and_frees_its_slots(platform: Platform) -> None:
