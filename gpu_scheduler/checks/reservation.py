@@ -8,7 +8,7 @@ from typing import Any
 from gpu_scheduler.checks.base import Check, Finding, Scope
 from gpu_scheduler.checks.words import are
 from gpu_scheduler.draft import Supply
-from gpu_scheduler.model import Gang, WaitReason, unit
+from gpu_scheduler.model import Gang, WaitReason, timestamp, unit
 
 
 class Unreserved(Check):
@@ -45,7 +45,7 @@ class Unreserved(Check):
         if pool is None or pool.reserved_for is None:
             return {"holder": None, "until": None}
         own, until = pool.reserved_for.tenant == gang.tenant, pool.reserved_until
-        return {"holder": pool.reserved_for.job if own else None, "until": until and until.isoformat()}
+        return {"holder": pool.reserved_for.job if own else None, "until": until and timestamp(until)}
 
     def sentence(self, finding: Finding) -> str:
         gang, supply = finding.gang, finding.supply

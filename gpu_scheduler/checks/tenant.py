@@ -9,7 +9,7 @@ from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
 from gpu_scheduler.checks.words import hours, hours_used
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.ledger import LEAST_RUN_S
-from gpu_scheduler.model import CPU_TYPE, Budget, Gang, WaitReason
+from gpu_scheduler.model import CPU_TYPE, Budget, Gang, WaitReason, timestamp
 
 
 class ActiveTenant(Check):
@@ -61,7 +61,7 @@ class GpuBudget(Check):
         return {
             "budget_gpu_hours": budget.gpu_hours,
             "budget_used_gpu_hours": round(budget.used_gpu_s / 3600, 3),
-            "month_ends": budget.month_ends.isoformat() if _next_month_helps(gang, budget) else None,
+            "month_ends": timestamp(budget.month_ends) if _next_month_helps(gang, budget) else None,
         }
 
     def sentence(self, finding: Finding) -> str:

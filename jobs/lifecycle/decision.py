@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpu_scheduler.clusters.base import EndReason
+from gpu_scheduler.model import timestamp
 from jobs.humanize import duration
 from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
@@ -103,7 +104,7 @@ def decide_without_cluster(job: JobObservation, *, cluster: str, error: str, now
     """
     said_before = job.reason.code == CLUSTER_UNAVAILABLE
     since = (
-        str(job.reason.numbers["since"]) if said_before and "since" in job.reason.numbers else now.isoformat()
+        str(job.reason.numbers["since"]) if said_before and "since" in job.reason.numbers else timestamp(now)
     )
     numbers = {"cluster": cluster, "since": since}
     left_s = UNAVAILABLE_S - (now - datetime.fromisoformat(since)).total_seconds()
@@ -343,12 +344,13 @@ def _node_silent(job: JobObservation) -> Reason | None:
     if not waiting or job.observed_at is None:
         return None
     first = max(waiting, key=lambda learner: learner.unanswered_s or 0)
-    since = job.observed_at - timedelta(seconds=first.unanswered_s or 0)
+    # Read back, it is rounded down to a millisecond; to the nearest one, it stays.
+    since = job.observed_at - timedelta(seconds=first.unanswered_s or 0) + timedelta(microseconds=500)
     words = (
         f"Node {first.node} is not responding, and learner {first.rank} has not reported yet. The job starts elsewhere"
         f" if that lasts {SILENT_S:.0f} s."
     )
-    return Reason(NODE_SILENT, words, {"learner": first.rank, "node": first.node, "since": since.isoformat()})
+    return Reason(NODE_SILENT, words, {"learner": first.rank, "node": first.node, "since": timestamp(since)})
 
 
 def _working_note(job: JobObservation) -> Reason:

@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.models import Count, Q
 
 from gpu_scheduler.clusters.base import ENDED, EndReason, GangReport, LearnerPhase
+from gpu_scheduler.model import timestamp
 from jobs import clusters
 from jobs.accounting import is_recent, ran_s, time_left_s
 from jobs.blobs.health import StoreHealth, health
@@ -235,7 +236,7 @@ def _observation(
         deploy_left_s=_deploy_left_s(job, attempt, now),
         stall_limit_s=settings.LUTHIER_STORING_STALL_S,
         store_problem=store.sentence if store.problem else "",
-        store_since=store.since.isoformat() if store.since else "",
+        store_since=timestamp(store.since) if store.since else "",
         has_checkpoint=valid > 0,
         corrupt_checkpoints=corrupt,
     )

@@ -25,7 +25,16 @@ from psycopg2.errors import CheckViolation
 from gpu_scheduler.backoff import doubling_s
 from gpu_scheduler.elastic.performance import OWN_BATCH, BatchChoice, choose_batch
 from gpu_scheduler.losses import Loss
-from gpu_scheduler.model import Explanation, Placement, Resize, Start, StartReason, Stop, WaitReason
+from gpu_scheduler.model import (
+    Explanation,
+    Placement,
+    Resize,
+    Start,
+    StartReason,
+    Stop,
+    WaitReason,
+    timestamp,
+)
 from jobs import events, pubsub, tokens, wake
 from jobs.disk import Disk
 from jobs.failpoints import fp
@@ -368,7 +377,7 @@ def _pending(start: Start, ahead: int, now: datetime) -> Explanation:
         if ahead
         else "It can start now, and is next."
     )
-    numbers = {"starts_ahead": ahead, "since": now.isoformat()}
+    numbers = {"starts_ahead": ahead, "since": timestamp(now)}
     return Explanation(start.job, WaitReason.START_PENDING, message, numbers)
 
 

@@ -16,7 +16,7 @@ from jobs.lifecycle.facts import Reason
 from jobs.models import Job
 from jobs.states import Intent, State
 from tenants.models import Quota
-from tests.jobs.lifecycle.world import World, gang, job_of, state
+from tests.jobs.lifecycle.world import World, gang, is_rfc3339, job_of, state
 
 
 class Elsewhere(MemoryCluster):
@@ -47,6 +47,7 @@ def test_an_attempt_on_a_cluster_without_a_driver_keeps_its_state_and_says_why(w
     shown = job_of(job)
     assert shown.reason_code == "cluster_unavailable"
     assert "Attempt 1 runs on the cluster 'gone'" in shown.reason_message
+    assert is_rfc3339(shown.reason_numbers["since"])
     assert job.events.filter(reason="cluster_unavailable").count() == 1
     assert gang(job) in world.cluster.listing()
 

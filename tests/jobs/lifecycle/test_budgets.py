@@ -15,7 +15,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from gpu_scheduler.forecast import Basis, RunTime
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import Node, timestamp
 from jobs import clusters, invariants, usage_days
 from jobs.lifecycle import cycle, forecasting
 from jobs.models import Attempt, Job, UsageDay, UsageDue
@@ -130,7 +130,7 @@ def test_it_is_stopped_with_its_work_saved_and_starts_again_when_the_budget_is_r
     assert read.message.endswith("Its tenant's GPU-hour budget was used up."), "its members read why"
     row = job_of(job)
     assert row.reason_code == "BUDGET_EXHAUSTED"
-    assert row.reason_numbers["month_ends"] == month[1].isoformat()
+    assert row.reason_numbers["month_ends"] == timestamp(month[1])
     assert row.restarts_used == 0
     for _ in range(3):
         one_pass()

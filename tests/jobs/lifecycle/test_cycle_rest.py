@@ -21,7 +21,7 @@ from jobs.selectors.installation import last_pass
 from jobs.selectors.snapshot import database_now, policy_state, scheduling_policy
 from jobs.states import EventCode, Intent, State
 from tests import factories
-from tests.jobs.lifecycle.world import World, job_of, one_pass, state
+from tests.jobs.lifecycle.world import World, is_rfc3339, job_of, one_pass, state
 
 
 @pytest.fixture
@@ -200,6 +200,7 @@ def test_a_pass_that_has_no_time_for_all_its_starts_leaves_them_to_the_next_and_
         ("START_PENDING", 0, "It can start now, and is next."),
         ("START_PENDING", 1, "It can start now. The platform starts 1 other job first."),
     ]
+    assert all(is_rfc3339(job.reason_numbers["since"]) for job in left)
     assert cycle.due_in_s() <= 0, "the next pass follows at once"
     assert set(cycle.run(request=False)) == {job.pk for job in left}
 

@@ -23,7 +23,7 @@ from jobs.models import ClusterNode, Job, Runtime
 from jobs.selectors.nodes import scheduler_nodes
 from jobs.states import EventCode, Intent, Phase, State, StopReason
 from tenants.models import Tenant
-from tests.jobs.lifecycle.world import LOOK_S, World, gang, job_of, state
+from tests.jobs.lifecycle.world import LOOK_S, World, gang, is_rfc3339, job_of, state
 
 
 def waiting(rank: int, message: str = "", shown: LearnerPhase = LearnerPhase.PREPARING) -> LearnerObservation:
@@ -155,6 +155,7 @@ def test_a_node_that_returns_in_time_keeps_the_gang_whose_image_it_pulls(world: 
         world.settle()
         shown = job_of(job)
         assert (shown.state, shown.reason_code) == (State.DEPLOYING, NODE_SILENT)
+    assert is_rfc3339(shown.reason_numbers["since"])
     assert shown.reason_message.startswith(
         "Node node-a is not responding, and learner 0 has not reported yet."
     )

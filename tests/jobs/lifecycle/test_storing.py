@@ -66,7 +66,7 @@ def test_results_wait_for_a_store_that_is_away_and_say_so(world: World) -> None:
         "Finished successfully; its output waits. The store of files has not responded since 2026-11-25 13:05:00 UTC:"
         " Could not connect."
     )
-    assert reason.reason_numbers == {"since": "2026-11-25T13:05:00+00:00"}
+    assert reason.reason_numbers == {"since": "2026-11-25T13:05:00.000Z"}
 
     world.elapse(settings.LUTHIER_STORING_STALL_S + 60)
     world.report(job, phase=Phase.STORING)

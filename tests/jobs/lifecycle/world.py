@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.clusters.base import EnvironmentSpec
 from gpu_scheduler.clusters.memory import MemoryCluster
-from gpu_scheduler.model import Node
+from gpu_scheduler.model import Node, timestamp
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs import clusters, events, failpoints
 from jobs.lifecycle import cycle, cycle_lease, leases, together
@@ -87,7 +87,7 @@ class World:
         for job in Job.objects.filter(reason_code=NODE_SILENT):
             said = datetime.fromisoformat(job.reason_numbers["since"]) - timedelta(seconds=seconds)
             Job.objects.filter(pk=job.pk).update(
-                reason_numbers=job.reason_numbers | {"since": said.isoformat()}
+                reason_numbers=job.reason_numbers | {"since": timestamp(said)}
             )
         for row in SchedulerState.objects.filter(policy=FairShare.name):
             since = {job: datetime.fromisoformat(at) for job, at in row.state.items()}
@@ -172,6 +172,11 @@ def job_of(job: Job) -> Job:
 
 def state(job: Job) -> State:
     return State(job_of(job).state)
+
+
+def is_rfc3339(text: str) -> bool:
+    """Whether a time has the form of all times that leave the platform."""
+    return text == timestamp(datetime.fromisoformat(text))
 
 
 def gang(job: Job) -> str:
