@@ -28,6 +28,7 @@ from gpu_scheduler.simulation.report import completion_times, jain, report, shar
 
 TYPE, NODES, SLOTS = "gpu", 8, 8
 REGULAR, FLOOD = ("red", "green", "blue"), "flood"
+OURS = ("fair_share", "cohort")
 PART = NODES * SLOTS // 4
 NOMINAL: Mapping[str, float] = dict.fromkeys((*REGULAR, FLOOD), float(PART))
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -104,6 +105,11 @@ def main() -> None:
         "flood",
         {f"{name} {figure}": value for name, each in found.items() for figure, value in each.items()},
         command=f"python -m bench.flood {' '.join(sys.argv[1:])}".strip(),
+        targets={
+            **{f"{name} worst_regular_tenant_ratio": "≤ 1.5" for name in OURS},
+            **{f"{name} jain": "≥ 0.95" for name in OURS},
+            "cohort guarantee_violation_h": "= 0",
+        },
         details={"columns": list(found)},
     )
 

@@ -161,7 +161,7 @@ def main() -> None:
         "jobs_list",
         figures,
         command=f"python -m bench.jobs_list --jobs {chosen.jobs} --runs {chosen.runs}",
-        aims={"worst_p99_ms": 300},
+        targets={"worst_p99_ms": "≤ 300"},
     )
 
 

@@ -28,12 +28,13 @@ def record(
     *,
     command: str,
     baseline: str = "",
-    aims: Mapping[str, float] | None = None,
+    targets: Mapping[str, str] = {},
     details: Mapping[str, object] | None = None,
 ) -> None:
     """Keep figures by name with what is needed to judge and repeat them; units live in the names.
 
-    baseline says in words what a ratio is taken against, measured in the same run. details are kept in the file only.
+    baseline says in words what a ratio is taken against, measured in the same run. targets: of those figures that there
+    are, in the form that tools.figures.is_met reads. details are kept in the file only.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
@@ -45,7 +46,7 @@ def record(
     document = {
         "name": name,
         "figures": {key: round(value, 6) for key, value in figures.items()},
-        "aims": dict(aims or {}),
+        "targets": {key: target for key, target in targets.items() if key in figures},
         "baseline": baseline,
         "command": command,
         "commit": commit,
@@ -54,9 +55,9 @@ def record(
         **(details or {}),
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     subprocess.run([sys.executable, str(RESULTS.parents[1] / "tools" / "figures.py")], check=False)
     print(f"\n{name} ({command}), {document['cores']} cores, commit {commit}")
     for key, value in figures.items():
-        aim = f"   target {aims[key]:g}" if aims and key in aims else ""
-        print(f"  {key:36} {value:12.4g}{aim}")
+        target = f"   target {targets[key]}" if key in targets else ""
+        print(f"  {key:36} {value:12.4g}{target}")

@@ -417,12 +417,12 @@ def write(chosen: argparse.Namespace, figures: dict[str, float], table: Table) -
         "year",
         dict(sorted(both.items(), key=lambda each: each[0].startswith("before"))),
         command=f"python -m bench.year --scale {chosen.scale:g} --days {chosen.days} --runs {chosen.runs}",
-        aims={
-            "after worst_page_p99_ms": LIST_LIMIT_MS,
-            "after worst_list_p99_ms": LIST_LIMIT_MS,
-            "after usage_last_day_p99_ms": USAGE_LIMIT_MS,
-            "after cycle_reads_p99_ms": CYCLE_LIMIT_MS,
-            "after hot_percent": 90,
+        targets={
+            "after worst_page_p99_ms": f"≤ {LIST_LIMIT_MS}",
+            "after worst_list_p99_ms": f"≤ {LIST_LIMIT_MS}",
+            "after usage_last_day_p99_ms": f"≤ {USAGE_LIMIT_MS}",
+            "after cycle_reads_p99_ms": f"≤ {CYCLE_LIMIT_MS}",
+            "after hot_percent": "≥ 90",
         },
         baseline="before: the same rows and requests at the commit that added this benchmark",
         details={"p99_ms": routes | {chosen.label: p99}, "parts_ms": parts},

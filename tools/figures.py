@@ -1,7 +1,8 @@
 """Put the figures of bench/results/*.json into docs/benchmarks.md; the text around them is written by hand.
 
 A section holds its table between `<!-- figures: NAME -->` and `<!-- end -->`; a new result gets a section at the end.
-A section without a result is an error: the page would show a figure that was not measured.
+A section without a result is an error: the page would show a figure that was not measured. At the top, between
+`<!-- targets -->` and `<!-- end -->`, is which targets were met.
 """
 
 import json
@@ -12,6 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "bench" / "results"
+SUMMARY = re.compile(r"(<!-- targets -->\n).*?(<!-- end -->)", re.DOTALL)
+MOST = 3  # missed targets of a benchmark that the summary names; the others are in its section
+HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 SECTION = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -26,6 +30,7 @@ def main() -> int:
         print(f"docs/benchmarks.md: nothing was measured for {', '.join(orphans)}", file=sys.stderr)
         return 1
     written = SECTION.sub(lambda match: f"{match[1]}{table(results[match['name']])}{match[3]}", text)
+    written = SUMMARY.sub(lambda match: f"{match[1]}{summary(written, results)}{match[2]}", written)
     if "--check" in sys.argv and written != PAGE.read_text():
         print("docs/benchmarks.md is older than bench/results; run `make docs`", file=sys.stderr)
         return 1
@@ -33,14 +38,45 @@ def main() -> int:
     return 0
 
 
-def _cell(found: dict, name: str) -> str:
-    return shown(found[name]) if name in found else "—"
+def is_met(value: float, target: str) -> bool:
+    """Whether a figure meets its target: "≤ 250", "≥ 0.8", "= 0" or, of an error to either side, "± 0.03"."""
+    sign, number = target.split()
+    bound = float(number.replace(",", ""))
+    return {"≤": value <= bound, "≥": value >= bound, "=": value == bound, "±": abs(value) <= bound}[sign]
+
+
+def summary(page: str, results: dict) -> str:
+    """A Markdown table of the results with targets, in the page's order: how many were met, and which were missed."""
+    rows = ["| benchmark | targets met | missed |", "|---|---:|---|"]
+    for match in SECTION.finditer(page):
+        result = results[match["name"]]
+        targets, figures = result["targets"], dict(flat(result["figures"]))
+        if not targets:
+            continue
+        heading = HEADING.findall(page, 0, match.start())[-1]
+        missed = [name for name, target in targets.items() if not is_met(figures[name], target)]
+        named = ", ".join(f"`{name}` {shown(figures[name])} ({targets[name]})" for name in missed[:MOST])
+        named += f" and {len(missed) - MOST} more" if len(missed) > MOST else ""
+        link = f"[{heading}](#{re.sub(r'[^a-z0-9 -]', '', heading.lower()).replace(' ', '-')})"
+        rows.append(f"| {link} | {len(targets) - len(missed)} of {len(targets)} | {named} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(found: dict, name: str, targets: dict) -> str:
+    if name not in found:
+        return "—"
+    return shown(found[name]) + (f" ({_target(found[name], targets[name])})" if name in targets else "")
+
+
+def _target(value: float, target: str) -> str:
+    return target if is_met(value, target) else f"{target}, missed"
 
 
 def table(result: dict) -> str:
     """A Markdown table of one result: figure, value, target; then how it was taken. A result that names columns has a
-    column for each, with the figures whose names begin with it; a figure may be of some columns alone."""
-    aims, columns = result.get("aims", {}), result.get("columns", [])
+    column for each, with the figures whose names begin with it; a figure may be of some columns alone. There, a target
+    is next to its figure."""
+    targets, columns = result["targets"], result.get("columns", [])
     if columns:
         found = dict(flat(result["figures"]))
         parts = [
@@ -52,13 +88,13 @@ def table(result: dict) -> str:
         heads = list(dict.fromkeys(parts))
         header = [f"| figure | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
         rows = [
-            f"| {head} | {' | '.join(_cell(found, f'{column} {head}') for column in columns)} |"
+            f"| {head} | {' | '.join(_cell(found, f'{column} {head}', targets) for column in columns)} |"
             for head in heads
         ]
     else:
         header = ["| figure | measured | target |", "|---|---:|---:|"]
         rows = [
-            f"| {name} | {shown(value)} | {shown(aims[name]) if name in aims else ''} |"
+            f"| {name} | {shown(value)} | {_target(value, targets[name]) if name in targets else ''} |"
             for name, value in flat(result["figures"])
         ]
     taken = [f"{result['cores']} cores", f"commit {result['commit'][:7]}", result["measured_at"][:10]]

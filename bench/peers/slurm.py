@@ -152,6 +152,11 @@ def main() -> None:
         command=f"python -m bench.peers.slurm {' '.join(sys.argv[1:])}".strip(),
         baseline="Slurm, in the same run on the same machine, where other programs kept "
         f"{busy:.1f} processes busy before it",
+        targets={
+            "ratio first_line_p50_s": "≤ 1",
+            "ratio array_jobs_per_s": "≥ 1",
+            "ratio submits_per_s": "≥ 1",
+        },
         details=details,
     )
 

@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.figures import table
+import pytest
+
+from tools.figures import is_met, summary, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,9 +21,38 @@ def test_a_figure_of_one_column_alone_is_shown_without_the_others() -> None:
     result = {
         "columns": ["ours", "ray", "ratio"],
         "figures": {"ours a": 1, "ray a": 2, "ray b": 3, "ratio a": 0.5},
+        "targets": {"ratio a": "≥ 1"},
         "cores": 2,
         "commit": "1234567890",
         "measured_at": "2026-11-30T00:00:00Z",
     }
     rows = [line for line in table(result).splitlines() if line.startswith(("| a ", "| b "))]
-    assert rows == ["| a | 1 | 2 | 0.5 |", "| b | — | 3 | — |"]
+    assert rows == ["| a | 1 | 2 | 0.5 (≥ 1, missed) |", "| b | — | 3 | — |"]
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "met"),
+    [
+        (250, "≤ 250", True),
+        (250.1, "≤ 250", False),
+        (0.79, "≥ 0.8", False),
+        (100_000, "≥ 100,000", True),
+        (0, "= 0", True),
+        (1, "= 0", False),
+        (-0.03, "± 0.03", True),
+        (-0.04, "± 0.03", False),
+    ],
+)
+def test_a_target_says_to_which_side_a_figure_may_be(value: float, target: str, met: bool) -> None:
+    assert is_met(value, target) is met
+
+
+def test_the_summary_names_what_was_missed_and_leads_to_it() -> None:
+    page = "## Against 2 others\n\n<!-- figures: a -->\n<!-- end -->\n\n## None\n\n<!-- figures: b -->\n<!-- end -->\n"
+    figures = {"fast": 3, **{f"slow_{n}": n for n in range(5)}}
+    targets = {"fast": "≤ 5", **{f"slow_{n}": "≥ 9" for n in range(5)}}
+    rows = summary(page, {"a": {"figures": figures, "targets": targets}, "b": {"figures": {}, "targets": {}}})
+    assert rows.splitlines()[2:] == [
+        "| [Against 2 others](#against-2-others) | 1 of 6"
+        " | `slow_0` 0 (≥ 9), `slow_1` 1 (≥ 9), `slow_2` 2 (≥ 9) and 2 more |"
+    ]
