@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from django.db.models import Max, Sum
+from django.db.models import Max, Min, Sum
 
 from gpu_scheduler.fairness import Figures as Figures
 from gpu_scheduler.fairness import Key, Terms, figures, jain
@@ -84,7 +84,7 @@ def fairness(
     for _, part in newest:
         for key, found in part.items():
             sums[key] = sums[key].plus(found)
-    unknown = _unknown(start, end, known, fresh)
+    unknown = _unknown(max(start, _founded(end, tenant)), end, known, fresh)
     report = _report(start, end, sums, unknown, whole=tenant is None)
     if not by_interval:
         return report
@@ -174,6 +174,13 @@ def _fresh(start: datetime, end: datetime, now: datetime) -> tuple[datetime, dat
         return None
     begin = max(start, newest + HOUR)
     return (begin, end) if begin < end else None
+
+
+def _founded(end: datetime, tenant: Tenant | None) -> datetime:
+    """The hour in which this tenant, or the first of all, was made, `end` at most. Before it nothing was entitled to
+    anything, which is known."""
+    founded = tenant.created_at if tenant else Tenant.objects.aggregate(first=Min("created_at"))["first"]
+    return min(hour_of(founded), end) if founded else end
 
 
 def _unknown(

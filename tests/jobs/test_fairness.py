@@ -57,6 +57,9 @@ def past(monkeypatch: pytest.MonkeyPatch) -> Past:
     vision = factories.tenant("vision-lab", quotas={"cpu": 4}, cohort="lab")
     nlp = factories.tenant("nlp-research", quotas={"cpu": 4}, cohort="lab")
     audio = factories.tenant("audio", quotas={"cpu": 4})
+    for each in (vision, nlp, audio):
+        each.created_at = now - timedelta(days=500)
+        each.save(update_fields=["created_at"])
     made = Past(now, vision, nlp, audio, {})
     greedy = job_of_the_past(nlp, 6, made.at(0))
     held(greedy, made.at(0), made.at(1.5))
@@ -159,6 +162,15 @@ def test_before_there_are_facts_it_is_unknown(past: Past) -> None:
     (span,) = early.unknown
     assert span == (past.at(-30), FairnessHour.objects.earliest("at").at)
     assert slot_hours(early) == EXPECTED
+
+
+def test_what_was_before_a_tenant_or_the_first_of_all_is_not_unknown(past: Past) -> None:
+    past.vision.created_at = past.at(1.5)
+    past.vision.save(update_fields=["created_at"])
+    assert past.report(tenant=past.vision).unknown == ((past.at(1), past.at(3)),)
+    assert past.report().unknown == ((past.at(0), past.at(3)),)
+    Tenant.objects.update(created_at=past.at(2))
+    assert past.report().unknown == ((past.at(2), past.at(3)),)
 
 
 def test_an_hour_is_stored_once_and_only_when_it_is_over(past: Past) -> None:
