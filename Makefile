@@ -34,13 +34,11 @@ test-long: front-end ## Run every suite, the slow forms too
 test-cluster: front-end ## Run the suite that needs a Kubernetes API server; builds one the first time
 	@$(BIN)/pytest -n 0 -m cluster $(ARGS)
 
-bench: front-end  ## Measure every published figure again (long), then `make docs`
-	@for file in bench/*.py; do name=$$(basename $$file .py); case $$name in \
-	  __init__|record|log_clients|public_programs) ;; *) $(PY) -m bench.$$name || exit 1 ;; esac; done
+bench: front-end  ## Measure every published figure again (long), or those in ARGS="start year"
+	@$(PY) tools/measure.py $(ARGS)
 
-bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root) and Ray Jobs, then `make docs`
-	@$(PY) -m bench.peers.slurm
-	@$(PY) -m bench.peers.ray_jobs --record
+bench-peers: front-end ## Measure against Slurm (installs Debian's where missing, as root) and Ray Jobs
+	@$(PY) tools/measure.py slurm ray_jobs
 
 docs: env         ## Put the measured figures, the job spec's fields and who may do what into their pages
 	@$(PY) tools/figures.py

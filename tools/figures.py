@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "bench" / "results"
 SUMMARY = re.compile(r"(<!-- targets -->\n).*?(<!-- end -->)", re.DOTALL)
 MOST = 3  # missed targets of a benchmark that the summary names; the others are in its section
+FEW = 8  # figures without a target that are shown beside those with one; more are folded
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 SECTION = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -75,8 +76,9 @@ def _target(value: float, target: str) -> str:
 def table(result: dict) -> str:
     """A Markdown table of one result: figure, value, target; then how it was taken. A result that names columns has a
     column for each, with the figures whose names begin with it; a figure may be of some columns alone. There, a target
-    is next to its figure."""
+    is next to its figure. Elsewhere, figures without targets are folded where they are many."""
     targets, columns = result["targets"], result.get("columns", [])
+    folded: list[str] = []
     if columns:
         found = dict(flat(result["figures"]))
         parts = [
@@ -92,19 +94,31 @@ def table(result: dict) -> str:
             for head in heads
         ]
     else:
+        found = dict(flat(result["figures"]))
+        plain = [name for name in found if name not in targets]
+        if targets and len(plain) > FEW:
+            shown_names, folded = [name for name in found if name in targets], _folded(found, plain)
+        else:
+            shown_names = list(found)
         header = ["| figure | measured | target |", "|---|---:|---:|"]
         rows = [
-            f"| {name} | {shown(value)} | {_target(value, targets[name]) if name in targets else ''} |"
-            for name, value in flat(result["figures"])
+            f"| {name} | {shown(found[name])} | {_target(found[name], targets[name]) if name in targets else ''} |"
+            for name in shown_names
         ]
     taken = [f"{result['cores']} cores", f"commit {result['commit'][:7]}", result["measured_at"][:10]]
     if result.get("command"):
         taken.insert(0, f"`{result['command']}`")
-    lines = [*header, *rows, "", " · ".join(taken)]
+    lines = [*header, *rows, *folded, "", " · ".join(taken)]
     baseline = result.get("baseline")
     if isinstance(baseline, str) and baseline:
         lines += ["", f"Baseline: {baseline}"]
     return "\n".join(lines) + "\n"
+
+
+def _folded(found: dict, names: list[str]) -> list[str]:
+    rows = [f"| {name} | {shown(found[name])} |" for name in names]
+    summary_line = f"<details><summary>{len(names)} more figures</summary>"
+    return ["", summary_line, "", "| figure | measured |", "|---|---:|", *rows, "", "</details>"]
 
 
 def flat(figures: dict, prefix: str = "") -> list:

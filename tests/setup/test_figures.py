@@ -1,5 +1,6 @@
 """The published figures are the measured ones."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,34 @@ def test_a_figure_of_one_column_alone_is_shown_without_the_others() -> None:
     }
     rows = [line for line in table(result).splitlines() if line.startswith(("| a ", "| b "))]
     assert rows == ["| a | 1 | 2 | 0.5 (≥ 1, missed) |", "| b | — | 3 | — |"]
+
+
+def test_many_figures_without_a_target_are_folded() -> None:
+    figures = {"p99_ms": 7, **{f"n_{n}": n for n in range(9)}}
+    result = {
+        "figures": figures,
+        "targets": {"p99_ms": "≤ 9"},
+        "cores": 2,
+        "commit": "1",
+        "measured_at": "2026",
+    }
+    lines = table(result).splitlines()
+    assert lines[:3] == ["| figure | measured | target |", "|---|---:|---:|", "| p99_ms | 7 | ≤ 9 |"]
+    assert lines[4] == "<details><summary>9 more figures</summary>"
+    assert lines[lines.index("</details>") - 2] == "| n_8 | 8 |"
+
+
+def test_every_published_figure_has_a_command_that_can_be_run_again() -> None:
+    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
+        _, flag, module, *_ = json.loads(path.read_text())["command"].split()
+        assert flag == "-m", path
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), path
+    done = subprocess.run(
+        [sys.executable, "tools/measure.py", "never"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "No benchmark named never was measured before. Known: agent_cost," in done.stderr
 
 
 @pytest.mark.parametrize(
