@@ -49,10 +49,9 @@ def learners(platform: Platform) -> Iterator[subprocess.Popen[bytes]]:
 
 @dataclass
 class _Learner:
-    """One that is not done yet. ends_at: by this process's monotonic clock."""
+    """One that is not done yet."""
 
     grant: Any
-    ends_at: float
     ended: bool = False
 
 
@@ -88,10 +87,8 @@ class Players:
             one = self._known.get(number)
             if one is None:
                 ends_at = now + float(command.removeprefix("sleep "))
-                one = self._known[number] = _Learner(
-                    Grant(number, job, tenant, attempt, rank, live=True), ends_at
-                )
-                heapq.heappush(self._ends, (ends_at, number))
+                one = self._known[number] = _Learner(Grant(number, job, tenant, attempt, rank, live=True))
+                heapq.heappush(self._ends, (ends_at, number))  # by this process's monotonic clock
                 self._send(one, Event(1, "phase", data={"phase": "PROCESSING"}))
             if stopping and not one.ended:
                 self._end(one, halted=True)

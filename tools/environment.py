@@ -26,8 +26,8 @@ TOO_MUCH = (
     "Prepared",
 )  # of uv's report, which names every package
 OLDEST = (3, 11)
-# uv does not read pip's settings; a machine that reaches its packages through them should still work.
 MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+# uv does not read pip's settings; a machine that reaches its packages through them should still work.
 PIP_TO_UV = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_EXTRA_INDEX_URL": "UV_INDEX",

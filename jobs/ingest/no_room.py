@@ -8,11 +8,10 @@ from jobs import events
 from jobs.humanize import filesize
 from jobs.models import Job, JobEvent, StorageKind
 from jobs.states import EventCode
-from jobs.storage import DiskFull, NoRoom, StorageFull
+from jobs.storage import NoRoom
 from jobs.tokens import Grant
 from learner_agent.wire import Ckpt
 
-REASONS = frozenset({StorageFull.reason, DiskFull.reason})
 NOT_KEPT = "Not kept"
 """How refusals of offers begin: shippers repeat them as errors of their own, which the history has already."""
 WHAT = {

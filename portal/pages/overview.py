@@ -103,7 +103,6 @@ def quota_row(use: QuotaStatus, mine: int) -> dict[str, Any]:
         "cells": [
             kind for kind, count in cells for _ in range(1 if kind == "tick" else -(-count // per_cell))
         ],
-        "per_cell": per_cell,
     }
 
 

@@ -161,7 +161,6 @@ def whole_seconds(seconds: float) -> int:
     return int(seconds)
 
 
-@register.filter
 def span(low: float, high: float) -> str:
     """A range of seconds to come: 25–40 min, 1.5–3 h, 8 min, under 1 min; no finer than anybody could know."""
     if high < 60:

@@ -11,7 +11,7 @@ import pytest
 from jobs.log_levels import After, Kind, classify, marks
 
 CASES = json.loads((Path(__file__).parents[1] / "log_levels.json").read_text())
-"""Read by tests/scripts/log/levels.test.ts, too."""
+"""Read by tests/scripts/log/lines.test.ts, too."""
 
 
 def one_by_one(lines: list[str], after: After = After.NOTHING) -> list[Kind]:

@@ -51,7 +51,7 @@ const BUCKETS_MAX = 2_000; // the API's limit
 export const bucketsFor = (width: number): number => Math.min(BUCKETS_MAX, Math.max(200, Math.ceil(width / 100) * 100));
 
 /** Steps, or milliseconds since the epoch. */
-export const xOf = (point: Point, axis: Axis): number => (axis === "step" ? point.step : Date.parse(point.at));
+const xOf = (point: Point, axis: Axis): number => (axis === "step" ? point.step : Date.parse(point.at));
 
 /** Add a new point to the series of its learner. A step that is reported again supersedes what followed it. */
 export function addPoint(all: Series[], point: Point, axis: Axis): void {

@@ -7,7 +7,7 @@ import type { Line, Lines, LogPage } from "./lines";
 const LIMIT = 5000;
 const AGAIN_MS = 1000;
 
-export const isOf = (level: "warn" | "error") => (line: Line): boolean =>
+const isOf = (level: "warn" | "error") => (line: Line): boolean =>
   level === "error" ? line.level >= Level.Error : line.level === Level.Warn;
 
 export class Marked {

@@ -19,7 +19,7 @@ export function when({ from, to, message }: Estimate, now = Date.now()): string 
   return texts.startsIn(span(low, high));
 }
 
-export const nodesOf = (nodes: string[]): string => [...new Set(nodes)].join(", ");
+const nodesOf = (nodes: string[]): string => [...new Set(nodes)].join(", ");
 
 export function headline(verdict: Verdict, kind: Kind): string {
   const { problem, errors, now } = verdict;
