@@ -432,10 +432,4 @@ def _next_pass() -> tuple[float, bool]:
 
 def _take_request() -> bool:
     """Take up the requests made until now; a later one leads to another pass."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)"
-            " WHERE name = %s AND next_at <= clock_timestamp()",
-            [EVERY_S, PeriodicTask.CYCLE],
-        )
-        return cursor.rowcount == 1
+    return PeriodicTask.claim(PeriodicTask.CYCLE, EVERY_S)

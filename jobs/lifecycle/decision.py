@@ -15,6 +15,7 @@ from gpu_scheduler.model import timestamp
 from jobs.humanize import duration
 from jobs.lifecycle import stopping
 from jobs.lifecycle.facts import (
+    BEING_STARTED,
     CLUSTER_UNAVAILABLE,
     NODE_SILENT,
     PREPARING,
@@ -368,7 +369,7 @@ def _working_note(job: JobObservation) -> Reason:
     if job.state in (State.DEPLOYING, State.DOWNLOADING) and job.gang and job.gang.message:
         return Reason(PREPARING, job.gang.message)
     if job.state == State.DEPLOYING:
-        return Reason("deploying", "Its learners are being started.")
+        return Reason("deploying", BEING_STARTED)
     if job.state != State.DOWNLOADING:
         return Reason("", "")
     if job.gang and job.gang.message:  # of a learner whose shipper works while its image cannot be pulled

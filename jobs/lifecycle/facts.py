@@ -27,6 +27,7 @@ from learner_agent.wire_fields import SETUP_FAILED
 
 PREPARING = "preparing"
 """The reason's code while a node has something to do before it can start the learners, such as installing packages."""
+BEING_STARTED = "Its learners are being started."
 NODE_SILENT = "node_silent"
 """The reason's code while a node does not answer and an agent there has not reported yet. Its number ``since``: when
 that began, RFC 3339."""

@@ -114,14 +114,8 @@ def _next_in_s(result: Result) -> float | None:
 def _claim(name: str, every_s: float) -> Result | None:
     """The result of the last run if this worker may run the task now, else None."""
     PeriodicTask.objects.get_or_create(name=name)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)"
-            " WHERE name = %s AND next_at <= clock_timestamp()",
-            [every_s, name],
-        )
-        if cursor.rowcount != 1:
-            return None
+    if not PeriodicTask.claim(name, every_s):
+        return None
     return dict(PeriodicTask.objects.values_list("result", flat=True).get(name=name))
 
 

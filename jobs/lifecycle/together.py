@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -102,11 +102,13 @@ def hold_alone(lease: Lease) -> bool:
 def hand_back(unused: Iterable[Lease]) -> None:
     """Release these leases if the database can be reached: it may be but one connection that broke. Those that it does
     not release end by themselves."""
-    with suppress(Exception):
+    try:
         if not connection.in_atomic_block:  # that would end the caller's
             connection.close_if_unusable_or_obsolete()
         for lease in unused:
             leases.hand_back(lease)
+    except Exception as error:
+        logger.info("leases were not handed back", extra={"error": f"{type(error).__name__}: {error}"})
 
 
 def _is_outage(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from jobs.failpoints import fp
 from jobs.humanize import devices, duration, slot_time
 from jobs.lifecycle import preparation_log
 from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import PREPARING, JobObservation, Reason
+from jobs.lifecycle.facts import BEING_STARTED, PREPARING, JobObservation, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner
@@ -300,7 +300,7 @@ def leave_queue(job_ids: Collection[str]) -> dict[str, Job]:
         attempt=F("attempt") + 1,
         event_seq=F("event_seq") + 1,
         reason_code="deploying",
-        reason_message="Its learners are being started.",
+        reason_message=BEING_STARTED,
         growth=None,
         reason_numbers={},
         stop_reason="",

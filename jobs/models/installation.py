@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.db import models
+from django.db import connection, models
 from django.db.models.functions import Now
 
 
@@ -74,6 +74,12 @@ class ClusterNode(models.Model):
     changed_at = models.DateTimeField(db_default=Now())  # for operators, in SQL
 
 
+CLAIM = """
+UPDATE jobs_periodictask SET next_at = clock_timestamp() + make_interval(secs => %s)
+WHERE name = %s AND next_at <= clock_timestamp()
+"""
+
+
 class PeriodicTask(models.Model):
     """A task that the installation repeats; whichever worker claims it when it is due runs it."""
 
@@ -84,6 +90,13 @@ class PeriodicTask(models.Model):
     next_at = models.DateTimeField(db_default=Now())
     done_at = models.DateTimeField(null=True)
     result: models.JSONField[Any, Any] = models.JSONField(default=dict)
+
+    @classmethod
+    def claim(cls, name: str, every_s: float) -> bool:
+        """Whether it is due and this worker's to run, by the database's clock; then it is due again in every_s."""
+        with connection.cursor() as cursor:
+            cursor.execute(CLAIM, [every_s, name])
+            return cursor.rowcount == 1
 
 
 class PlatformStop(models.Model):

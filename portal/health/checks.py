@@ -95,6 +95,11 @@ def _closing_connection(question: Callable[[], HealthCheck]) -> Callable[[], Hea
     return ask
 
 
+def _unknown(name: str, why: str) -> HealthCheck:
+    """Of a check that asks the database, while that does not answer."""
+    return HealthCheck(name, "unknown", why, "See database.")
+
+
 SILENT: dict[str, Callable[[], HealthCheck]] = {
     "database": lambda: HealthCheck(
         "database",
@@ -102,12 +107,8 @@ SILENT: dict[str, Callable[[], HealthCheck]] = {
         f"the database did not respond within {ANSWER_S:.0f} s",
         "Check whether PostgreSQL hangs or its machine is overloaded: logs/postgres.log in the data folder.",
     ),
-    "workers": lambda: HealthCheck(
-        "workers", "unknown", f"the database did not respond within {ANSWER_S:.0f} s", "See database."
-    ),
-    "scheduler": lambda: HealthCheck(
-        "scheduler", "unknown", f"the database did not respond within {ANSWER_S:.0f} s", "See database."
-    ),
+    "workers": lambda: _unknown("workers", f"the database did not respond within {ANSWER_S:.0f} s"),
+    "scheduler": lambda: _unknown("scheduler", f"the database did not respond within {ANSWER_S:.0f} s"),
     "cluster": lambda: HealthCheck(
         "cluster",
         "no response",
@@ -158,9 +159,7 @@ def workers() -> HealthCheck:
     try:
         alive, unknown = workers_alive(silence_s), unknown_gangs()
     except DatabaseError as error:
-        return HealthCheck(
-            "workers", "unknown", f"the database is not responding: {first_line(error)}", "See database."
-        )
+        return _unknown("workers", f"the database is not responding: {first_line(error)}")
     if unknown:
         text = (
             f"Learners of {len(unknown)} attempts run that this database does not know ({', '.join(unknown[:3])}):"
@@ -178,9 +177,7 @@ def scheduler() -> HealthCheck:
     try:
         last = last_pass()
     except DatabaseError as error:
-        return HealthCheck(
-            "scheduler", "unknown", f"the database is not responding: {first_line(error)}", "See database."
-        )
+        return _unknown("scheduler", f"the database is not responding: {first_line(error)}")
     remedy = (
         "See the logs of scheduler and workers (logs/scheduler.log, logs/worker-1.log in the data folder)."
     )

@@ -6,7 +6,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from portal.pages.admin.shell import frame
+from portal.pages.admin.shell import REASON_REQUIRED, frame
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
@@ -70,7 +70,7 @@ def _by_field(error: ServiceError) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for each in error.details.get("errors", []):
         if each["path"] == "reason":
-            found["reason"] = ["A reason is required; it goes into the audit log."]
+            found["reason"] = [REASON_REQUIRED]
         else:
             found.setdefault("patterns", []).append(sentence(f"“{each['got']}” {each['message']}"))
     return {field: " ".join(texts) for field, texts in found.items()} or {"reason": sentence(error.message)}

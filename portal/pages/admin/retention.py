@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from jobs.selectors.retention import Effect, effects
-from portal.pages.admin.shell import frame
+from portal.pages.admin.shell import REASON_REQUIRED, frame
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
@@ -55,7 +55,7 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
     reason = request.POST.get("reason", "").strip()
     apply = request.POST.get("verb") == "apply"
     if apply and not reason:
-        problems["reason"] = "A reason is required; it goes into the audit log."
+        problems["reason"] = REASON_REQUIRED
     if apply and not problems:
         seen = frozenset({request.POST.get("etag", "")})
 

@@ -10,6 +10,8 @@ from jobs.selectors import installation
 from portal.pages.shell import last_tenant
 from tenants.models import Tenant, User
 
+REASON_REQUIRED = "A reason is required; it goes into the audit log."
+
 
 def frame(request: HttpRequest, here: str) -> dict[str, Any]:
     """here: the sidebar entry to mark (overview, tenants, users, quotas, history, fairness, audit, runtimes)."""

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods
 from jobs import storage
 from jobs.spec.quantities import UnitError, parse_memory, print_memory
 from portal.pages import meters
-from portal.pages.admin.shell import frame
+from portal.pages.admin.shell import REASON_REQUIRED, frame
 from portal.pages.form_once import Outcome, once, say
 from portal.pages.form_responses import sentence
 from portal.pages.guard import admins_only, person
@@ -56,7 +56,7 @@ def _written(limit: int | None) -> str:
 
 def _set(request: HttpRequest, slug: str, text: str, reason: str) -> dict[str, str]:
     """What is wrong, by field; empty: the limit is set."""
-    problems = {} if reason else {"reason": "A reason is required; it goes into the audit log."}
+    problems = {} if reason else {"reason": REASON_REQUIRED}
     limit = None
     try:
         limit = parse_memory(text) * MEBIBYTE if text else None

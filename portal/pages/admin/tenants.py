@@ -25,7 +25,7 @@ from jobs.services.quotas import quotas_change
 from jobs.states import ACTIVE, HOLDS_GPUS, State
 from portal.pages import charts, meters
 from portal.pages.admin.matrix import CHANGE, Column, LimitsDraft, Matrix, matrix, not_a_limit, read_limits
-from portal.pages.admin.shell import frame
+from portal.pages.admin.shell import REASON_REQUIRED, frame
 from portal.pages.burn import burn_of
 from portal.pages.cells import row
 from portal.pages.form_once import Outcome, once, say
@@ -211,7 +211,7 @@ def _missing(values: dict[str, str], draft: LimitsDraft) -> dict[str, str]:
             "Use lowercase letters, digits and dashes, at most 40 characters; the slug is used in URLs."
         )
     if not values["reason"]:
-        problems["reason"] = "A reason is required; it goes into the audit log."
+        problems["reason"] = REASON_REQUIRED
     return problems
 
 
