@@ -9,6 +9,8 @@ tests/gpu_scheduler/clusters/test_cluster_contract.py checks each sentence of th
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,16 @@ ABSENCE_S = 60.0
 """Two complete observations prove an absence only if they are at most this far apart, in seconds."""
 APART_S = 1.5
 """And at least this far: what repeats an old answer may do so for a moment."""
+
+STOPPED_CODE = 128 + signal.SIGTERM
+"""The exit code of a program that was stopped before it began."""
+STOPPED_BEFORE_PROGRAM = "Stopped before its program began."
+DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""The names of nodes, slot types, gangs and runtimes, and of what Kubernetes keeps: they may be part of a path, too."""
+DNS_LABEL_RULE = "may contain only lowercase letters, digits and inner dashes, at most 63"
+"""What people read of a name that does not match."""
+PYTHON_VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+"""Versions that a job may ask for; a machine may not have all of them."""
 
 
 class ClusterError(Exception):

@@ -29,6 +29,7 @@ from jobs.services.submit import (
     store_code,
 )
 from jobs.spec import Spec
+from jobs.spec.definition import RUNTIME_KEYS
 from jobs.states import EventCode
 from tenants.models import User
 
@@ -121,7 +122,7 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
             if not isinstance(value.get("learners"), Mapping) and "batch" not in changes[key]:
                 value.pop("batch", None)  # only an elastic job has one
         merged[key] = value
-    for key, other in permutations(("framework", "python", "image"), 2):
+    for key, other in permutations(RUNTIME_KEYS, 2):
         if changes.get(key) and other not in changes:
             merged.pop(other, None)
     return {key: value for key, value in merged.items() if value is not None}

@@ -14,7 +14,7 @@ from django.db import transaction
 from jobs import clusters
 from jobs.errors import RuntimeInUse, RuntimeOfTree
 from jobs.models import Job, Runtime
-from jobs.spec.definition import MAX_REQUIREMENTS, PYTHONS
+from jobs.spec.definition import MAX_REQUIREMENTS, PYTHON_VERSIONS
 from jobs.spec.requirement import REQUIREMENT_HELP, requirement_fault
 from jobs.states import ACTIVE
 from tenants import access, audit, checks
@@ -177,7 +177,8 @@ def python_fault(python: str) -> dict[str, Any] | None:
     here = pythons() if python and pythons else ()
     if not python or pythons is None or python in here:
         return None
-    code, allowed = (
-        ("python_not_found", ", ".join(here)) if python in PYTHONS else ("not_a_choice", ", ".join(PYTHONS))
+    code, known = (
+        ("python_not_found", here) if python in PYTHON_VERSIONS else ("not_a_choice", PYTHON_VERSIONS)
     )
+    allowed = ", ".join(known)
     return problem("python", code, f"this installation has no Python {python}", python, allowed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_scheduler.clusters import base
 from gpu_scheduler.model import Level, Priority, Topology
 from jobs.spec import quantities
 from jobs.spec.paths import MAX_PATH_CHARS
@@ -39,7 +40,9 @@ MAX_METRIC_RULES = 20
 MAX_IDLE_GRACE = "5m"
 """Of an opportunistic job, for which others wait while it saves."""
 MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHON_VERSIONS = base.PYTHON_VERSIONS
+RUNTIME_KEYS = ("framework", "python", "image")
+"""What a job runs in: exactly one of them is given."""
 MAX_SETUP, MAX_SETUP_CHARS = 10, 2000
 
 SLUG = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
@@ -87,7 +90,7 @@ def json_schema() -> dict[str, Any]:
             **_needs(),
             **_course(),
         },
-        "oneOf": [{"required": ["framework"]}, {"required": ["python"]}, {"required": ["image"]}],
+        "oneOf": [{"required": [key]} for key in RUNTIME_KEYS],
     }
 
 
@@ -200,7 +203,7 @@ def _environment() -> dict[str, Any]:
         },
         "python": {
             "description": "A plain Python of this version, instead of framework; the installation may not have all.",
-            "enum": list(PYTHONS),
+            "enum": list(PYTHON_VERSIONS),
         },
         "setup": {
             "type": "array",

@@ -29,7 +29,7 @@ SAVES_NOTHING = (
     "is set, but nothing in the code, the command or env mentions checkpoints: a job that saves none loses its work"
     " each time it is stopped for another"
 )
-PYTHONS = frozenset({"python", "python3"})
+INTERPRETERS = frozenset({"python", "python3"})
 _PLAIN = re.compile(r"[\w./=,: +@%-]*")
 """A command without anything that a shell would act on."""
 MAX_BYTES = 1024 * 1024
@@ -113,7 +113,7 @@ def _missing_program(value: Mapping[str, Any]) -> str:
     words = (
         command if isinstance(command, list) else command.split() if _PLAIN.fullmatch(command.strip()) else []
     )
-    words = [word for word in words[1:] if word != "-u"] if words and words[0] in PYTHONS else []
+    words = [word for word in words[1:] if word != "-u"] if words and words[0] in INTERPRETERS else []
     name = words[0] if words else ""
     known = {posixpath.normpath(path) for path in files}
     return name if name.endswith(".py") and name[0] != "/" and posixpath.normpath(name) not in known else ""

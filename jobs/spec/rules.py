@@ -13,6 +13,7 @@ from jobs.spec.definition import (
     MAX_IDLE_GRACE,
     MAX_METRIC_RULES,
     MAX_PATTERN_CHARS,
+    RUNTIME_KEYS,
 )
 from jobs.spec.key_like import VALUE as KEY
 from jobs.spec.paths import folded, path_fault
@@ -71,7 +72,7 @@ def is_reserved(name: str) -> bool:
 
 
 def _runtime_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Problem]:
-    named = [key for key in ("framework", "python", "image") if key in value]
+    named = [key for key in RUNTIME_KEYS if key in value]
     one = "exactly one of framework, python and image"
     if not named:
         yield walk.problem(("framework",), "required", f"is required: give {one}", allowed=one)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs.spec.definition import API_VERSION, json_schema
+from jobs.spec.definition import API_VERSION, RUNTIME_KEYS, json_schema
 from jobs.spec.model import Spec
 from jobs.spec.parsing import parse
 from jobs.spec.problems import MAX_PROBLEMS, Problem, SpecError
@@ -15,8 +15,6 @@ from jobs.spec.problems import MAX_PROBLEMS, Problem, SpecError
 _KNOWN = frozenset(json_schema()["properties"])
 _FILLED: Mapping[str, Any] = {"apiVersion": API_VERSION, "name": "unknown", "command": "true"}
 """In place of required fields that are missing or wrong; nothing is found out about them."""
-_RUNTIMES = ("image", "framework", "python")
-"""Of these one is needed, and each is judged by itself: more than one is an error, but no reason to hide another."""
 _WITHOUT_LIMITS = {"project", "opportunistic"}
 """Which limits of projects count is not known without them: then none does, as for an opportunistic job."""
 _PARTS: Mapping[str, Set[str]] = {
@@ -65,7 +63,9 @@ def sound_part(error: SpecError) -> Sound | None:
     if parts:
         wrong.discard("resources")
     left_out = frozenset(wrong | ({"topology"} if "resources" in wrong else set()))
-    kept = {key: part for key, part in sent.items() if key in _KNOWN - set(_RUNTIMES) and key not in left_out}
+    kept = {
+        key: part for key, part in sent.items() if key in _KNOWN - set(RUNTIME_KEYS) and key not in left_out
+    }
     kept |= dict([*runtimes.items()][:1] or [("framework", "unknown")])
     if parts and "resources" in kept:
         kept["resources"] = {key: part for key, part in resources.items() if key not in parts}
@@ -78,16 +78,17 @@ def sound_part(error: SpecError) -> Sound | None:
         spec = parse(filled | kept)
     except SpecError:
         return None
-    image, framework, python = (runtimes.get(key) for key in _RUNTIMES)
     unlimited = spec.opportunistic or bool(wrong & _WITHOUT_LIMITS)
-    spec = replace(spec, image=image, framework=framework, python=python, opportunistic=unlimited)
+    found: dict[str, Any] = {key: runtimes.get(key) for key in RUNTIME_KEYS}
+    spec = replace(spec, opportunistic=unlimited, **found)
     return Sound(spec, left_out, parts)
 
 
 def _runtimes(sent: Mapping[str, Any], problems: tuple[Problem, ...]) -> dict[str, str]:
-    """What the spec is to run in, as far as nothing is wrong with it but that there is more than one."""
+    """What the spec is to run in, as far as nothing is wrong with it but that there is more than one: each is judged by
+    itself, as that is no reason to hide another error."""
     wrong = {_field(problem) for problem in problems if problem.code != "exactly_one"}
-    return {key: sent[key] for key in _RUNTIMES if key in sent and key not in wrong}
+    return {key: sent[key] for key in RUNTIME_KEYS if key in sent and key not in wrong}
 
 
 def _file_of(requirements: Any) -> str:

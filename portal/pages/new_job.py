@@ -26,7 +26,7 @@ from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
-from jobs.spec.definition import DEFAULTS, MAX_IDLE_GRACE, PRIORITIES, PYTHONS, TOPOLOGIES
+from jobs.spec.definition import DEFAULTS, MAX_IDLE_GRACE, PRIORITIES, PYTHON_VERSIONS, TOPOLOGIES
 from jobs.spec.paths import page_rules
 from jobs.states import State
 from portal import submissions
@@ -209,7 +209,7 @@ def _page(
         "types": _types(request),
         "defaults": DEFAULTS,
         "idle_grace": MAX_IDLE_GRACE,
-        "pythons": PYTHONS,
+        "pythons": PYTHON_VERSIONS,
         "limits": DEFAULT_LIMITS,
         "path_rules": page_rules(),
         "took": _took(parent) if parent else None,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.clusters.base import (
     ABSENCE_S,
+    DNS_LABEL,
     Capabilities,
     ClusterBusy,
     ClusterError,
@@ -262,7 +263,7 @@ class _Launch:
         return self.settings.namespace(self.spec.tenant)
 
     def require_name(self) -> None:
-        if not settings.LABEL.fullmatch(self.spec.name):
+        if not DNS_LABEL.fullmatch(self.spec.name):
             raise LaunchRefused(f"{self.spec.name[:80]!r} cannot be the name of a Kubernetes object.")
 
     def existing(self) -> Object | None:

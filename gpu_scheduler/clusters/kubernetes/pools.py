@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpu_scheduler.model import CPU_TYPE
 
 RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-CLASS = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 SLOT_TYPE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,38}[a-z0-9])?")
 GPU = "nvidia.com/gpu"
 
@@ -60,7 +60,7 @@ def gpu_resources(text: str) -> GpuResources:
 
 def runtime_classes(text: str) -> RuntimeClasses:
     """From `nvidia,cpu=gvisor`. Raises ValueError with the entry that cannot be read."""
-    return RuntimeClasses(*_read(text, CLASS, "the name of a RuntimeClass"))
+    return RuntimeClasses(*_read(text, OBJECT_NAME, "the name of a RuntimeClass"))
 
 
 def _read(text: str, value: re.Pattern[str], what: str) -> tuple[str, dict[str, str]]:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
+    STOPPED_BEFORE_PROGRAM,
+    STOPPED_CODE,
     EndReason,
     GangReport,
     LearnerPhase,
@@ -20,9 +22,7 @@ from gpu_scheduler.clusters.kubernetes.manifests import LEARNER
 
 Object = dict[str, Any]
 
-STOPPED_CODE = 143
 DIGEST = re.compile(r"sha(256|512):[0-9a-f]{64,128}$")
-PROGRAM_NEVER_RAN = "Stopped before its program began."
 NO_SUCH_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 PULLING = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 FINAL_PULL_ERRORS = ("not found", "manifest unknown", "denied", "unauthorized", "does not exist", "forbidden")
@@ -160,7 +160,7 @@ def _end(pod: Object) -> State:
     if terminated is not None:
         return LearnerPhase.FAILED, _reason_of(terminated), code, terminated.get("message", "")
     if is_deleted(pod):
-        return LearnerPhase.FAILED, EndReason.STOPPED, STOPPED_CODE, PROGRAM_NEVER_RAN
+        return LearnerPhase.FAILED, EndReason.STOPPED, STOPPED_CODE, STOPPED_BEFORE_PROGRAM
     if failure := _never_starts(pod):
         return LearnerPhase.FAILED, *failure
     return LearnerPhase.FAILED, EndReason.LAUNCHER_LOST, None, message

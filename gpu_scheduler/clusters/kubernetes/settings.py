@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from urllib.parse import urlsplit
 
+from gpu_scheduler.clusters.base import DNS_LABEL
 from gpu_scheduler.clusters.kubernetes import peers, pools
 from gpu_scheduler.clusters.kubernetes.peers import Peer
 
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A DNS label: names of namespaces and of gangs, and the installation's id."""
-OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 RUNTIME = "{runtime}"
 
 
@@ -173,14 +171,14 @@ def _peer_of(url: str) -> str:
 def account(text: str) -> tuple[str, str]:
     """Namespace and name of a service account, from NAMESPACE/NAME. Raises ValueError."""
     namespace, _, name = text.partition("/")
-    if not (LABEL.fullmatch(namespace) and LABEL.fullmatch(name)):
+    if not (DNS_LABEL.fullmatch(namespace) and DNS_LABEL.fullmatch(name)):
         raise ValueError(f"{text[:200]!r} must be NAMESPACE/NAME of a service account")
     return namespace, name
 
 
 def label(text: str) -> str:
     """This text where it is a DNS label, else one made of it, with a hash so that no two texts share one."""
-    if LABEL.fullmatch(text):
+    if DNS_LABEL.fullmatch(text):
         return text
     readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:52].rstrip("-")
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:10]}".lstrip("-")
@@ -188,7 +186,7 @@ def label(text: str) -> str:
 
 def require_name(text: str) -> None:
     """Raises ValueError: the installation's name is the value of a label."""
-    if not LABEL.fullmatch(text):
+    if not DNS_LABEL.fullmatch(text):
         raise ValueError(
             f"{text[:80]!r} is not a name that no other installation on the same Kubernetes cluster has: lowercase"
             " letters, digits and inner dashes, at most 63"
@@ -222,7 +220,7 @@ def parse_names(text: str) -> list[str]:
     """Names of Kubernetes objects, with commas between them. Raises ValueError."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if not OBJECT_NAME.fullmatch(name):
+        if not pools.OBJECT_NAME.fullmatch(name):
             raise ValueError(f"{name[:80]!r} cannot be the name of a Kubernetes object")
     return names
 

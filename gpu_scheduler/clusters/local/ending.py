@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.clusters.base import SHIPPER_REFUSALS, EndReason
+from gpu_scheduler.clusters.base import SHIPPER_REFUSALS, STOPPED_BEFORE_PROGRAM, STOPPED_CODE, EndReason
 from gpu_scheduler.clusters.local.context import read_plain
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.processes import KILLED
 
-STOPPED_CODE = 128 + signal.SIGTERM
-"""The exit code of a program that was stopped before it began."""
-STOPPED_BEFORE_PROGRAM = "Stopped before its program began."
 MAX_BYTES = 64 * 1024
 
 

@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_scheduler.clusters.base import PYTHON_VERSIONS
 from gpu_scheduler.clusters.local import processes
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-"""Versions that a job may ask for."""
 KNOWN_S = 60.0
 """How long what was found counts: an interpreter that is installed now is there a minute later."""
 TRY_S = 20.0
@@ -28,7 +27,7 @@ _lock = threading.Lock()
 
 
 def find() -> dict[str, Path]:
-    """Version -> an interpreter that runs, for each of VERSIONS that this machine has."""
+    """Version -> an interpreter that runs, for each of PYTHON_VERSIONS that this machine has."""
     global _found
     with _lock:
         if _found is None or time.monotonic() - _found[0] > KNOWN_S:
@@ -44,7 +43,7 @@ def versions() -> tuple[str, ...]:
 def _look() -> dict[str, Path]:
     first = {
         version: next((path for path in _candidates(version) if _runs(path, version)), None)
-        for version in VERSIONS
+        for version in PYTHON_VERSIONS
     }
     return {version: path for version, path in first.items() if path is not None}
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from gpu_scheduler.clusters.base import (
     ENDED,
+    STOPPED_BEFORE_PROGRAM,
+    STOPPED_CODE,
     EndReason,
     LearnerPhase,
     LearnerReport,
@@ -271,7 +273,7 @@ class LocalLearner:
             return
         if self.record.started:
             self.kill()  # its shipper may be there
-        self.fail(reason, endings.STOPPED_BEFORE_PROGRAM, exit_code=endings.STOPPED_CODE)
+        self.fail(reason, STOPPED_BEFORE_PROGRAM, exit_code=STOPPED_CODE)
 
     def fail(self, reason: EndReason, message: str, *, exit_code: int | None = None) -> None:
         """End a learner whose program never ran."""

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 
-from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
+from gpu_scheduler.clusters.base import DNS_LABEL, DNS_LABEL_RULE
 from gpu_scheduler.model import CPU_TYPE, Node
 
 _MAX_SLOTS = 4096
@@ -100,8 +100,8 @@ def _entry(entry: str) -> LocalNode | str:
         return f"{entry!r} is not name:type:slots; write {EXAMPLE} or auto"
     name, slot_type, slots = parts[:3]
     for what, word in (("name", name), ("type", slot_type)):
-        if not LABEL.fullmatch(word):
-            return f"{entry!r}: the {what} {word!r} {LABEL_RULE}"
+        if not DNS_LABEL.fullmatch(word):
+            return f"{entry!r}: the {what} {word!r} {DNS_LABEL_RULE}"
     if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= _MAX_SLOTS:
         return f"{entry!r}: {slots!r} is not a number of slots from 1 to {_MAX_SLOTS}"
     return _with_options(LocalNode(name, slot_type, int(slots)), parts[3:], entry)
@@ -136,11 +136,13 @@ def _with_memory(node: LocalNode, value: str) -> LocalNode | str:
 
 
 def _with_rack(node: LocalNode, value: str) -> LocalNode | str:
-    return replace(node, rack=value) if LABEL.fullmatch(value) else f"the rack {value!r} {LABEL_RULE}"
+    return replace(node, rack=value) if DNS_LABEL.fullmatch(value) else f"the rack {value!r} {DNS_LABEL_RULE}"
 
 
 def _with_block(node: LocalNode, value: str) -> LocalNode | str:
-    return replace(node, block=value) if LABEL.fullmatch(value) else f"the block {value!r} {LABEL_RULE}"
+    return (
+        replace(node, block=value) if DNS_LABEL.fullmatch(value) else f"the block {value!r} {DNS_LABEL_RULE}"
+    )
 
 
 _OPTIONS = {"cpus": _with_cpus, "memory": _with_memory, "rack": _with_rack, "block": _with_block}

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.clusters.base import (
+    DNS_LABEL,
+    DNS_LABEL_RULE,
     EndReason,
     EnvironmentSpec,
     GangReport,
@@ -26,7 +28,6 @@ from gpu_scheduler.clusters.base import (
     LearnerReport,
     LearnerSpec,
 )
-from gpu_scheduler.clusters.local.labels import LABEL, LABEL_RULE
 from gpu_scheduler.model import CPU_TYPE, Node
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -87,8 +88,8 @@ def environment_from_json(value: Mapping[str, Any]) -> EnvironmentSpec:
 
 def parse_gang_name(value: object) -> str:
     """A name that may be part of a path. Raises InvalidRequest."""
-    if not isinstance(value, str) or not LABEL.fullmatch(value):
-        raise InvalidRequest(f"name: {str(value)[:80]!r} {LABEL_RULE}")
+    if not isinstance(value, str) or not DNS_LABEL.fullmatch(value):
+        raise InvalidRequest(f"name: {str(value)[:80]!r} {DNS_LABEL_RULE}")
     return value
 
 

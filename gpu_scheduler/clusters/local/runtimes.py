@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu_scheduler.clusters.base import DNS_LABEL
 from gpu_scheduler.clusters.local.builder import Build, Preparing, is_complete
-from gpu_scheduler.clusters.local.labels import LABEL
 
 
 class Runtimes:
@@ -35,7 +35,7 @@ class Runtimes:
         return sorted(path.stem for path in self._requirements.glob("*.txt"))
 
     def has(self, name: str) -> bool:
-        return LABEL.fullmatch(name) is not None and (self._requirements / f"{name}.txt").is_file()
+        return DNS_LABEL.fullmatch(name) is not None and (self._requirements / f"{name}.txt").is_file()
 
     def folder(self, name: str) -> Path:
         """Where the runtime is or will be."""

@@ -12,9 +12,10 @@ from django.core.management.base import CommandError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.clusters.base import DNS_LABEL
 from gpu_scheduler.clusters.kubernetes import manifests, tenancy
 from gpu_scheduler.clusters.kubernetes.peers import Peer, parse
-from gpu_scheduler.clusters.kubernetes.settings import LABEL, KubernetesSettings, ProvisionSettings, label
+from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, ProvisionSettings, label
 from portal.health import diagnosis
 from tests import factories
 from tests.gpu_scheduler.clusters.harness import launch
@@ -79,9 +80,9 @@ def test_cpus_are_bounded_where_no_gpu_brings_more() -> None:
 
 @given(st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=40))
 def test_every_tenant_has_a_namespace_with_a_valid_name(slug: str) -> None:
-    assert LABEL.fullmatch(SETTINGS.namespace(slug))
+    assert DNS_LABEL.fullmatch(SETTINGS.namespace(slug))
     pod = manifests.pod(replace(launch("job-x-1", "runs"), tenant=slug), 0, SETTINGS, "image", OWNER)
-    assert LABEL.fullmatch(pod["metadata"]["labels"][manifests.TENANT])
+    assert DNS_LABEL.fullmatch(pod["metadata"]["labels"][manifests.TENANT])
 
 
 def test_names_that_differ_in_what_a_namespace_cannot_have_stay_apart() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.clusters.base import DNS_LABEL_RULE
 from gpu_scheduler.clusters.local import nodes
-from gpu_scheduler.clusters.local.labels import LABEL_RULE
 from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
 from gpu_scheduler.clusters.local.protocol import node_from_json, node_to_json
@@ -36,7 +36,7 @@ def test_every_wrong_entry_is_named_with_its_remedy() -> None:
         read_nodes("node-a:cpu,Node:cpu:2,x:cpu:0,y:cpu:two,ok:cpu:1,ok:cpu:1")
     assert str(refused.value).split("\n") == [
         "LOCAL_NODES: 'node-a:cpu' is not name:type:slots; write node-a:cpu:4,node-b:cpu:4 or auto",
-        f"LOCAL_NODES: 'Node:cpu:2': the name 'Node' {LABEL_RULE}",
+        f"LOCAL_NODES: 'Node:cpu:2': the name 'Node' {DNS_LABEL_RULE}",
         "LOCAL_NODES: 'x:cpu:0': '0' is not a number of slots from 1 to 4096",
         "LOCAL_NODES: 'y:cpu:two': 'two' is not a number of slots from 1 to 4096",
         "LOCAL_NODES: node 'ok' is named twice; give each node a name of its own",
@@ -92,8 +92,8 @@ def test_a_node_offers_the_cpus_and_memory_that_are_given_and_no_made_up_ones() 
         ("a:a100:4:cpus=many", "'many' is not a number of CPUs"),
         ("a:a100:4:memory=64", "'64' is not an amount of memory; write it as 512Mi or 64Gi"),
         ("a:a100:4:gib=64", "'gib=64' is none of cpus=NUMBER, memory=AMOUNT, rack=NAME and block=NAME"),
-        ("a:a100:4:rack=R 1", f"the rack 'R 1' {LABEL_RULE}"),
-        ("a:a100:4:block=", f"the block '' {LABEL_RULE}"),
+        ("a:a100:4:rack=R 1", f"the rack 'R 1' {DNS_LABEL_RULE}"),
+        ("a:a100:4:block=", f"the block '' {DNS_LABEL_RULE}"),
     ],
 )
 def test_an_option_of_a_node_that_cannot_be_read_is_named(entry: str, said: str) -> None:
