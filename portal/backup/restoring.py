@@ -16,8 +16,9 @@ from typing import Any
 
 import psycopg2
 
-from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, run_tool
 from portal.settings.embedded import Layout
+from portal.settings.secret import replace
 from portal.settings.values import database_from_url
 from portal.supervisor import postgres
 
@@ -50,10 +51,19 @@ def restore(
     if blobs is not None and not found.blobs_in:
         say(f"Copying {found.blobs:,} files ...")
         shutil.copytree(source / BLOBS, blobs, dirs_exist_ok=True)
-    for name in KEYS:
-        if (source / name).exists() and not (where.data / name).exists():
-            copy_key(source / name, where.data / name)
+    _put_keys(source, where)
     return found
+
+
+def _put_keys(source: Path, where: Layout) -> None:
+    """The secret key replaces the one that the settings made for this very command. Secrets keys that only the folder has
+    stay, behind the backup's."""
+    if (kept := source / where.secret_key.name).exists():
+        replace(where.secret_key, kept.read_text())
+    if (kept := source / where.secrets_keys.name).exists():
+        there = where.secrets_keys.read_text().splitlines() if where.secrets_keys.exists() else []
+        keys = dict.fromkeys(kept.read_text().splitlines() + there)
+        replace(where.secrets_keys, "".join(f"{key}\n" for key in keys))
 
 
 def _load(source: Path, database: Mapping[str, Any], say: Say) -> None:

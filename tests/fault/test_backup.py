@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
 
 import pytest
 
+from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool
+from portal.backup.restoring import _embedded
+from portal.settings.embedded import layout
+from portal.settings.secret import new_secrets_key
 from tests.fault.specs import TRAINS, spec
 from tests.platform import Platform, running, wait_for
 
@@ -24,6 +31,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
             )
         client.post(f"/jobs/{halted}/halt")
         kept = client.wait_state(halted, "HALTED")["checkpoint"]
+        browser = _signed_in(first)
 
         said = first.manage("backup", str(backup))
 
@@ -37,11 +45,14 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
     } == {0}
 
     second = Platform(tmp_path / "second")
-    second.users = users
+    second.users, second.port, second.url = users, first.port, first.url
     restored = second.manage("restore", str(backup))
     assert "Restored 2 jobs" in restored
+    assert (second.data / "secret_key").read_bytes() == (first.data / "secret_key").read_bytes()
     try:
         client = second.start().client()
+        assert browser.open(f"{second.url}/me").url == f"{second.url}/me", "it is still signed in"
+        assert "the same" in second.manage("shell", "-c", SECRETS_OF_LEARNERS)
         assert client.job(halted)["checkpoint"] == kept
         assert client.call("GET", f"/jobs/{later}").status == 404
         client.post(f"/jobs/{halted}/resume")
@@ -54,6 +65,56 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         assert "rules hold" in second.manage("invariants")
     finally:
         second.stop()
+
+
+def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Path, empty: Path) -> None:
+    (empty / "secret_key").write_text("K" * 86)
+    of_backup, of_both, of_folder = (new_secrets_key() for _ in range(3))
+    (empty / "secrets_keys").write_text(f"{of_backup}\n{of_both}\n")
+    platform = Platform(tmp_path / "data")
+    platform.data.mkdir()
+    (platform.data / "secrets_keys").write_text(f"{of_both}\n{of_folder}\n")
+
+    platform.manage("restore", str(empty))
+
+    assert (platform.data / "secret_key").read_text() == "K" * 86
+    assert (platform.data / "secrets_keys").read_text() == f"{of_backup}\n{of_both}\n{of_folder}\n"
+    assert {(platform.data / name).stat().st_mode & 0o077 for name in ("secret_key", "secrets_keys")} == {0}
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A backup of an empty database."""
+    backup, where = tmp_path / "backup", layout(tmp_path / "empty")
+    (backup / BLOBS).mkdir(parents=True)
+    with _embedded(where) as database:
+        run_tool("pg_dump", ["--format=custom", f"--file={backup / DUMP}", "--no-owner"], database)
+    Manifest("", 0, 0, 0).write(backup)
+    return backup
+
+
+SECRETS_OF_LEARNERS = """
+from jobs import tokens
+from jobs.models import Learner
+rows = Learner.objects.filter(attempt=1).values_list("job_id", "rank", "secret_sha256")
+assert len(rows) == 2
+print("the same" if all(tokens.derive(job, 1, rank)[1] == known for job, rank, known in rows) else "others")
+"""
+
+
+def _signed_in(platform: Platform) -> OpenerDirector:
+    browser = build_opener(HTTPCookieProcessor())
+    page = browser.open(f"{platform.url}/login").read().decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert token
+    form = {
+        "csrfmiddlewaretoken": token[1],
+        "username": "alice",
+        "password": platform.users["alice"]["password"],
+    }
+    request = Request(f"{platform.url}/login", urlencode(form).encode(), headers={"Origin": platform.url})
+    assert "/login" not in browser.open(request).url
+    return browser
 
 
 def test_a_backup_is_restored_into_nothing_but_an_empty_place(tmp_path: Path) -> None:
