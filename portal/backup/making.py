@@ -76,7 +76,9 @@ def _dump(target: Path) -> tuple[list[Stored], int]:
         files = [Stored(key_of(tenant, blob), size) for tenant, blob, size in cursor.fetchall()]
         cursor.execute("SELECT count(*) FROM jobs_job")
         (jobs,) = cursor.fetchone()
-        arguments = ["--format=custom", f"--snapshot={snapshot}", f"--file={target / DUMP}", "--no-owner"]
+        # `prepare` grants to the role that runs the platform; the roles of this server may not exist on another one.
+        arguments = ["--format=custom", "--no-owner", "--no-privileges"]
+        arguments += [f"--snapshot={snapshot}", f"--file={target / DUMP}"]
         run_tool("pg_dump", arguments, connection.settings_dict)
     (target / DUMP).chmod(0o600)
     return files, jobs

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
 
 import pytest
 
-from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool
-from portal.backup.restoring import _embedded
+from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool, tool
+from portal.backup.restoring import _connected, _embedded
 from portal.settings.embedded import layout
 from portal.settings.secret import new_secrets_key
 from tests.fault.specs import TRAINS, spec
@@ -32,6 +33,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         client.post(f"/jobs/{halted}/halt")
         kept = client.wait_state(halted, "HALTED")["checkpoint"]
         browser = _signed_in(first)
+        first.manage("shell", "-c", GRANTS_TO_ANOTHER_ROLE)
 
         said = first.manage("backup", str(backup))
 
@@ -48,6 +50,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
     second.users, second.port, second.url = users, first.port, first.url
     restored = second.manage("restore", str(backup))
     assert "Restored 2 jobs" in restored
+    assert b"GRANT" not in _sql(backup), "the roles of one server are not those of another"
     assert (second.data / "secret_key").read_bytes() == (first.data / "secret_key").read_bytes()
     try:
         client = second.start().client()
@@ -65,6 +68,34 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         assert "rules hold" in second.manage("invariants")
     finally:
         second.stop()
+
+
+def test_a_dump_with_grants_is_restored_where_their_role_is_missing(tmp_path: Path) -> None:
+    backup = _backup(
+        tmp_path / "backup",
+        "CREATE TABLE kept (); CREATE ROLE luthier_runs; GRANT SELECT ON kept TO luthier_runs",
+    )
+    assert b"GRANT" in _sql(backup)
+
+    assert "Restored 0 jobs" in Platform(tmp_path / "data").manage("restore", str(backup))
+
+
+def test_a_restore_that_failed_leaves_nothing_that_blocks_the_next_one(tmp_path: Path, empty: Path) -> None:
+    platform = Platform(tmp_path / "data")
+    blobs = platform.data / "blobs"
+    blobs.mkdir(parents=True)
+    stored = empty / BLOBS / "1" / "000000" / "7"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("bytes")
+    dump = (empty / DUMP).read_bytes()
+    (empty / DUMP).write_bytes(dump[:100])
+    with pytest.raises(AssertionError, match="pg_restore failed"):
+        platform.manage("restore", str(empty))
+    assert list(blobs.iterdir()) == []
+
+    (empty / DUMP).write_bytes(dump)
+    assert "Restored 0 jobs" in platform.manage("restore", str(empty))
+    assert (blobs / "1" / "000000" / "7").read_text() == "bytes"
 
 
 def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Path, empty: Path) -> None:
@@ -85,12 +116,25 @@ def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Pat
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
     """A backup of an empty database."""
-    backup, where = tmp_path / "backup", layout(tmp_path / "empty")
-    (backup / BLOBS).mkdir(parents=True)
+    return _backup(tmp_path / "backup")
+
+
+def _backup(folder: Path, sql: str = "SELECT") -> Path:
+    """A backup of a database that was made by this SQL, with grants."""
+    (folder / BLOBS).mkdir(parents=True)
+    where = layout(folder.with_name("of-the-backup"))
     with _embedded(where) as database:
-        run_tool("pg_dump", ["--format=custom", f"--file={backup / DUMP}", "--no-owner"], database)
-    Manifest("", 0, 0, 0).write(backup)
-    return backup
+        with _connected(database) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            connection.commit()
+        run_tool("pg_dump", ["--format=custom", f"--file={folder / DUMP}", "--no-owner"], database)
+    Manifest("", 0, 0, 0).write(folder)
+    return folder
+
+
+def _sql(backup: Path) -> bytes:
+    command = [tool("pg_restore"), "--file=-", str(backup / DUMP)]
+    return subprocess.run(command, capture_output=True, check=True).stdout
 
 
 SECRETS_OF_LEARNERS = """
@@ -99,6 +143,14 @@ from jobs.models import Learner
 rows = Learner.objects.filter(attempt=1).values_list("job_id", "rank", "secret_sha256")
 assert len(rows) == 2
 print("the same" if all(tokens.derive(job, 1, rank)[1] == known for job, rank, known in rows) else "others")
+"""
+
+
+GRANTS_TO_ANOTHER_ROLE = """
+from django.db import connection
+from portal.database import roles
+connection.cursor().execute("CREATE ROLE luthier_runs")
+roles.grant("luthier_runs")
 """
 
 
