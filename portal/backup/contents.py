@@ -39,6 +39,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Last of all: a folder without it is no whole backup."""
+        (folder / MANIFEST).touch(mode=0o600)
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
@@ -91,8 +92,12 @@ def tool(name: str) -> str:
     raise BackupError(f"{name} was not found. Install PostgreSQL's client programs.")
 
 
-def copy_key(source: Path, target: Path) -> None:
-    """Copy a key for its owner's eyes only."""
-    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "wb") as sink:
-        sink.write(source.read_bytes())
+def copy_private(source: Path, target: Path) -> None:
+    """Copy a file for its owner's eyes only. Raises FileNotFoundError for source, FileExistsError for target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        shutil.copyfile(source, target)
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)
+        raise

@@ -7,7 +7,6 @@ moment.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from django.utils import timezone
 
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import Store, key_of, store
-from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_private, run_tool
 from portal.database.prepared import OWN_SESSION, is_direct
 
 SAY_EVERY = 1024**3
@@ -51,7 +50,7 @@ def make(target: Path, say: Say) -> Manifest:
         say("Warning: this took longer than LUTHIER_BLOB_RETENTION_H; make that longer than a backup takes.")
     for name in KEYS:
         if (source := Path(settings.LUTHIER_DATA) / name).exists():
-            copy_key(source, target / name)
+            copy_private(source, target / name)
     found = Manifest(
         began.isoformat(timespec="milliseconds"), jobs, len(files), sum(file.size for file in files),
         "" if copied else settings.LUTHIER_BLOBS or "",
@@ -96,9 +95,8 @@ def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> No
     say(f"Copying {len(files):,} files, {total / 1024**3:.1f} GiB ...")
     for file in files:
         copy = target / file.key
-        copy.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copyfile(place.path(file.key), copy)
+            copy_private(place.path(file.key), copy)
         except FileNotFoundError:
             missing.append(file.key)
             continue

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg2
 
-from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, run_tool
+from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, copy_private, run_tool
 from portal.settings.embedded import Layout
 from portal.settings.secret import replace
 from portal.settings.values import database_from_url
@@ -49,7 +49,10 @@ def restore(
         if copied is not None:
             made.enter_context(_removed_on_failure(copied))
             say(f"Copying {found.blobs:,} files ...")
-            shutil.copytree(source / BLOBS, copied, dirs_exist_ok=True)
+            copied.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in (source / BLOBS).rglob("*"):
+                if path.is_file():
+                    copy_private(path, copied / path.relative_to(source / BLOBS))
         if database_url:
             database = database_from_url(database_url)
         else:

@@ -42,14 +42,13 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         client.wait_state(later, "COMPLETED")
         users = first.users
     assert json.loads((backup / "backup.json").read_text())["jobs"] == 2
-    assert {
-        path.stat().st_mode & 0o077 for path in (backup, backup / "database.dump", backup / "secret_key")
-    } == {0}
+    assert _open_to_others(backup) == []
 
     second = Platform(tmp_path / "second")
     second.users, second.port, second.url = users, first.port, first.url
     restored = second.manage("restore", str(backup))
     assert "Restored 2 jobs" in restored
+    assert _open_to_others(second.data / "blobs") == []
     assert b"GRANT" not in _sql(backup), "the roles of one server are not those of another"
     assert (second.data / "secret_key").read_bytes() == (first.data / "secret_key").read_bytes()
     try:
@@ -98,6 +97,17 @@ def test_a_restore_that_failed_leaves_nothing_that_blocks_the_next_one(tmp_path:
     assert (blobs / "1" / "000000" / "7").read_text() == "bytes"
 
 
+def test_a_restore_keeps_the_modes_of_a_folder_that_was_there(tmp_path: Path, empty: Path) -> None:
+    platform = Platform(tmp_path / "data")
+    blobs = platform.data / "blobs"
+    blobs.mkdir(parents=True)
+    blobs.chmod(0o750)
+    (empty / DUMP).write_bytes(b"")
+    with pytest.raises(AssertionError, match="pg_restore failed"):
+        platform.manage("restore", str(empty))
+    assert blobs.stat().st_mode & 0o777 == 0o750
+
+
 def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Path, empty: Path) -> None:
     (empty / "secret_key").write_text("K" * 86)
     of_backup, of_both, of_folder = (new_secrets_key() for _ in range(3))
@@ -130,6 +140,13 @@ def _backup(folder: Path, sql: str = "SELECT") -> Path:
         run_tool("pg_dump", ["--format=custom", f"--file={folder / DUMP}", "--no-owner"], database)
     Manifest("", 0, 0, 0).write(folder)
     return folder
+
+
+def _open_to_others(folder: Path) -> list[Path]:
+    """The folder itself, and files."""
+    found = [folder, *(path for path in folder.rglob("*") if path.is_file())]
+    assert len(found) > 1
+    return [path for path in found if path.stat().st_mode & 0o077]
 
 
 def _sql(backup: Path) -> bytes:
