@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ MANIFEST = "backup.json"
 KEYS = ("secret_key", "secrets_keys")
 """Files of the data folder without which sessions, tokens and secrets of the copy are unreadable."""
 FORMAT = 1
+SHOWN = 3
 
 
 class BackupError(Exception):
@@ -28,19 +29,29 @@ class BackupError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """made_at: RFC 3339, of the moment that the dump shows. blobs_in: where the files were, if not in the backup."""
+    """made_at: RFC 3339, of the moment that the dump shows. blobs: how many files were there; blob_bytes: their size.
+    blobs_in: where the files were, if not in the backup. missing: keys of those that were not there, or not whole."""
 
     made_at: str
     jobs: int
     blobs: int
     blob_bytes: int
     blobs_in: str = ""
+    missing: Sequence[str] = ()
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
         """Last of all: a folder without it is no whole backup."""
         (folder / MANIFEST).touch(mode=0o600)
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @property
+    def missing_shown(self) -> str:
+        """How many are missing, and the first of them."""
+        shown = ", ".join(self.missing[:SHOWN]) + (" …" if len(self.missing) > SHOWN else "")
+        return (
+            f"{len(self.missing):,} of the files that the dump refers to are missing or incomplete: {shown}."
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

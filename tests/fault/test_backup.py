@@ -11,6 +11,7 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_o
 
 import pytest
 
+from jobs.blobs.store import number_of
 from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool, tool
 from portal.backup.restoring import _connected, _embedded
 from portal.settings.embedded import layout
@@ -41,6 +42,7 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         later = client.submit(spec("goes-on", "print('after the backup')"))["id"]
         client.wait_state(later, "COMPLETED")
         users = first.users
+        _one_missing_file_prevents_no_backup(first)
     assert json.loads((backup / "backup.json").read_text())["jobs"] == 2
     assert _open_to_others(backup) == []
 
@@ -121,6 +123,24 @@ def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Pat
     assert (platform.data / "secret_key").read_text() == "K" * 86
     assert (platform.data / "secrets_keys").read_text() == f"{of_backup}\n{of_both}\n{of_folder}\n"
     assert {(platform.data / name).stat().st_mode & 0o077 for name in ("secret_key", "secrets_keys")} == {0}
+
+
+def _one_missing_file_prevents_no_backup(platform: Platform) -> None:
+    place, backup = platform.data / "blobs", platform.data.with_name("lacks-one")
+    stored = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
+    lost, cut, *others = sorted(filter(number_of, stored))
+    (place / lost).unlink()
+    (place / cut).write_bytes((place / cut).read_bytes()[:-1])
+    said = "2 of the files that the dump refers to are missing or incomplete"
+
+    with pytest.raises(AssertionError, match=f", 1, .*{said}"):
+        platform.manage("backup", str(backup))
+
+    assert json.loads((backup / "backup.json").read_text())["missing"] == [lost, cut]
+    assert {path.name for path in (backup / BLOBS).rglob("*") if path.is_file()} == {
+        key.rpartition("/")[2] for key in others
+    }
+    assert said in Platform(backup.with_name("restored-without")).manage("restore", str(backup))
 
 
 @pytest.fixture
