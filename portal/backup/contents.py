@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ MANIFEST = "backup.json"
 KEYS = ("secret_key", "secrets_keys")
 """Files of the data folder without which sessions, tokens and secrets of the copy are unreadable."""
 FORMAT = 1
+SHOWN = 3
 
 
 class BackupError(Exception):
@@ -28,18 +29,29 @@ class BackupError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """made_at: RFC 3339, of the moment that the dump shows. blobs_in: where the files were, if not in the backup."""
+    """made_at: RFC 3339, of the moment that the dump shows. blobs: how many files were there; blob_bytes: their size.
+    blobs_in: where the files were, if not in the backup. missing: keys of those that were not there, or not whole."""
 
     made_at: str
     jobs: int
     blobs: int
     blob_bytes: int
     blobs_in: str = ""
+    missing: Sequence[str] = ()
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
         """Last of all: a folder without it is no whole backup."""
+        (folder / MANIFEST).touch(mode=0o600)
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @property
+    def missing_shown(self) -> str:
+        """How many are missing, and the first of them."""
+        shown = ", ".join(self.missing[:SHOWN]) + (" …" if len(self.missing) > SHOWN else "")
+        return (
+            f"{len(self.missing):,} of the files that the dump refers to are missing or incomplete: {shown}."
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -91,8 +103,12 @@ def tool(name: str) -> str:
     raise BackupError(f"{name} was not found. Install PostgreSQL's client programs.")
 
 
-def copy_key(source: Path, target: Path) -> None:
-    """Copy a key for its owner's eyes only."""
-    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "wb") as sink:
-        sink.write(source.read_bytes())
+def copy_private(source: Path, target: Path) -> None:
+    """Copy a file for its owner's eyes only. Raises FileNotFoundError for source, FileExistsError for target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        shutil.copyfile(source, target)
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)
+        raise

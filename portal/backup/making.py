@@ -2,12 +2,11 @@
 
 The dump shows one moment; the files that it refers to are copied after it. They are still there, because what is
 released meanwhile is kept for LUTHIER_BLOB_RETENTION_H (`jobs.blobs.removal`). Every file is checked against the same
-moment.
+moment; what is missing is listed, and the rest is a backup.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +18,10 @@ from django.utils import timezone
 
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import Store, key_of, store
-from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_private, run_tool
 from portal.database.prepared import OWN_SESSION, is_direct
 
 SAY_EVERY = 1024**3
-SHOWN = 3
 
 Say = Callable[[str], None]
 
@@ -42,19 +40,18 @@ def make(target: Path, say: Say) -> Manifest:
     say("Dumping the database ...")
     files, jobs = _dump(target)
     place = store()
-    copied = isinstance(place, FolderStore)
     if isinstance(place, FolderStore):
-        _copy(place, files, target / BLOBS, say)
+        there, blobs_in = _copy(place, files, target / BLOBS, say), ""
     else:
-        _check(place, files, say)
+        there, blobs_in = _find(place, files, say), settings.LUTHIER_BLOBS or ""
     if timezone.now() - began > timedelta(hours=settings.LUTHIER_BLOB_RETENTION_H):
         say("Warning: this took longer than LUTHIER_BLOB_RETENTION_H; make that longer than a backup takes.")
     for name in KEYS:
         if (source := Path(settings.LUTHIER_DATA) / name).exists():
-            copy_key(source, target / name)
+            copy_private(source, target / name)
     found = Manifest(
-        began.isoformat(timespec="milliseconds"), jobs, len(files), sum(file.size for file in files),
-        "" if copied else settings.LUTHIER_BLOBS or "",
+        began.isoformat(timespec="milliseconds"), jobs, len(there), sum(file.size for file in there), blobs_in,
+        missing=[file.key for file in files if file not in there],
     )  # fmt: skip
     found.write(target)
     return found
@@ -76,7 +73,9 @@ def _dump(target: Path) -> tuple[list[Stored], int]:
         files = [Stored(key_of(tenant, blob), size) for tenant, blob, size in cursor.fetchall()]
         cursor.execute("SELECT count(*) FROM jobs_job")
         (jobs,) = cursor.fetchone()
-        arguments = ["--format=custom", f"--snapshot={snapshot}", f"--file={target / DUMP}", "--no-owner"]
+        # `prepare` grants to the role that runs the platform; the roles of this server may not exist on another one.
+        arguments = ["--format=custom", "--no-owner", "--no-privileges"]
+        arguments += [f"--snapshot={snapshot}", f"--file={target / DUMP}"]
         run_tool("pg_dump", arguments, connection.settings_dict)
     (target / DUMP).chmod(0o600)
     return files, jobs
@@ -88,39 +87,30 @@ def is_pooled() -> bool:
         return not is_direct(cursor.cursor)
 
 
-def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> None:
+def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> set[Stored]:
+    """Copy the files; returns those that were there and whole."""
     target.mkdir(mode=0o700)
-    total, done, next_said, missing = sum(file.size for file in files), 0, SAY_EVERY, []
+    total, done, next_said, there = sum(file.size for file in files), 0, SAY_EVERY, set()
     say(f"Copying {len(files):,} files, {total / 1024**3:.1f} GiB ...")
     for file in files:
         copy = target / file.key
-        copy.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copyfile(place.path(file.key), copy)
+            copy_private(place.path(file.key), copy)
         except FileNotFoundError:
-            missing.append(file.key)
             continue
         if copy.stat().st_size != file.size:
-            missing.append(file.key)
+            copy.unlink()
+            continue
+        there.add(file)
         done += file.size
         if done >= next_said:
             say(f"  {done / 1024**3:.0f} of {total / 1024**3:.0f} GiB")
             next_said = done + SAY_EVERY
-    _require_none(missing)
+    return there
 
 
-def _check(place: Store, files: list[Stored], say: Say) -> None:
+def _find(place: Store, files: list[Stored], say: Say) -> set[Stored]:
     say(
         f"{len(files):,} files are in {settings.LUTHIER_BLOBS} and are not copied: back the bucket up after this."
     )
-    _require_none([file.key for file in files if not place.exists(file.key)])
-
-
-def _require_none(missing: list[str]) -> None:
-    """A checkpoint whose file is damaged is found by `verify`; here a whole copy is promised."""
-    if missing:
-        shown = ", ".join(missing[:SHOWN]) + (" …" if len(missing) > SHOWN else "")
-        raise BackupError(
-            f"{len(missing)} of the files that the dump refers to are missing or incomplete: {shown}. If they were"
-            " removed while this ran, set LUTHIER_BLOB_RETENTION_H to more hours than a backup takes."
-        )
+    return {file for file in files if place.exists(file.key)}

@@ -10,14 +10,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_key, run_tool
+from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, copy_private, run_tool
 from portal.settings.embedded import Layout
+from portal.settings.secret import replace
 from portal.settings.values import database_from_url
 from portal.supervisor import postgres
 
@@ -31,35 +32,64 @@ def restore(
 ) -> Manifest:
     """Restore source. blobs: the folder that gets the stored files; None: they are in a bucket.
 
-    Raises BackupError before anything was changed if the target is not empty, or if the backup is not whole.
+    Raises BackupError before anything was changed if the target is not empty, or if the backup is not whole. Where it
+    fails later, what it made is removed, so that it can be tried again.
     """
     found = Manifest.read(source)
-    if blobs is not None and not found.blobs_in and blobs.exists() and any(blobs.iterdir()):
-        raise BackupError(f"{blobs} is not empty. Move it away first.")
+    copied = blobs if not found.blobs_in else None
+    if copied is not None and copied.exists() and any(copied.iterdir()):
+        raise BackupError(f"{copied} is not empty. Move it away first.")
     if database_url:
-        database = database_from_url(database_url)
-        _require_empty(database)
+        _require_empty(database_from_url(database_url))
+    elif where.postgres_data.exists():
+        raise BackupError(
+            f"{where.postgres_data} exists. Restore into another folder, or move it away first."
+        )
+    with ExitStack() as made:
+        if copied is not None:
+            made.enter_context(_removed_on_failure(copied))
+            say(f"Copying {found.blobs:,} files ...")
+            copied.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in (source / BLOBS).rglob("*"):
+                if path.is_file():
+                    copy_private(path, copied / path.relative_to(source / BLOBS))
+        if database_url:
+            database = database_from_url(database_url)
+        else:
+            made.enter_context(_removed_on_failure(where.postgres_data))
+            database = made.enter_context(_embedded(where))
         _load(source, database, say)
-    else:
-        if where.postgres_data.exists():
-            raise BackupError(
-                f"{where.postgres_data} exists. Restore into another folder, or move it away first."
-            )
-        with _embedded(where) as database:
-            _load(source, database, say)
-    if blobs is not None and not found.blobs_in:
-        say(f"Copying {found.blobs:,} files ...")
-        shutil.copytree(source / BLOBS, blobs, dirs_exist_ok=True)
-    for name in KEYS:
-        if (source / name).exists() and not (where.data / name).exists():
-            copy_key(source / name, where.data / name)
+        _put_keys(source, where)
     return found
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """A folder that is empty or not there yet is so again if the block fails."""
+    was_there = folder.exists()
+    try:
+        yield
+    except BaseException:
+        for path in folder.iterdir() if was_there else [folder]:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _put_keys(source: Path, where: Layout) -> None:
+    """The secret key replaces the one that the settings made for this very command. Secrets keys that only the folder
+    has stay, behind the backup's."""
+    if (kept := source / where.secret_key.name).exists():
+        replace(where.secret_key, kept.read_text())
+    if (kept := source / where.secrets_keys.name).exists():
+        there = where.secrets_keys.read_text().splitlines() if where.secrets_keys.exists() else []
+        keys = dict.fromkeys(kept.read_text().splitlines() + there)
+        replace(where.secrets_keys, "".join(f"{key}\n" for key in keys))
 
 
 def _load(source: Path, database: Mapping[str, Any], say: Say) -> None:
     say("Loading the database ...")
-    arguments = ["--no-owner", "--exit-on-error", f"--dbname={database['NAME']}", str(source / DUMP)]
-    run_tool("pg_restore", arguments, database)
+    arguments = ["--no-owner", "--no-privileges", "--single-transaction", f"--dbname={database['NAME']}"]
+    run_tool("pg_restore", [*arguments, str(source / DUMP)], database)
 
 
 def _require_empty(database: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ as secrets (tenants/keyring.py): several at once, so that they can be rotated.
 import base64
 import os
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class SecretsKeys:
                 "LUTHIER_SECRETS_KEYS is set: put a new key before the others in it, and restart the platform"
             )
         try:
-            _replace(self.path, [new_secrets_key(), *self.read()])
+            replace(self.path, "".join(f"{key}\n" for key in (new_secrets_key(), *self.read())))
         except OSError as error:
             raise ValueError(f"{self.path}: cannot hold the secrets keys: {error.strerror}") from None
 
@@ -115,8 +114,9 @@ def create(path: Path, content: str) -> None:
         draft.unlink()
 
 
-def _replace(path: Path, lines: Iterable[str]) -> None:
-    _draft(path, "".join(f"{line}\n" for line in lines)).replace(path)
+def replace(path: Path, content: str) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    _draft(path, content).replace(path)
 
 
 def _draft(path: Path, content: str) -> Path:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
 
 import pytest
 
+from jobs.blobs.store import number_of
+from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool, tool
+from portal.backup.restoring import _connected, _embedded
+from portal.settings.embedded import layout
+from portal.settings.secret import new_secrets_key
 from tests.fault.specs import TRAINS, spec
 from tests.platform import Platform, running, wait_for
 
@@ -24,6 +33,8 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
             )
         client.post(f"/jobs/{halted}/halt")
         kept = client.wait_state(halted, "HALTED")["checkpoint"]
+        browser = _signed_in(first)
+        first.manage("shell", "-c", GRANTS_TO_ANOTHER_ROLE)
 
         said = first.manage("backup", str(backup))
 
@@ -31,17 +42,21 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         later = client.submit(spec("goes-on", "print('after the backup')"))["id"]
         client.wait_state(later, "COMPLETED")
         users = first.users
+        _one_missing_file_prevents_no_backup(first)
     assert json.loads((backup / "backup.json").read_text())["jobs"] == 2
-    assert {
-        path.stat().st_mode & 0o077 for path in (backup, backup / "database.dump", backup / "secret_key")
-    } == {0}
+    assert _open_to_others(backup) == []
 
     second = Platform(tmp_path / "second")
-    second.users = users
+    second.users, second.port, second.url = users, first.port, first.url
     restored = second.manage("restore", str(backup))
     assert "Restored 2 jobs" in restored
+    assert _open_to_others(second.data / "blobs") == []
+    assert b"GRANT" not in _sql(backup), "the roles of one server are not those of another"
+    assert (second.data / "secret_key").read_bytes() == (first.data / "secret_key").read_bytes()
     try:
         client = second.start().client()
+        assert browser.open(f"{second.url}/me").url == f"{second.url}/me", "it is still signed in"
+        assert "the same" in second.manage("shell", "-c", SECRETS_OF_LEARNERS)
         assert client.job(halted)["checkpoint"] == kept
         assert client.call("GET", f"/jobs/{later}").status == 404
         client.post(f"/jobs/{halted}/resume")
@@ -54,6 +69,141 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         assert "rules hold" in second.manage("invariants")
     finally:
         second.stop()
+
+
+def test_a_dump_with_grants_is_restored_where_their_role_is_missing(tmp_path: Path) -> None:
+    backup = _backup(
+        tmp_path / "backup",
+        "CREATE TABLE kept (); CREATE ROLE luthier_runs; GRANT SELECT ON kept TO luthier_runs",
+    )
+    assert b"GRANT" in _sql(backup)
+
+    assert "Restored 0 jobs" in Platform(tmp_path / "data").manage("restore", str(backup))
+
+
+def test_a_restore_that_failed_leaves_nothing_that_blocks_the_next_one(tmp_path: Path, empty: Path) -> None:
+    platform = Platform(tmp_path / "data")
+    blobs = platform.data / "blobs"
+    blobs.mkdir(parents=True)
+    stored = empty / BLOBS / "1" / "000000" / "7"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("bytes")
+    dump = (empty / DUMP).read_bytes()
+    (empty / DUMP).write_bytes(dump[:100])
+    with pytest.raises(AssertionError, match="pg_restore failed"):
+        platform.manage("restore", str(empty))
+    assert list(blobs.iterdir()) == []
+
+    (empty / DUMP).write_bytes(dump)
+    assert "Restored 0 jobs" in platform.manage("restore", str(empty))
+    assert (blobs / "1" / "000000" / "7").read_text() == "bytes"
+
+
+def test_a_restore_keeps_the_modes_of_a_folder_that_was_there(tmp_path: Path, empty: Path) -> None:
+    platform = Platform(tmp_path / "data")
+    blobs = platform.data / "blobs"
+    blobs.mkdir(parents=True)
+    blobs.chmod(0o750)
+    (empty / DUMP).write_bytes(b"")
+    with pytest.raises(AssertionError, match="pg_restore failed"):
+        platform.manage("restore", str(empty))
+    assert blobs.stat().st_mode & 0o777 == 0o750
+
+
+def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Path, empty: Path) -> None:
+    (empty / "secret_key").write_text("K" * 86)
+    of_backup, of_both, of_folder = (new_secrets_key() for _ in range(3))
+    (empty / "secrets_keys").write_text(f"{of_backup}\n{of_both}\n")
+    platform = Platform(tmp_path / "data")
+    platform.data.mkdir()
+    (platform.data / "secrets_keys").write_text(f"{of_both}\n{of_folder}\n")
+
+    platform.manage("restore", str(empty))
+
+    assert (platform.data / "secret_key").read_text() == "K" * 86
+    assert (platform.data / "secrets_keys").read_text() == f"{of_backup}\n{of_both}\n{of_folder}\n"
+    assert {(platform.data / name).stat().st_mode & 0o077 for name in ("secret_key", "secrets_keys")} == {0}
+
+
+def _one_missing_file_prevents_no_backup(platform: Platform) -> None:
+    place, backup = platform.data / "blobs", platform.data.with_name("lacks-one")
+    stored = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
+    lost, cut, *others = sorted(filter(number_of, stored))
+    (place / lost).unlink()
+    (place / cut).write_bytes((place / cut).read_bytes()[:-1])
+    said = "2 of the files that the dump refers to are missing or incomplete"
+
+    with pytest.raises(AssertionError, match=f", 1, .*{said}"):
+        platform.manage("backup", str(backup))
+
+    assert json.loads((backup / "backup.json").read_text())["missing"] == [lost, cut]
+    assert {path.name for path in (backup / BLOBS).rglob("*") if path.is_file()} == {
+        key.rpartition("/")[2] for key in others
+    }
+    assert said in Platform(backup.with_name("restored-without")).manage("restore", str(backup))
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A backup of an empty database."""
+    return _backup(tmp_path / "backup")
+
+
+def _backup(folder: Path, sql: str = "SELECT") -> Path:
+    """A backup of a database that was made by this SQL, with grants."""
+    (folder / BLOBS).mkdir(parents=True)
+    where = layout(folder.with_name("of-the-backup"))
+    with _embedded(where) as database:
+        with _connected(database) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            connection.commit()
+        run_tool("pg_dump", ["--format=custom", f"--file={folder / DUMP}", "--no-owner"], database)
+    Manifest("", 0, 0, 0).write(folder)
+    return folder
+
+
+def _open_to_others(folder: Path) -> list[Path]:
+    """The folder itself, and files."""
+    found = [folder, *(path for path in folder.rglob("*") if path.is_file())]
+    assert len(found) > 1
+    return [path for path in found if path.stat().st_mode & 0o077]
+
+
+def _sql(backup: Path) -> bytes:
+    command = [tool("pg_restore"), "--file=-", str(backup / DUMP)]
+    return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+SECRETS_OF_LEARNERS = """
+from jobs import tokens
+from jobs.models import Learner
+rows = Learner.objects.filter(attempt=1).values_list("job_id", "rank", "secret_sha256")
+assert len(rows) == 2
+print("the same" if all(tokens.derive(job, 1, rank)[1] == known for job, rank, known in rows) else "others")
+"""
+
+
+GRANTS_TO_ANOTHER_ROLE = """
+from django.db import connection
+from portal.database import roles
+connection.cursor().execute("CREATE ROLE luthier_runs")
+roles.grant("luthier_runs")
+"""
+
+
+def _signed_in(platform: Platform) -> OpenerDirector:
+    browser = build_opener(HTTPCookieProcessor())
+    page = browser.open(f"{platform.url}/login").read().decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert token
+    form = {
+        "csrfmiddlewaretoken": token[1],
+        "username": "alice",
+        "password": platform.users["alice"]["password"],
+    }
+    request = Request(f"{platform.url}/login", urlencode(form).encode(), headers={"Origin": platform.url})
+    assert "/login" not in browser.open(request).url
+    return browser
 
 
 def test_a_backup_is_restored_into_nothing_but_an_empty_place(tmp_path: Path) -> None:

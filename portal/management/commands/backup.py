@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from portal.backup.contents import BackupError
+from portal.backup.contents import MANIFEST, BackupError
 from portal.backup.making import make
 
 
@@ -24,4 +24,9 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{folder} has {made.jobs:,} jobs and {made.blobs:,} files ({size}), as of {made.made_at}."
         )
+        if made.missing:
+            raise CommandError(
+                f"{made.missing_shown} {MANIFEST} lists them all. The backup can be restored without them. If they were"
+                " removed while this ran, set LUTHIER_BLOB_RETENTION_H to more hours than a backup takes."
+            )
         self.stdout.write("It has the keys, too: keep it as safe as the installation.")

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from portal.backup.contents import BackupError
+from portal.backup.contents import MANIFEST, BackupError
 from portal.backup.restoring import restore
 from portal.settings.base import EMBEDDED, ENV
 from portal.supervisor.errors import CannotStart
@@ -35,3 +35,7 @@ class Command(BaseCommand):
         self.stdout.write(f"Restored {restored.jobs:,} jobs as of {restored.made_at}. Start the platform.")
         if restored.blobs_in:
             self.stdout.write(f"The stored files were in {restored.blobs_in}: set LUTHIER_BLOBS.")
+        if restored.missing:
+            self.stdout.write(
+                f"{restored.missing_shown} So it was when the backup was made; {MANIFEST} lists them all."
+            )
