@@ -22,6 +22,8 @@ from gpu_scheduler.clusters.local import processes, runtime_failure
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 
 READY = ".luthier-ready"
+LOCKS = "locks"
+"""The folder of the data folder with the locks of builders. No program may read it: who can open a lock can hold it."""
 BUILDING = ".building-"
 """In the name of a folder that is no environment yet, or no longer. A dot hides it from `ls` and from `sklearn-*`."""
 LAST_LINES = 40
@@ -63,6 +65,8 @@ class Build:
 
     python = sys.executable
     """Whose standard library and interpreter it has."""
+    may_be_removed = True
+    """Whether package_cache may remove it while it is looked at."""
     within: tuple[str, ...] = ()
     """A command in front of each of its commands, such as one that sets limits."""
 
@@ -124,11 +128,10 @@ class Build:
         """Make it unless it is there; ``failed`` says why it could not."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            with exclusive_lock(self.folder):
-                if self._works():
-                    os.utime(self.folder / READY)  # its last use, before anybody may remove it
-                else:
-                    self._make()
+            if self.may_be_removed or not self._is_used():
+                with exclusive_lock(self.folder):
+                    if not self._is_used():
+                        self._make()
         except RuntimeFailed as failed:
             self.failed = failed
         except OSError as error:
@@ -136,6 +139,12 @@ class Build:
             self.failed = runtime_failure.of_machine(self.name, error)
         finally:
             self._end()
+
+    def _is_used(self) -> bool:
+        """Whether it is there; then this is its last use, before anybody may remove it."""
+        if found := self._works():
+            os.utime(self.folder / READY)
+        return found
 
     def _end(self) -> None:
         """Give a failure all that was printed: the last lines are those of one command."""
@@ -286,11 +295,19 @@ def builder_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def exclusive_lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the one builder's place for this runtime: waits for another builder to finish, or says that there is one."""
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
+    """Hold the one builder's place for this environment: waits for another builder to finish, or says that there is
+    one."""
+    path = lock_of(folder)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             is_ours = True
         except BlockingIOError:
             is_ours = False
         yield is_ours
+
+
+def lock_of(folder: Path) -> Path:
+    """The file whose lock is the one builder's place. folder: <data>/runtimes/<name> or <data>/environments/<name>."""
+    return folder.parent.parent / LOCKS / f"{folder.parent.name}-{folder.name}"

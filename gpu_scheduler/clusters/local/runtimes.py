@@ -82,6 +82,8 @@ class Runtimes:
 class RuntimeBuild(Build):
     """A runtime of the source tree: what its file pins, and nothing else."""
 
+    may_be_removed = False
+
     def __init__(self, name: str, folder: Path, requirements: Path) -> None:
         super().__init__(name, folder)
         self._requirements = requirements

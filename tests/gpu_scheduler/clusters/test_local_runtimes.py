@@ -16,6 +16,7 @@ import pytest
 from gpu_scheduler.clusters.base import LaunchRefused, LearnerPhase
 from gpu_scheduler.clusters.local import builder, runtime_failure
 from gpu_scheduler.clusters.local.builder import READY, Preparing, exclusive_lock, is_complete
+from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.packages import Environments
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 from gpu_scheduler.clusters.local.runtimes import RuntimeBuild, Runtimes
@@ -61,6 +62,25 @@ def test_a_runtime_that_exists_is_not_reported_as_being_installed(runtimes: Runt
     again = Runtimes(tmp_path / "data", tmp_path / "requirements")
     assert again.get("plain") == Preparing("")
     await_runtime(again, "plain")
+
+
+def test_a_runtime_that_exists_waits_for_no_lock(runtimes: Runtimes, tmp_path: Path) -> None:
+    folder = await_runtime(runtimes, "plain")
+    with exclusive_lock(folder):
+        assert await_runtime(Runtimes(tmp_path / "data", tmp_path / "requirements"), "plain") == folder
+
+
+def test_no_program_can_open_the_lock_of_an_environment(daemon: NodeDaemon) -> None:
+    """It would hold the lock, and with it every other job's start."""
+    (daemon.requirements / "plain.txt").write_text(NOTHING)
+    daemon.cluster.launch(replace(launch("job-x-1", "runs"), runtime="plain"))
+    wait_for(lambda: list(daemon.data.glob("runtimes/plain-*")))
+    context = DaemonContext(daemon.data, Path("learner_agent"), "python3", "boot", None)
+    locks = [path for path in daemon.data.rglob("*plain-*") if path.is_file()]
+    assert locks
+    for path in locks:
+        assert not any(path.is_relative_to(folder) for folder in context.shared_by_programs), path
+        assert path.parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_changed_requirements_file_is_another_runtime(runtimes: Runtimes, tmp_path: Path) -> None:

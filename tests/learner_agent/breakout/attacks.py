@@ -366,6 +366,11 @@ def delay_the_next_who_opens_a_file():
     fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
 
+def hold_the_lock_of_a_runtimes_builder():
+    with open(T["lock"]) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def watch_a_folder_by_its_descriptor():
     handle = os.open(DATA / "datasets" / "set", os.O_RDONLY)
     signal.signal(signal.SIGIO, signal.SIG_IGN)

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.clusters.local.builder import exclusive_lock
+from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.isolation import Sandboxing
 
@@ -64,6 +66,10 @@ class Stage:
         return self.data / "nodes" / "node-a" / "job-b-1-0"
 
     @property
+    def runtime(self) -> Path:
+        return self.data / "runtimes" / "plain-0123456789ab"
+
+    @property
     def agent(self) -> Path:
         return self.root / "learner_agent"
 
@@ -78,6 +84,9 @@ class Stage:
             _write(self.other / path, "of another job")
         _write(self.other / "code" / "tool", "#!/bin/sh\n")
         (self.other / "code" / "tool").chmod(0o700)
+        self.runtime.mkdir(parents=True)
+        with exclusive_lock(self.runtime):
+            pass
         self.folders.make()
         (self.folders.root / "data" / "set").symlink_to(self.data / "datasets" / "set")
         for name in ("attacks.py", "victim.py"):
@@ -123,9 +132,8 @@ class Stage:
     def launch(self, env: Mapping[str, str], sandboxing: Sandboxing, program: str = "attacks.py") -> str:
         """Run a program as the node daemon does; returns its log as it is in the spool."""
         folders = self.folders
-        asked = sandboxing.of_learner(
-            folders, [Path(self.python).parent.parent], [self.data / "datasets", self.agent]
-        )
+        shared = DaemonContext(self.data, self.agent, self.python, "boot", None).shared_by_programs
+        asked = sandboxing.of_learner(folders, [Path(self.python).parent.parent], shared)
         base = {"PATH": os.defpath, "HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
         base |= folders.named() | ({} if asked is None else {"LUTHIER_SANDBOX": asked})
         command = [self.python, "-E", "-s", "-B", str(self.agent), "launcher"]

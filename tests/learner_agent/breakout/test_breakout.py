@@ -17,6 +17,7 @@ import pytest
 
 from gpu_scheduler.clusters.base import LearnerSpec
 from gpu_scheduler.clusters.local import environment
+from gpu_scheduler.clusters.local.builder import lock_of
 from gpu_scheduler.clusters.local.isolation import (
     Mode,
     Sandboxing,
@@ -48,6 +49,7 @@ def attack(stage: Stage, sandboxing: Sandboxing) -> dict[str, tuple[str, bool]]:
         targets = place | {
             "data": str(stage.data), "other": str(stage.other), "own": str(stage.folders.root),
             "agent": str(stage.agent), "home": str(stage.root / "home"), "socket": str(stage.root / "run" / "socket"),
+            "lock": str(lock_of(stage.runtime)),
         }  # fmt: skip
         env = {"TARGETS": json.dumps(targets)}
         said = stage.launch(env, sandboxing)
