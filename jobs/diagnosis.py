@@ -79,7 +79,10 @@ def _rule(
 
 
 CHECK_COMMAND = "Check its spelling, and that the job's environment has it."
-CHECK_PATH = "Check the path: the code is in the working folder, data under $DATA_DIR."
+CHECK_PATH = (
+    "Check the path: the code is in the working folder, data under $DATA_DIR."
+    " The local cluster hides files of the machine."
+)
 CHECK_ACCESS = (
     "Read data under $DATA_DIR; write to $RESULT_DIR, $CHECKPOINT_DIR or $TMPDIR. On the local cluster operators add"
     " other paths by LUTHIER_PROGRAM_READS and LUTHIER_PROGRAM_WRITES."

@@ -86,6 +86,7 @@ RULES = (
              ('quota_guard', 'tenants_quota'), ('jobs_guard', 'tenants_tenant'), ('append_only', 'tenants_quotachange'),
              ('append_only', 'tenants_projectchange'),
              ('append_only', 'tenants_auditentry'), ('append_only', 'tenants_auditseal'),
+             ('actor_is_gone', 'tenants_auditentry'),
              ('legal_move', 'jobs_job'), ('append_only', 'jobs_jobevent'),
              ('closed', 'jobs_attempt'), ('limits_guard', 'jobs_attempt'),
              ('project_guard', 'jobs_attempt'), ('opportunistic_guard', 'jobs_attempt')) AS g(name, place)

@@ -35,6 +35,7 @@ from jobs.retries import retry_on_serialization_failure
 from jobs.selectors.retention import KEPT_EVENT, Chosen, chosen, old_entries
 from jobs.states import FINAL, EventCode
 from tenants import audit
+from tenants.audit_chain import REMOVAL
 from tenants.models import Session, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 from tenants.services.retention import default_rules, effective_rules
@@ -273,9 +274,7 @@ def remove_entries(tenant: Tenant | None, rule: Rule | None) -> int:
             if gone:
                 details = {"entries": gone, "days": rule.days, "until": max(at for _, at in old).isoformat()}
                 target = tenant.slug if tenant else ""
-                audit.record(
-                    actor=None, action="retention.audit", tenant_id=tenant_id, target=target, details=details
-                )
+                audit.record(actor=None, action=REMOVAL, tenant_id=tenant_id, target=target, details=details)
             removed += gone
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models.functions import Now
 
-from tenants import access, notices
+from tenants import access, audit_chain, notices
 from tenants.models import AuditEntry, AuditSeal, User
 
 logger = logging.getLogger(__name__)
@@ -137,8 +137,10 @@ def sealed(*, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _report_missing(places: list[int]) -> None:
-    """What retention has removed says so by now: it marks a seal as it removes its entry. The rest was removed by
-    another hand."""
+    """What retention has removed says so by now: it marks a seal as it removes its entry, and counts the marks. The
+    rest was removed by another hand."""
+    if places and (words := audit_chain.unrecorded()):
+        logger.error("entries of the audit log are missing", extra={"marks": words})
     missing = AuditSeal.objects.filter(n__in=places, removed=False).order_by("n").values_list("n", flat=True)
     if places and (found := list(missing[:20])):
         logger.error("entries of the audit log are missing", extra={"seals": found})

@@ -26,6 +26,15 @@ UNSEALED = f"""
 SELECT e.id, e.actor_id, {DIGEST.format(actor="e.actor_id")} FROM tenants_auditentry e
 WHERE {IS_UNSEALED}
 ORDER BY e.id LIMIT {BATCH}"""
+REMOVAL = "retention.audit"
+"""The action of the entries in which retention says how many others it has removed; it removes none of these."""
+UNRECORDED = f"""
+SELECT format('%s entries are marked as removed by retention, which recorded %s', marked, recorded)
+FROM (SELECT count(*) AS marked FROM tenants_auditseal WHERE removed) m,
+  (SELECT coalesce(sum((details->>'entries')::bigint), 0) AS recorded FROM tenants_auditentry
+   WHERE action = '{REMOVAL}' AND jsonb_typeof(details->'entries') = 'number') r
+WHERE marked > recorded"""
+"""SQL: one row of text if a mark covers an entry that another hand removed."""
 BROKEN = f"""
 WITH chain AS (SELECT s.*, lag(s.n) OVER w AS last_n, lag(s.hash) OVER w AS last_hash FROM tenants_auditseal s
   WINDOW w AS (ORDER BY s.n))
@@ -36,11 +45,21 @@ UNION ALL SELECT format('entry %s, seal %s: removed by no retention rule', s.ent
   WHERE NOT s.removed AND NOT EXISTS (SELECT 1 FROM tenants_auditentry e WHERE e.id = s.entry_id)
 UNION ALL SELECT format('entry %s, seal %s: changed', e.id, s.n) FROM tenants_auditseal s
   JOIN tenants_auditentry e ON e.id = s.entry_id
-  WHERE s.digest <> {DIGEST.format(actor="s.actor_id")} OR e.actor_id <> s.actor_id
+  WHERE s.digest <> {DIGEST.format(actor="s.actor_id")} OR e.actor_id IS DISTINCT FROM s.actor_id
+    AND (e.actor_id IS NOT NULL OR EXISTS (SELECT 1 FROM tenants_user u WHERE u.id = s.actor_id))
+UNION ALL {UNRECORDED}
 UNION ALL SELECT format('entry %s: not in the chain', e.id) FROM tenants_auditentry e
   WHERE e.id <= (SELECT max(entry_id) FROM tenants_auditseal) - {LATE}
   AND NOT EXISTS (SELECT 1 FROM tenants_auditseal s WHERE s.entry_id = e.id)"""
 """SQL for jobs.invariants: one row of text for each gap or change."""
+
+
+def unrecorded() -> str:
+    """That more entries are marked as removed than retention says it removed; empty if not."""
+    with connection.cursor() as cursor:
+        cursor.execute(UNRECORDED)
+        found = cursor.fetchone()
+    return found[0] if found else ""
 
 
 def head() -> int:

@@ -21,6 +21,7 @@ from jobs.errors import RemovedByRetention
 from jobs.models import POINT_BYTES, UNIT, Removal, counted
 from jobs.selectors.installation import audit_taken
 from jobs.states import BY_ORDER, FINAL, EventCode, State
+from tenants.audit_chain import REMOVAL
 from tenants.models import AuditEntry, AuditSeal, Tenant
 from tenants.retention import OF_JOBS, Kind, Rule
 
@@ -207,8 +208,10 @@ def refuse_removed(job_id: str, kind: Kind) -> None:
 
 def old_entries(tenant_id: int | None, days: int) -> QuerySet[AuditEntry]:
     """Entries of a tenant's audit log that are older than this; None: those of the installation. Where the log is sent
-    to another system, what that has not taken stays."""
-    old = AuditEntry.objects.filter(tenant=tenant_id, at__lt=Now() - timedelta(days=days))
+    to another system, what that has not taken stays; and always what says how many were removed."""
+    old = AuditEntry.objects.filter(tenant=tenant_id, at__lt=Now() - timedelta(days=days)).exclude(
+        action=REMOVAL
+    )
     place = audit_taken()
     if place is None:
         return old

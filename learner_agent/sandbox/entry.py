@@ -13,7 +13,7 @@ import os
 import sys
 from typing import List, Mapping, Optional
 
-from learner_agent.sandbox import landlock, namespaces, privileges, seccomp
+from learner_agent.sandbox import hiding, landlock, namespaces, privileges, seccomp
 
 VARIABLE = "LUTHIER_SANDBOX"
 PROGRAM_ENV = "LUTHIER_PROGRAM_ENV"
@@ -67,7 +67,7 @@ class Sandbox:
         """Confine this process, and make ready what its programs enter. It has one thread. Raises SandboxFailed."""
         try:
             if self.namespaces:
-                namespaces.enter([self.own, *self._existing_writes()], self.tmp)
+                namespaces.enter([self.own, *self._existing_writes()], self.tmp, [*self.read, *SYSTEM])
             privileges.gain_no_more()
             rights = self._rights()
             self._rules = landlock.ruleset(rights, scoped=True)
@@ -101,7 +101,7 @@ class Sandbox:
         )
 
     def _existing_writes(self) -> List[str]:
-        return [path for path in self.write if os.path.exists(path) and not _is_below(path, self.own)]
+        return [path for path in self.write if os.path.exists(path) and not hiding.is_below(path, self.own)]
 
 
 def _confine(rights: "dict[str, int]", own: List[str], code: "List[str] | tuple[()]" = ()) -> None:
@@ -134,7 +134,3 @@ def with_program_env(env: Mapping[str, str]) -> "dict[str, str]":
 def of(env: Mapping[str, str]) -> Optional[Sandbox]:
     """The sandbox that the node daemon asks for; None if it asks for none. Raises SandboxFailed."""
     return Sandbox(env[VARIABLE]) if env.get(VARIABLE) else None
-
-
-def _is_below(path: str, root: str) -> bool:
-    return os.path.commonpath([path, root]) == root

@@ -1,7 +1,8 @@
 """Mounts and System V IPC of a process's own.
 
 Landlock says which files may be opened, but not whose mode, owner or times may be changed; on a read-only mount none
-can be. And /dev/shm, where programs share memory, is one folder for all jobs: here each learner gets its own.
+can be. And /dev/shm, where programs share memory, is one folder for all jobs: here each learner gets its own. What
+Landlock does not deny either is a connection to a socket that has a path: folders with such sockets are covered.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import Optional, Sequence
+import stat
+from typing import Optional, Sequence, Tuple
 
-from learner_agent.sandbox import kernel
+from learner_agent.sandbox import hiding, kernel
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a mount point)
 TMP = "/tmp"  # noqa: S108 (a mount point)
@@ -29,25 +31,59 @@ class _Attributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
 
 
-def enter(writable: Sequence[str], tmp: Optional[str]) -> None:
-    """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new.
+def enter(writable: Sequence[str], tmp: Optional[str], readable: Sequence[str] = ()) -> None:
+    """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new, and of the folders
+    with sockets of services only what is writable or readable is left.
 
     tmp: a folder that takes the place of /tmp. The process must have one thread. Raises OSError.
     """
+    here = os.getcwd()
     _unshare()
     _mount(None, "/", None, _REC | _PRIVATE)
-    kept = [(path, _clone(path)) for path in writable]
-    _make_read_only()
-    for path, handle in kept:
+    granted = [*writable, *readable, *hiding.NAMES]
+    hidden = [place for place in hiding.folders(granted) if tmp is None or place != TMP]
+    links = hiding.links(hidden, [*granted, *(os.path.join(path, "bin", "python") for path in readable)])
+    kept = [(path, _clone(path)) for path in map(os.path.realpath, writable)]
+    _make_read_only("/", _AT_RECURSIVE)
+    read_only = [(path, _clone(path)) for path in hiding.below(hidden, [*readable, *hiding.NAMES])]
+    for place in hidden:
+        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, b"mode=755,size=1m")
+    for link, target in links.items():
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(target, link)
+    _attach(read_only + kept)
+    for place in hidden:
+        _make_read_only(place, 0)
+    if os.path.isdir(SHARED_MEMORY):
+        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NOSUID | _NODEV, b"mode=1777")
+    if tmp is not None:
+        _mount(tmp, TMP, None, _BIND | _REC)
+    _leave_what_is_covered(here)
+
+
+def _attach(clones: Sequence[Tuple[str, int]]) -> None:
+    for path, handle in clones:
+        if not os.path.lexists(path):  # only in a folder that was covered
+            _make_place(path, is_folder=stat.S_ISDIR(os.fstat(handle).st_mode))
         kernel.syscall(
             kernel.MOVE_MOUNT, "move_mount: " + path,
             handle, b"", _AT_FDCWD, os.fsencode(path), _MOVE_EMPTY_PATH,
         )  # fmt: skip
         os.close(handle)
-    if os.path.isdir(SHARED_MEMORY):
-        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NOSUID | _NODEV, b"mode=1777")
-    if tmp is not None:
-        _mount(tmp, TMP, None, _BIND | _REC)
+
+
+def _make_place(path: str, *, is_folder: bool) -> None:
+    os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
+    if not is_folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _leave_what_is_covered(here: str) -> None:
+    """From a folder below a covered one, `..` leads to what it hides."""
+    try:
+        os.chdir(here)
+    except OSError:
+        os.chdir(os.sep)
 
 
 def _unshare() -> None:
@@ -75,11 +111,11 @@ def _clone(path: str) -> int:
     return kernel.syscall(kernel.OPEN_TREE, "open_tree: " + path, _AT_FDCWD, os.fsencode(path), flags)
 
 
-def _make_read_only() -> None:
+def _make_read_only(path: str, flags: int) -> None:
     attributes = _Attributes(set=_ATTR_RDONLY)
     kernel.syscall(
-        kernel.MOUNT_SETATTR, "mount_setattr",
-        _AT_FDCWD, b"/", _AT_RECURSIVE, ctypes.byref(attributes), ctypes.sizeof(attributes),
+        kernel.MOUNT_SETATTR, "mount_setattr: " + path,
+        _AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), ctypes.sizeof(attributes),
     )  # fmt: skip
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import tempfile
 from typing import Callable, Dict, List
 
-from learner_agent.sandbox import landlock
+from learner_agent.sandbox import hiding, landlock
 from learner_agent.sandbox.entry import Sandbox, SandboxFailed
 
 PASSED, FAILED = 0, 1
@@ -41,16 +42,20 @@ def _none(reason: str) -> int:
 def _reason_against(with_namespaces: bool) -> str:
     """Why a child is not confined; empty if it is. What the child cannot say counts as a failure."""
     with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as own:
-        forbidden = os.path.join(outside, "file")
-        with open(forbidden, "w") as target:
-            target.write("secret")
-        asked = {"read": [], "write": [own], "own": own, "tmp": None, "namespaces": with_namespaces}
+        names = {name: os.path.join(outside, name) for name in ("readable", "forbidden")}
+        for path in names.values():
+            os.mkdir(path)
+            with open(os.path.join(path, "file"), "w") as target:
+                target.write("secret")
+        asked = {
+            "read": [names["readable"]], "write": [own], "own": own, "tmp": None, "namespaces": with_namespaces,
+        }  # fmt: skip
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             said = "the check of the sandbox broke off"
             try:
-                said = _try_all(json.dumps(asked), own, forbidden, with_namespaces)
+                said = _try_all(json.dumps(asked), own, names["readable"], names["forbidden"])
             except (OSError, SandboxFailed) as error:
                 said = str(error)
             finally:
@@ -65,24 +70,37 @@ def _reason_against(with_namespaces: bool) -> str:
         return "" if said == "confined" else said
 
 
-def _try_all(asked: str, own: str, forbidden: str, with_namespaces: bool) -> str:
+def _try_all(asked: str, own: str, readable: str, forbidden: str) -> str:
     parent = os.getppid()
+    service = socket.socket(socket.AF_UNIX)
+    service.bind(os.path.join(forbidden, "socket"))
+    service.listen()
+    folder = os.open(
+        forbidden, os.O_PATH | os.O_DIRECTORY
+    )  # its name is hidden by namespaces, and not all is tried
+    is_hidden = bool(hiding.below(hiding.folders([]), [forbidden]))
     sandbox = Sandbox(asked)
     sandbox.enter_as_launcher()
     sandbox.enter_as_program()
     with open(os.path.join(own, "file"), "w") as target:
         target.write("mine")
+    with open(os.path.join(readable, "file")) as granted:
+        granted.read()
     attempts: Dict[str, Callable[[], object]] = {
-        "read a file outside": lambda: os.close(os.open(forbidden, os.O_RDONLY)),
-        "write outside": lambda: os.close(os.open(forbidden, os.O_WRONLY)),
-        "list a folder outside": lambda: os.listdir(os.path.dirname(forbidden)),
+        "read a file outside": lambda: os.close(os.open("file", os.O_RDONLY, dir_fd=folder)),
+        "write outside": lambda: os.close(os.open("file", os.O_WRONLY, dir_fd=folder)),
+        "list a folder outside": lambda: os.close(os.open(".", os.O_RDONLY, dir_fd=folder)),
         "signal a process outside": lambda: os.kill(parent, 0),
         "read the environment of a process outside": lambda: os.close(
             os.open("/proc/%d/environ" % parent, os.O_RDONLY)
         ),
     }
-    if with_namespaces:
-        attempts["change the mode of a file outside"] = lambda: os.chmod(forbidden, 0o600)
+    if sandbox.namespaces:
+        attempts["change the mode of a file outside"] = lambda: os.chmod(
+            os.path.join(readable, "file"), 0o600
+        )
+        if is_hidden:
+            attempts["reach a service outside"] = lambda: _connect(os.path.join(forbidden, "socket"))
     for what, attempt in attempts.items():
         try:
             attempt()
@@ -90,3 +108,8 @@ def _try_all(asked: str, own: str, forbidden: str, with_namespaces: bool) -> str
             continue
         return "a confined process can still %s" % what
     return "confined"
+
+
+def _connect(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)

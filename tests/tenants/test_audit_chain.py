@@ -66,6 +66,12 @@ DAMAGE = {
     "another actor": ("UPDATE tenants_auditentry SET actor_id = {bob} WHERE id = {1}", "changed"),
     "another address": ("UPDATE tenants_auditentry SET address = '10.0.0.1' WHERE id = {1}", "changed"),
     "a removed entry": ("DELETE FROM tenants_auditentry WHERE id = {1}", "removed by no retention rule"),
+    "a removal that is marked": (
+        "UPDATE tenants_auditseal SET removed = true WHERE entry_id = {1};"
+        " DELETE FROM tenants_auditentry WHERE id = {1}",
+        "1 entries are marked as removed by retention, which recorded 0",
+    ),
+    "an actor who is hidden": ("UPDATE tenants_auditentry SET actor_id = NULL WHERE id = {1}", "changed"),
     "a removed seal": (
         "DELETE FROM tenants_auditseal WHERE entry_id = {1}", "seal 3 follows seal 1"
     ),
@@ -114,9 +120,37 @@ def test_what_retention_removes_leaves_no_gap(alice: User) -> None:
     assert list(AuditSeal.objects.order_by("n").values_list("removed", flat=True)) == [True] * 3 + [False] * 3
 
 
-def test_an_actor_who_is_forgotten_breaks_nothing(alice: User) -> None:
+def test_retention_keeps_its_own_entries_so_that_a_mark_more_is_found(alice: User) -> None:
+    entries = write(alice)
+    behind_the_guards(
+        "UPDATE tenants_auditentry SET at = at - interval '40 days'; DELETE FROM tenants_auditseal"
+    )
+    audit_chain.seal_new()
+    assert retention.remove_entries(None, Rule(days=30)) == len(entries)
+    behind_the_guards("UPDATE tenants_auditentry SET at = at - interval '40 days'; DELETE FROM tenants_auditseal s"
+                      " WHERE NOT removed")  # fmt: skip
+    last = write(alice, 1)
+    assert retention.remove_entries(None, Rule(days=30)) == 0
+    assert broken() == ()
+    behind_the_guards(
+        f"UPDATE tenants_auditseal SET removed = true WHERE entry_id = {last[0].pk};"
+        f" DELETE FROM tenants_auditentry WHERE id = {last[0].pk}"
+    )
+    assert broken() == ("6 entries are marked as removed by retention, which recorded 5",)
+
+
+def test_an_actor_is_forgotten_with_the_user_and_never_before(alice: User) -> None:
     write(alice)
-    AuditEntry.objects.update(actor=None)
+    with transaction.atomic(), connection.cursor() as cursor:
+        AuditEntry.objects.update(actor=None)
+        with pytest.raises(IntegrityError, match="append-only"):
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        transaction.set_rollback(True)
+    assert broken() == ()
+    alice.delete()
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    assert set(AuditEntry.objects.values_list("actor", flat=True)) == {None}
     assert broken() == ()
 
 

@@ -299,6 +299,21 @@ def test_an_entry_that_no_rule_removed_is_missed_loudly(
     assert (line.levelname, line.__dict__["seals"]) == ("ERROR", [2])
 
 
+def test_a_mark_that_retention_did_not_set_hides_no_removal(
+    collector: LogCollector, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third = write(3)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = 'replica'")
+        cursor.execute("UPDATE tenants_auditseal SET removed = true WHERE entry_id = %s", [second])
+        cursor.execute("DELETE FROM tenants_auditentry WHERE id = %s", [second])
+        cursor.execute("SET LOCAL session_replication_role = 'origin'")
+    send({})
+    assert ids(collector) == [first, third]
+    (line,) = [each for each in caplog.records if each.message == "entries of the audit log are missing"]
+    assert line.__dict__["marks"] == "1 entries are marked as removed by retention, which recorded 0"
+
+
 def test_a_run_that_made_progress_begins_its_pauses_again(
     collector: LogCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,8 @@ class Sandboxing:
         if self.namespaces:
             return base.Isolation(True, f"programs are isolated by Landlock {self.landlock} and namespaces")
         missing = (
-            f"without namespaces ({self.why_not}), so a program may change modes of the platform's files"
+            f"without namespaces ({self.why_not}), so a program may change modes of the platform's files, and have "
+            "services of its user act for it (systemd, terminals, Docker: sockets with a path)"
         )
         return base.Isolation(False, f"programs are partly isolated by Landlock {self.landlock}, {missing}")
 

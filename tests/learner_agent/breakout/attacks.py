@@ -390,6 +390,40 @@ def send_to_abstract_socket():
         client.sendto(b"x", "\0" + T["abstract"] + "-datagrams")
 
 
+def have_read(path):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        assert client.recv(100).startswith(b"key")
+
+
+def have_a_service_in_run_read_the_secret_key():
+    have_read(T["services"]["run"])
+
+
+def have_a_service_in_var_read_the_secret_key():
+    have_read(T["services"]["var"])
+
+
+def have_a_service_in_tmp_read_the_secret_key():
+    have_read(T["services"]["tmp"])
+
+
+def have_a_service_at_home_read_the_secret_key():
+    have_read(T["services"]["home"])
+
+
+def reach_a_service_from_the_folder_that_the_program_starts_in():
+    have_read(os.path.relpath("/") + T["services"]["tmp"])
+
+
+def reach_a_service_through_the_root_of_a_process():
+    have_read(f"/proc/{VICTIM}/root" + T["services"]["run"])
+
+
+def find_a_service_by_listing():
+    assert Path(T["services"]["run"]).parent.name in os.listdir("/run")
+
+
 def open_a_terminal():
     os.open(T["terminal"], os.O_RDWR | os.O_NOCTTY)
 
@@ -492,9 +526,9 @@ def add_a_key_for_all_jobs():
 
 ROOT_ONLY = {
     mount_over_a_folder, change_the_root, become_another_user, make_a_device, give_a_file_away, read_shadow,
-    open_by_handle, new_mount_namespace, enter_the_namespaces_of_a_process,
+    open_by_handle, new_mount_namespace, enter_the_namespaces_of_a_process, have_a_service_at_home_read_the_secret_key,
 }  # fmt: skip
-"""What the kernel refuses to any other user in any case."""
+"""What the kernel refuses to any other user in any case; and nobody has no home."""
 
 TRIES = [
     value
@@ -506,14 +540,14 @@ TRIES = [
 def main():
     found = {}
     for attempt in TRIES:
-        if attempt in (call, checked, main):
+        if attempt in (call, checked, have_read, main):
             continue
         child = os.fork()  # what changes the process itself must not change the next attempt
         if child == 0:
             text = "succeeded"
             try:
                 attempt()
-            except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+            except (OSError, AssertionError, KeyError, subprocess.CalledProcessError) as error:
                 text = f"{type(error).__name__}: {error}"
             except BaseException as error:
                 text = f"broken: {error!r}"

@@ -73,6 +73,18 @@ class Stage:
     def agent(self) -> Path:
         return self.root / "learner_agent"
 
+    def service(self, place: str) -> Path:
+        """Where a service that trusts its user listens: in a folder of this stage's own below `place`."""
+        return Path(place, f".{self.root.name}", "socket")
+
+    def services(self) -> dict[str, str]:
+        """Such sockets, by the kind of folder. nobody has no home folder."""
+        home = pwd.getpwnam(self.user).pw_dir
+        places = {"run": "/run", "var": "/var/lib", "tmp": "/tmp"} | (
+            {"home": home} if Path(home).is_dir() else {}
+        )
+        return {name: str(self.service(place)) for name, place in places.items()}
+
     def build(self) -> None:
         shutil.copytree(AGENT, self.agent, ignore=shutil.ignore_patterns("__pycache__"))
         for path, text in {
@@ -102,6 +114,15 @@ class Stage:
         for place, folders, files in os.walk(self.root):
             for path in (Path(place), *(Path(place, name) for name in (*folders, *files))):
                 os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
+        for socket in self.services().values():
+            folder = Path(socket).parent
+            folder.mkdir(mode=0o700)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+
+    def clear(self) -> None:
+        """Remove what lies outside its folder."""
+        for socket in self.services().values():
+            shutil.rmtree(Path(socket).parent, ignore_errors=True)
 
     def run(self, command: list[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
         """As the user, and in mounts of its own: an attack that succeeds must not reach the machine's."""
@@ -119,17 +140,21 @@ class Stage:
 
     @contextmanager
     def victim(self) -> Iterator[dict[str, Any]]:
+        services = self.services()
         command = [self.python, str(self.folders.code / "victim.py"), str(self.data), self.root.name]
+        command += services.values()
         env = {"LUTHIER_SECRET": "of the shipper", "PATH": os.defpath}
         process = self.run(command, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None
         assert process.stdout is not None
         with process, process.stdout:
-            yield json.loads(process.stdout.readline())
+            yield json.loads(process.stdout.readline()) | {"services": services}
             assert process.poll() is None, "it survives"
             process.stdin.close()
 
-    def launch(self, env: Mapping[str, str], sandboxing: Sandboxing, program: str = "attacks.py") -> str:
+    def launch(
+        self, env: Mapping[str, str], sandboxing: Sandboxing, program: str = "attacks.py", *arguments: str
+    ) -> str:
         """Run a program as the node daemon does; returns its log as it is in the spool."""
         folders = self.folders
         shared = DaemonContext(self.data, self.agent, self.python, "boot", None).shared_by_programs
@@ -137,7 +162,7 @@ class Stage:
         base = {"PATH": os.defpath, "HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
         base |= folders.named() | ({} if asked is None else {"LUTHIER_SANDBOX": asked})
         command = [self.python, "-E", "-s", "-B", str(self.agent), "launcher"]
-        command += ["--", self.python, "-B", program]
+        command += ["--", self.python, "-B", program, *arguments]
         with (folders.root / "launcher.log").open("wb") as log:
             assert self.run(command, base | env, stdout=log, stderr=log).wait(60) is not None
         said = b"".join(path.read_bytes() for path in sorted(folders.state.glob("log/*.seg")))
@@ -160,5 +185,8 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     # Not pytest's own folder, which another user cannot enter.
     with tempfile.TemporaryDirectory(prefix="breakout-") as folder:
         made = Stage(Path(folder), python, user)
-        made.build()
-        yield made
+        try:
+            made.build()
+            yield made
+        finally:
+            made.clear()

@@ -6,6 +6,8 @@ Without the sandbox each succeeds: so what is tried here is a real attack, on a 
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import socket
 import stat
 import subprocess
@@ -26,7 +28,7 @@ from gpu_scheduler.clusters.local.isolation import (
     probe,
     wrong_paths,
 )
-from learner_agent.sandbox import entry
+from learner_agent.sandbox import entry, hiding
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.learner_agent.breakout.stage import AGENT, Stage, stage
 
@@ -39,8 +41,11 @@ WITHOUT_NAMESPACES = Sandboxing(landlock=7, namespaces=False, why_not="forbidden
 OPEN_WITHOUT_NAMESPACES = {
     "change_mode_of_secret_key", "change_mode_of_another_job", "change_times_of_another_job",
     "change_attributes_of_another_job", "read_shared_memory", "remove_shared_memory",
+    "have_a_service_in_run_read_the_secret_key", "have_a_service_in_var_read_the_secret_key",
+    "have_a_service_in_tmp_read_the_secret_key", "reach_a_service_from_the_folder_that_the_program_starts_in",
 }  # fmt: skip
-"""The last two for one who knows the name, which cannot be listed."""
+"""Shared memory and sockets for one who knows the name, which cannot be listed."""
+AT_HOME = "have_a_service_at_home_read_the_secret_key"
 
 
 def attack(stage: Stage, sandboxing: Sandboxing) -> dict[str, tuple[str, bool]]:
@@ -79,10 +84,69 @@ def test_without_the_sandbox_each_attempt_succeeds(stage: Stage) -> None:
     assert failed == {}
 
 
-def test_without_namespaces_only_modes_and_known_names_of_shared_memory_are_open(stage: Stage) -> None:
+def test_without_namespaces_only_modes_and_known_names_of_shared_memory_and_sockets_are_open(
+    stage: Stage,
+) -> None:
     found = attack(stage, WITHOUT_NAMESPACES)
-    assert {name for name, (text, _) in found.items() if text == "succeeded"} == OPEN_WITHOUT_NAMESPACES
-    assert not WITHOUT_NAMESPACES.report().holds
+    is_open = OPEN_WITHOUT_NAMESPACES | ({AT_HOME} if "home" in stage.services() else set())
+    assert {name for name, (text, _) in found.items() if text == "succeeded"} == is_open
+    report = WITHOUT_NAMESPACES.report()
+    assert not report.holds
+    assert "modes of the platform's files" in report.text
+    assert "have services of its user" in report.text
+
+
+KEEPS = """\
+import os, pathlib, socket, sys
+for path in sys.argv[1:]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        assert client.recv(100) == b"key"
+    assert pathlib.Path(os.path.dirname(path), "file").read_text() == "kept"
+    try:
+        pathlib.Path(os.path.dirname(path), "mine").touch()
+        sys.exit("it can write beside it")
+    except OSError:
+        pass
+print("all are kept")
+"""
+
+
+def test_what_the_operator_names_in_a_covered_folder_is_kept_under_each_of_its_names(stage: Stage) -> None:
+    services = stage.services()
+    (stage.folders.code / "keeps.py").write_text(KEEPS)
+    folders = {name: Path(socket).parent for name, socket in services.items()}
+    for folder in folders.values():
+        (folder / "file").write_text("kept")
+        (folder / "file").chmod(0o644)
+    by_link = stage.root / "link"  # below /tmp, to /var
+    by_link.symlink_to(folders["var"].parent)
+    named = [folders["run"], folders["tmp"], by_link / folders["var"].name]
+    sandboxing = replace(LOCKED, reads=tuple(named))
+    with stage.victim():
+        said = stage.launch({}, sandboxing, "keeps.py", *(str(folder / "socket") for folder in named))
+    assert "all are kept" in said, said
+
+
+def test_names_are_looked_up_by_sockets_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a place that is covered, what the granted paths lead to is left, and the links on the way to it."""
+    place = tmp_path / "run"
+    (place / "resolve").mkdir(parents=True)
+    (place / "resolve" / "stub").touch()
+    (place / "current").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "resolv.conf").symlink_to(place / "resolve" / "stub")
+    places = [str(place)]
+    granted = [str(tmp_path / "resolv.conf"), str(place / "resolve"), str(place / "missing")]
+    assert hiding.below(places, granted) == [str(place / "resolve")], (
+        "its folder has the file, however often replaced"
+    )
+    assert hiding.links(places, granted) == {str(place / "current"): str(tmp_path / "elsewhere")}
+    monkeypatch.setattr(hiding, "FOLDERS", (str(place), str(place / "resolve"), "/nowhere"))
+    home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
+    assert set(hiding.folders([])) - {home} == {str(place)}
+    assert str(place) not in hiding.folders([str(tmp_path)]), "the operator grants all of it"
 
 
 WORKS = """\
@@ -225,10 +289,13 @@ def test_a_device_that_the_operator_names_can_be_controlled(named: list[str], en
     assert ("PermissionError" in done.stderr) == (not named), done.stderr
 
 
-def test_setup_commands_run_in_the_sandbox_too(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("sandboxing", "answer"), [(LOCKED, "No such file"), (WITHOUT_NAMESPACES, "Permission denied")]
+)
+def test_setup_commands_run_in_the_sandbox_too(stage: Stage, sandboxing: Sandboxing, answer: str) -> None:
     key = stage.data / "secret_key"
-    said = stage.launch({"LUTHIER_SETUP": json.dumps([f"cat {key}"])}, LOCKED, "attacks.py")
-    assert "Permission denied" in said
+    said = stage.launch({"LUTHIER_SETUP": json.dumps([f"cat {key}"])}, sandboxing, "attacks.py")
+    assert answer in said
     assert "setup command 1 of 1 exited with code 1" in said
 
 

@@ -1,6 +1,7 @@
 """A process of another job, or of the platform: with a secret in its environment, its memory and an open file.
 
-It prints where they are, and lives until its standard input is closed.
+It prints where they are, and lives until its standard input is closed. To whom connects to one of the paths that it is
+given, and is of its own user, it reads the secret, as a terminal server or a user's systemd would run a command.
 """
 
 # The calls that an attacker makes.
@@ -9,9 +10,28 @@ import ctypes
 import json
 import os
 import socket
+import struct
 import sys
+import threading
 
-data, name = sys.argv[1:]
+data, name, *paths = sys.argv[1:]
+
+
+def serve(listener):
+    while True:
+        client, _ = listener.accept()
+        with client:
+            _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user == os.getuid():
+                with open(os.path.join(data, "secret_key"), "rb") as file:
+                    client.sendall(file.read())
+
+
+for path in paths:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    threading.Thread(target=serve, args=[listener], daemon=True).start()
 os.setsid()
 secret = ctypes.create_string_buffer(b"secret")
 descriptor = os.open(os.path.join(data, "secret_key"), os.O_RDWR)

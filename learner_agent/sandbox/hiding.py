@@ -1,0 +1,84 @@
+"""Folders in which services keep their sockets, and what of them a program still needs.
+
+A user's systemd, bus, terminals and agents, Docker and others trust the platform's user, and Landlock denies no
+connection to a socket that has a path. So these folders are covered by empty ones; what is granted is put back.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections import deque
+from typing import Iterable, Iterator, List, Sequence, Tuple
+
+FOLDERS = ("/run", "/var", "/tmp")  # noqa: S108 (to be covered)
+NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/netconfig", "/run/nscd", "/run/avahi-daemon",
+         "/var/lib/sss/pipes/nss")  # fmt: skip
+"""What names of machines and users are looked up by; only names are asked for there."""
+_LINKS_MAX = 40  # as the kernel follows
+
+
+def folders(granted: Iterable[str]) -> List[str]:
+    """What to cover, with the home folder of the user: no folder that is granted as a whole or lies in another one."""
+    named = [os.path.realpath(path) for path in (*FOLDERS, *_home())]
+    found = sorted({path for path in named if path != os.sep and os.path.isdir(path)})
+    whole = [os.path.realpath(path) for path in granted]
+    return outermost(path for path in found if not any(is_below(path, other) for other in whole))
+
+
+def _home() -> List[str]:
+    try:
+        return [pwd.getpwuid(os.getuid()).pw_dir]
+    except KeyError:
+        return []
+
+
+def below(places: Sequence[str], paths: Iterable[str]) -> List[str]:
+    """Those of the paths that lie in the places, where they really are, none within another one."""
+    real = {os.path.realpath(path) for path in paths}
+    return outermost(
+        sorted(
+            path for path in real if os.path.exists(path) and any(is_below(path, place) for place in places)
+        )
+    )
+
+
+def links(places: Sequence[str], paths: Iterable[str]) -> "dict[str, str]":
+    """The symbolic links in the places that lead to the paths, and those directly in a place: where each leads."""
+    found = {step: to for path in paths for step, to in _followed(path)}
+    for place in places:
+        with os.scandir(place) as entries:
+            found.update((entry.path, os.readlink(entry.path)) for entry in entries if entry.is_symlink())
+    return {step: to for step, to in found.items() if any(is_below(step, place) for place in places)}
+
+
+def _followed(path: str) -> Iterator[Tuple[str, str]]:
+    at, left, links_left = os.sep, deque(os.path.abspath(path).split(os.sep)), _LINKS_MAX
+    while left and links_left:
+        name = left.popleft()
+        if name == os.pardir:
+            at = os.path.dirname(at)
+        elif name and name != os.curdir:
+            step = os.path.join(at, name)
+            if not os.path.islink(step):
+                at = step
+                continue
+            to = os.readlink(step)
+            yield step, to
+            links_left -= 1
+            at = os.sep if to.startswith(os.sep) else at
+            left.extendleft(reversed(to.split(os.sep)))
+
+
+def outermost(paths: Iterable[str]) -> List[str]:
+    """The sorted paths without those below another one."""
+    kept: List[str] = []
+    for path in paths:
+        if not any(is_below(path, other) for other in kept):
+            kept.append(path)
+    return kept
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether path is root or lies below it; both are absolute."""
+    return os.path.commonpath([path, root]) == root
