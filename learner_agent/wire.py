@@ -235,6 +235,8 @@ class Ckpt(WireFrame, frozen=True):
 
     key is the shipper's name for the set; the response repeats it. part of `of`: parts make one checkpoint.
     ordinal: how often this attempt saved the step before, so that parts of two saves are never mixed; null: not known.
+    saved_ns: when it was put in place, in nanoseconds since the epoch by the learner's clock; one that a learner saved
+    later always has a higher one, even where its clock was set back. null: not known.
     need: (index into files, upload id, offset in bytes to continue from), as many as fit. state, down: UPLOADING (send
     what is needed, then offer again), COMMITTED, REFUSED (message has the reason). A repeat of either is harmless.
     """
@@ -245,6 +247,7 @@ class Ckpt(WireFrame, frozen=True):
     what: FileSetKind = "checkpoint"
     step: Offset | None = None
     ordinal: Offset | None = None
+    saved_ns: Offset | None = None
     part: Rank = 0
     of: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
     world: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1

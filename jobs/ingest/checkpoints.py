@@ -160,6 +160,7 @@ def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
             return _refuse(
                 offered, f"Part {offered.part} of this save of step {offered.step} has other files already."
             )
+        _note_order(saved, grant, offered)
         if saved.state in (Checkpoint.State.COMMITTED, Checkpoint.State.DROPPED):
             return _response(offered, "COMMITTED", [])
         if saved.parts != offered.of:
@@ -222,9 +223,28 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
     )  # fmt: skip
 
 
+def _note_order(saved: Checkpoint, grant: Grant, offered: Ckpt) -> None:
+    """Record when it was saved. Learners have different clocks, so a set has one value: that of its part 0, which the
+    same learner saves each time. Where each learner saves everything, learner 0's replaces that of any other."""
+    counts = offered.part == 0 and (offered.of > 1 or not grant.rank or saved.saved_ns is None)
+    if counts and offered.saved_ns is not None and offered.saved_ns != saved.saved_ns:
+        saved.saved_ns = offered.saved_ns
+        saved.save(update_fields=["saved_ns"])
+
+
+def _is_later_than_dropped(saved: Checkpoint, grant: Grant, offered: Ckpt) -> bool:
+    """True for a new save of a step of which an earlier save, without ordinals, is no longer kept. Not of parts: when
+    those were saved was said by other learners."""
+    if saved.state != Checkpoint.State.DROPPED or offered.ordinal is not None or offered.of > 1 or grant.rank:
+        return False
+    return (offered.saved_ns or 0) > (saved.saved_ns or offered.saved_ns or 0)
+
+
 def _is_another_save(saved: Checkpoint, grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> bool:
     """True if these bytes differ from those of a complete checkpoint of this step. Where each learner saves everything
     (one part), those of another rank are the same checkpoint, and learner 0's count."""
+    if _is_later_than_dropped(saved, grant, offered):
+        return True
     if saved.state != Checkpoint.State.COMMITTED or (offered.of == 1 and grant.rank):
         return False
     if offered.ordinal is not None and offered.of > 1:

@@ -20,8 +20,10 @@ class Checkpoint(models.Model):
         CORRUPT = "CORRUPT"
         DROPPED = "DROPPED"  # superseded by newer ones (keep), bytes released
 
-    NEWEST_FIRST = ("-attempt", F("step").desc(nulls_last=True), "-n")
-    """What a later attempt saved counts more than a higher step of an earlier one: its owner went back on purpose."""
+    NEWEST_FIRST = ("-attempt", F("saved_ns").desc(nulls_last=True), F("step").desc(nulls_last=True), "-n")
+    """What a later attempt saved counts more than what an earlier one did: its owner went back on purpose. Within an
+    attempt the save that was put in place last counts, whatever its step: a program may count from the beginning again.
+    Of learners that do not say when, the highest step."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
@@ -29,6 +31,8 @@ class Checkpoint(models.Model):
     attempt = models.PositiveIntegerField()
     step = models.BigIntegerField(null=True)  # null: unknown, for a program saves when it chooses
     ordinal = models.BigIntegerField(null=True)  # saves of the step before it in its attempt; null: not said
+    # When it was put in place, by its learner's clock; only for the order within an attempt; null: not said.
+    saved_ns = models.BigIntegerField(null=True)
     state = models.CharField(max_length=12, choices=State.choices, default=State.UPLOADING)
     implicit = models.BooleanField(default=False)
     parts = models.PositiveIntegerField(default=1)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from learner_agent.shipper import direct
 from learner_agent.shipper.connection import Connection
@@ -18,12 +22,14 @@ from learner_agent.shipper.outputs import (
     FileSet,
     NotWhole,
     find_checkpoints,
+    key_of,
     prune,
     read_checkpoint,
     sha256_from,
 )
 from learner_agent.spool import Spool
-from learner_agent.untrusted_files import LARGE_BYTES
+from learner_agent.untrusted_files import LARGE_BYTES, number_or
+from learner_agent.wire_fields import MAX_OFFSET
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +38,9 @@ OFFER_AGAIN = frozenset({"hash_mismatch", "not_found"})
 """Damaged in transit or on this disk, which _upload_file checks; or what had arrived was removed as left behind."""
 KEEP_LOCAL = 2
 DONE = "shipper/kept.json"
+SAVES = "shipper/saves.json"
+LATEST_NS = MAX_OFFSET - 2**40
+"""A later time in it was written by the program; the rest is room for saves after this one."""
 
 
 class CheckpointUploader:
@@ -44,6 +53,11 @@ class CheckpointUploader:
         self.base = base
         self._done: dict[str, str] = dict(spool.read(DONE, most=LARGE_BYTES) or {})
         self._seen: set[tuple[str, int, int]] = set()
+        self._keys: dict[
+            tuple[str, int, int], str
+        ] = {}  # of each manifest that is there and was put in order
+        saves = spool.read(SAVES, most=LARGE_BYTES) or {}
+        self._saves = {key: int(number_or(at, 0, most=LATEST_NS)) for key, at in saves.items()}
         self.direct_from = float("inf")
         """Bytes from which on files go to the store itself."""
         self._busy = asyncio.Lock()
@@ -60,8 +74,39 @@ class CheckpointUploader:
     async def upload_new_checkpoints(self) -> None:
         """Upload every checkpoint that the server does not have yet, the newest first."""
         async with self._busy:
-            for manifest in reversed(find_checkpoints(self.base)):
+            found = find_checkpoints(self.base)
+            self._put_in_order(found)
+            for manifest in reversed(found):
                 await self._upload_checkpoint(manifest)
+
+    def _put_in_order(self, manifests: list[Path]) -> None:
+        """Give each save that is new a later time than all that were seen before it. Remembers those that are there,
+        and the last one. manifests: oldest first."""
+        keys = {}
+        for manifest in manifests:
+            mark = _mark(manifest)
+            with contextlib.suppress(OSError, ValueError):  # gone since, or no manifest
+                keys[mark] = self._keys.get(mark) or key_of(manifest, self.base)
+                self._saved_ns(keys[mark], mark[1])
+        if keys != self._keys:
+            self._keys, last = keys, max(self._saves.values(), default=0)
+            there = set(keys.values())
+            self._saves = {key: at for key, at in self._saves.items() if key in there or at == last}
+            with contextlib.suppress(OSError):  # a full disk: after a restart the times of the files count
+                self.spool.write(SAVES, self._saves)
+
+    def _saved_ns(self, key: str, at_ns: int) -> int:
+        """When this save was put in place, in nanoseconds. A file can have any time, and a clock may be set back: none
+        is later than now, or as early as that of an earlier save."""
+        if key not in self._saves:
+            last = max(self._saves.values(), default=0)
+            self._saves[key] = max(last + 1, min(at_ns, time.time_ns()))
+        return self._saves[key]
+
+    def dated(self, files: FileSet) -> FileSet:
+        """The same set, as saved after all others."""
+        self._saves.pop(files.key, None)
+        return _at(files, self._saved_ns(files.key, time.time_ns()))
 
     async def _upload_checkpoint(self, manifest: Path) -> None:
         mark = _mark(manifest)
@@ -79,7 +124,8 @@ class CheckpointUploader:
             return  # a restored one
         self._seen.add(mark)
         if found.key not in self._done:
-            await self.upload(found, is_unchanged=lambda: _mark(manifest) == mark)
+            dated = _at(found, self._saved_ns(found.key, mark[1]))
+            await self.upload(dated, is_unchanged=lambda: _mark(manifest) == mark)
             prune(
                 self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL
             )
@@ -184,6 +230,10 @@ class CheckpointUploader:
         return await self.client.json(
             f"/agent/v1/uploads/{upload}", method="PUT", body=piece, headers=headers
         )
+
+
+def _at(files: FileSet, saved_ns: int) -> FileSet:
+    return dataclasses.replace(files, offer=replace(files.offer, saved_ns=saved_ns))
 
 
 def _mark(manifest: Path) -> tuple[str, int, int]:

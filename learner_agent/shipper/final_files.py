@@ -54,7 +54,7 @@ class FinalFiles:
         await self._uploader.upload_new_checkpoints()
         saved = await self._take("implicit", self._implicit_checkpoint)
         if saved is not None:  # here, not in the thread: a rule's time is measured by a signal
-            await self._uploader.upload(self._with_step(saved))
+            await self._uploader.upload(self._uploader.dated(self._with_step(saved)))
         left = await self._take("results", self._results)
         if left is not None:
             await self._uploader.upload(left)

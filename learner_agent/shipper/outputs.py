@@ -108,7 +108,7 @@ def read_checkpoint(manifest: Path, base: Path) -> FileSet | None:
             return None
         files: list[File] = [(entry["path"], entry["size"], entry["sha256"]) for entry in content["files"]]
         offer = Ckpt(
-            key=_key(manifest, base),
+            key=key_of(manifest, base),
             step=content["step"],
             ordinal=content.get("ordinal"),
             part=content.get("part", 0),
@@ -150,7 +150,7 @@ def checked(offer: Ckpt) -> Ckpt:
     return read
 
 
-def _key(manifest: Path, base: Path) -> str:
+def key_of(manifest: Path, base: Path) -> str:
     """Identify one save, unlike any other of the same step. Raises OSError, and ValueError if it is too large."""
     digest = hashlib.sha256(_read(manifest, base)).hexdigest()
     return f"{manifest.parent.relative_to(base).as_posix()}:{digest}"[-200:]
@@ -278,7 +278,7 @@ def prune(base: Path, committed: Iterable[str], *, keep: int) -> None:
 
     def is_safe(manifest: Path) -> bool:
         with suppress(OSError, ValueError):  # gone or changed since: keep it
-            return _key(manifest, base) in known
+            return key_of(manifest, base) in known
         return False
 
     safe = [manifest for manifest in find_checkpoints(base) if is_safe(manifest)]

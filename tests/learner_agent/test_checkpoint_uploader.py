@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,13 @@ class Server:
         self.sent: list[bytes] = []
         self.stored: list[bytes] = []
         self.reported: list[dict[str, Any]] = []
+        self.saved_ns: dict[int | None, int] = {}
+        """By step: when it was put in place."""
         self._whole: set[str] = set()
 
     async def offer(self, offer: Ckpt) -> Ckpt:
+        assert offer.saved_ns is not None
+        self.saved_ns[offer.step] = offer.saved_ns
         if offer.key in self._whole:
             return Ckpt(offer.key, state="COMMITTED")
         self._asked, self._got = offer, b""
@@ -131,3 +136,81 @@ def test_a_step_that_was_saved_again_is_kept_though_two_newer_ones_are_stored_fi
     assert server.stored == [b"earlier", b"fourth", b"third", b"later"]
     left = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
     assert left == ["step-3", "step-4"], "all three are stored: the oldest need not lie here"
+
+
+def uploader(server: Server, tmp_path: Path) -> checkpoint_uploader.CheckpointUploader:
+    """As after each start of the shipper: what it knows is in the spool."""
+    spool = Spool(tmp_path / "state")
+    spool.create()
+    return checkpoint_uploader.CheckpointUploader(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
+
+
+def saved(step: int, tmp_path: Path, *, at_ns: int | None = None) -> None:
+    with training.checkpoint(step) as folder:
+        (folder / "model").write_bytes(b"%d" % step)
+    if at_ns is not None:
+        os.utime(tmp_path / "checkpoints" / f"step-{step}" / "manifest.json", ns=(at_ns, at_ns))
+
+
+def test_saves_are_in_the_order_in_which_they_were_put_in_place_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server keeps the newest by it. The clock is set back by an hour, and the program sets a time of its own."""
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    server, clock = Server(lambda: None), [2_000_000_000_000_000_000]
+    monkeypatch.setattr(checkpoint_uploader.time, "time_ns", lambda: clock[0])
+    before = uploader(server, tmp_path)
+    for step, at_ns, passed in (
+        (3000, clock[0], 0),
+        (20, 2**62, 9),
+        (10, 1, -(10**12)),
+        (7, clock[0] - 10**12, 1),
+    ):
+        clock[0] += passed
+        saved(step, tmp_path, at_ns=at_ns)
+        asyncio.run(before.upload_new_checkpoints())
+    saved(5, tmp_path)
+    asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+
+    assert sorted(server.saved_ns, key=lambda step: server.saved_ns[step]) == [3000, 20, 10, 7, 5]
+    assert max(server.saved_ns.values()) < 2_000_000_000_000_001_000, "none is in the future"
+
+
+def test_a_backlog_keeps_its_order_when_the_shipper_starts_again_in_the_middle_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent from the newest save on."""
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+    class Killed(Exception):
+        pass
+
+    def die() -> None:
+        if server.stored:
+            raise Killed
+
+    server = Server(die)
+    for at_ns, step in enumerate((3000, 10, 500, 600), start=1):
+        saved(step, tmp_path, at_ns=at_ns)
+    with pytest.raises(Killed):
+        asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+    assert list(server.saved_ns) == [600]
+    server.on_piece = lambda: None
+
+    asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+
+    assert sorted(server.saved_ns, key=lambda step: server.saved_ns[step]) == [3000, 10, 500, 600]
+
+
+def test_times_of_saves_that_a_program_wrote_into_the_spool_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    server = Server(lambda: None)
+    kept = uploader(server, tmp_path)
+    kept.spool.write(checkpoint_uploader.SAVES, {"a": 2**62, "b": -1, "c": "x", "d": None})
+    saved(1, tmp_path)
+
+    asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+
+    assert 0 < server.saved_ns[1] <= time.time_ns()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jobs import blobs
 from jobs.ingest import checkpoints
 from jobs.models import Blob, Checkpoint, Job, ResultFile
-from jobs.selectors.checkpoints import checkpoint_for
+from jobs.selectors.checkpoints import checkpoint_for, checkpoint_list
 from jobs.states import State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt, decode, encode
@@ -194,6 +194,101 @@ def test_a_checkpoint_waits_for_a_part_that_was_not_offered_yet() -> None:
     assert send(grant(job, 0), part_of(0, b"first half"), b"first half").state == "UPLOADING"
 
     assert state_of(job) == "UPLOADING"
+
+
+def at(step: int, saved_ns: int | None, *, part: int = 0, of: int = 1) -> tuple[Ckpt, bytes]:
+    """An offer of a save that was put in place then, and its content."""
+    content = b"%d at %d, part %d" % (step, saved_ns or 0, part)
+    listed = [("w", len(content), hashlib.sha256(content).hexdigest())]
+    return Ckpt(
+        f"{step}-{saved_ns}-{part}", step=step, part=part, of=of, files=listed, saved_ns=saved_ns
+    ), content
+
+
+def steps_kept(job: Job) -> list[int | None]:
+    """Steps of what is kept, in the order of pages and API."""
+    kept = [saved for saved in checkpoint_list(job.pk) if saved.state == Checkpoint.State.COMMITTED]
+    return [saved.step for saved in kept]
+
+
+def test_a_program_that_counts_from_the_beginning_again_keeps_what_it_saved_last() -> None:
+    """As one that trains in folds, or first in general and then for a task."""
+    job = factories.job(state=State.PROCESSING)  # keeps 3
+    for place, step in enumerate((1000, 2000, 3000, 10, 500, 600)):
+        assert send(grant(job), *at(step, 100 + place)).state == "COMMITTED"
+
+    assert steps_kept(job) == [600, 500, 10]
+    assert checkpoint_for(job) == job.checkpoints.get(step=600)
+    states = job.checkpoints.order_by("n").values_list("state", flat=True)
+    assert list(states) == ["DROPPED"] * 3 + ["COMMITTED"] * 3, "none was dropped as it was committed"
+
+
+def test_saves_that_are_sent_newest_first_are_kept_in_the_order_in_which_they_were_made() -> None:
+    job = factories.job(state=State.PROCESSING)
+    for step, saved_ns in (
+        (3000, 3),
+        (600, 6),
+        (500, 5),
+        (10, 4),
+    ):  # the last three are sent from the newest on
+        send(grant(job), *at(step, saved_ns))
+
+    assert steps_kept(job) == [600, 500, 10]
+
+
+def test_without_the_time_of_a_save_the_highest_step_is_the_newest() -> None:
+    job = factories.job(state=State.PROCESSING)
+    for step in (3000, 10, 2000):
+        send(grant(job), *at(step, None))
+
+    assert steps_kept(job) == [3000, 2000, 10]
+    send(grant(job), *at(500, 1))
+    assert steps_kept(job) == [500, 3000, 2000], "a shipper of a newer version has taken over"
+
+
+def test_what_an_earlier_attempt_saved_is_older_whatever_its_clock_said() -> None:
+    job = factories.job(state=State.PROCESSING, attempt=2)
+    factories.checkpoint(job, step=9, attempt=1, saved_ns=2**62)
+
+    send(grant(job), *at(3, 1))
+
+    assert steps_kept(job) == [3, 9]
+
+
+def test_the_order_of_a_gangs_save_is_that_of_its_part_0() -> None:
+    """Learner 1's clock is far ahead in the first save, and was set back before the second."""
+    job = factories.job(state=State.PROCESSING, learners=2)
+    for step, mine, theirs in ((3000, 10, 999), (10, 20, 5)):
+        send(grant(job, 1), *at(step, theirs, part=1, of=2))
+        assert send(grant(job, 0), *at(step, mine, part=0, of=2)).state == "COMMITTED"
+
+    assert list(job.checkpoints.order_by("n").values_list("saved_ns", flat=True)) == [10, 20]
+    assert steps_kept(job) == [10, 3000]
+
+
+def test_where_each_learner_saves_everything_the_first_one_says_when() -> None:
+    job = factories.job(state=State.PROCESSING, learners=2)
+    offer, content = at(7, 50)
+    send(grant(job, 1), replace(offer, saved_ns=900), content)
+    assert job.checkpoints.get().saved_ns == 900
+    send(grant(job, 0), offer, content)
+    send(grant(job, 1), replace(offer, saved_ns=900), content)
+
+    assert job.checkpoints.get().saved_ns == 50
+
+
+def test_a_step_is_stored_again_though_its_earlier_save_is_no_longer_kept() -> None:
+    """Of a program that writes manifests without ordinals, and counts from the beginning again."""
+    job = factories.job(state=State.PROCESSING)
+    for saved_ns, step in enumerate((10, 20, 30, 40), start=1):
+        send(grant(job), *at(step, saved_ns))
+    first, content = at(10, 1)
+    assert send(grant(job), first, content).state == "COMMITTED", "a repeat is the same"
+    assert steps_kept(job) == [40, 30, 20]
+
+    assert send(grant(job), *at(10, 5)).state == "COMMITTED"
+
+    assert steps_kept(job) == [10, 40, 30]
 
 
 def many(count: int, *, what: str, salt: str) -> Ckpt:
