@@ -184,19 +184,25 @@ def one_pass(token: uuid.UUID) -> list[str]:
     _keep_policy_state(seen, decided)
     fp("cycle.after_policy_state_kept")
     after = apply(seen, replace(decided, starts=starts))
-    _plan_again_at(idle.next_event_at(after))
-    _plan_again_at(budgets.next_event_at(after))
-    _note_done()
-    is_large = len(seen.waiting) >= LARGE_QUEUE
-    if is_large:
-        gc.collect(0)  # what a plan left would else be collected amid a later pass, with that of others
-    if left or len(fresh) > FRESH:
-        _plan_again_at(database_now())
-    elif is_large:
-        _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
+    _arrange_next(after, waited=len(seen.waiting), is_cut=bool(left) or len(fresh) > FRESH, began=began)
     if unexplained is not None:
         raise unexplained  # what was started is due
     return started
+
+
+def _arrange_next(after: Snapshot, *, waited: int, is_cut: bool, began: float) -> None:
+    """Note that the pass is done, and when the next one follows. after: the snapshot with what was decided. waited:
+    jobs that the pass planned for. is_cut: starts or reasons are left to the next one. began: by the thread's clock."""
+    _plan_again_at(idle.next_event_at(after))
+    _plan_again_at(budgets.next_event_at(after))
+    _note_done()
+    is_large = waited >= LARGE_QUEUE
+    if is_large:
+        gc.collect(0)  # what a plan left would else be collected amid a later pass, with that of others
+    if is_cut:
+        _plan_again_at(database_now())
+    elif is_large:
+        _pause(min(PAUSE_MAX_S, PAUSE_FACTOR * (time.thread_time() - began)))
 
 
 def read_rows(nodes: Sequence[Node], kept: KeptRows, broken: dict[str, Exception]) -> Snapshot:

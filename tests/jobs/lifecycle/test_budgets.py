@@ -77,13 +77,6 @@ def used(world: World) -> float:
     return found.used_gpu_hours
 
 
-def save_and_leave(world: World, job: Job, step: int) -> None:
-    world.save(job, step)
-    world.exit(job, halted=True)
-    world.done(job)
-    world.settle()
-
-
 def keeps_running(world: World, hours: float) -> None:
     """Its node is in contact all the time."""
     world.elapse(hours * 3600)
@@ -103,7 +96,7 @@ def exhausted(world: World) -> Job:
     one_pass()
     world.settle()
     assert (state(job), job_of(job).stop_reason) == (State.STOPPING, StopReason.BUDGET_EXHAUSTED)
-    save_and_leave(world, job, 40)
+    world.save_and_leave(job, 40)
     return job
 
 

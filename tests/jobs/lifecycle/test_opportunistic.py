@@ -52,13 +52,6 @@ def started_because(job: Job) -> str:
     return why
 
 
-def save_and_leave(world: World, job: Job, step: int) -> None:
-    world.save(job, step)
-    world.exit(job, halted=True)
-    world.done(job)
-    world.settle()
-
-
 def complete(world: World, job: Job) -> None:
     world.report(job, phase=Phase.PROCESSING)
     world.settle()
@@ -93,7 +86,7 @@ def test_it_runs_beyond_the_quota_leaves_with_its_work_saved_and_comes_back_by_i
     assert row.stop_at is not None
     assert "for_job" not in row.reason_numbers, "another tenant's job is not named"
     assert row.reason_numbers["expected_loss"]["slot_type"] == "cpu"
-    save_and_leave(world, idle, 40)
+    world.save_and_leave(idle, 40)
 
     moved = last_move(idle)
     assert (moved.to_state, moved.reason, moved.numbers["lost"]) == ("QUEUED", "preempted", 0)
@@ -125,7 +118,7 @@ def test_a_job_of_its_own_tenant_and_user_makes_it_leave_too(world: World, bob: 
     world.settle()
     assert state(idle) == State.STOPPING
     assert job_of(idle).reason_numbers["for_job"] == own.pk
-    save_and_leave(world, idle, 10)
+    world.save_and_leave(idle, 10)
     assert state(own) == State.DEPLOYING
     assert job_of(idle).reason_code == "USER_GPUS", "it would be one more of its user's"
     assert invariants.violations() == []
@@ -138,7 +131,7 @@ def test_one_that_left_twice_within_an_hour_says_when_it_starts_again(
     for step in (10, 20):
         others = of_bob(bob, slots=4)
         world.settle()
-        save_and_leave(world, idle, step)
+        world.save_and_leave(idle, step)
         complete(world, others)
         if step == 10:
             assert state(idle) == State.DEPLOYING, "at once after the first stop"
@@ -221,7 +214,7 @@ def test_of_one_that_runs_it_is_known_how_often_it_left_and_whether_its_program_
     idle = world.running(learners=2, slots=4, opportunistic=True)
     others = of_bob(bob, slots=4)
     world.settle()
-    save_and_leave(world, idle, 10)
+    world.save_and_leave(idle, 10)
     complete(world, others)
     assert state(idle) == State.DEPLOYING
     seen = snapshot(nodes=(), now=database_now())
@@ -249,7 +242,7 @@ def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(
     for failures, wait_s in enumerate((30, 60, 120), 1):
         world.settle()
         assert (state(idle), job_of(broken).reason_code) == (State.STOPPING, "IDLE_LEAVING")
-        save_and_leave(world, idle, 10 * failures)
+        world.save_and_leave(idle, 10 * failures)
         row = job_of(broken)
         assert (row.reason_code, row.reason_numbers) == (
             "START_FAILED",
@@ -267,7 +260,7 @@ def test_for_a_job_that_the_platform_cannot_start_it_leaves_ever_more_rarely(
         world.elapse(11)
     failpoints.arm(None)
     world.settle()
-    save_and_leave(world, idle, 40)
+    world.save_and_leave(idle, 40)
     assert state(broken) == State.DEPLOYING
 
 
@@ -346,7 +339,7 @@ def test_what_was_decided_with_them_is_decided_again(world: World, bob: User) ->
     idle = world.running(learners=2, slots=4, opportunistic=True)
     of_bob(bob, slots=4)
     world.settle()
-    save_and_leave(world, idle, 10)
+    world.save_and_leave(idle, 10)
     found = list(check_newest(100))
     assert [each.verdict for each in found] == [Verdict.SAME] * 3, "its start, its stop, the other's start"
     assert [bool(each.decided["stops"]) for each in found] == [False, True, False]

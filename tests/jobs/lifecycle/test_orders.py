@@ -290,13 +290,6 @@ def test_the_policy_is_asked_for_its_next_event_after_what_the_plan_started(
     assert seen[-1].waiting == ()
 
 
-def save_and_end(world: World, job: Job, step: int) -> None:
-    world.save(job, step)
-    world.exit(job, halted=True)
-    world.done(job)
-    world.settle()
-
-
 @pytest.mark.django_db
 def test_a_preempted_job_saves_queues_in_its_old_place_and_frees_its_slots_for_the_other(
     world: World, policy: Orders
@@ -311,7 +304,7 @@ def test_a_preempted_job_saves_queues_in_its_old_place_and_frees_its_slots_for_t
     assert (row.state, row.stop_reason, row.intent) == (S, "preempted", Intent.RUN)
     assert display_phase(S, Intent.RUN, row.stop_reason, 1) == "Preempting"
     assert without_plan(row) == {"for_job": winner.pk}
-    save_and_end(world, victim, 40)
+    world.save_and_leave(victim, 40)
     row = job_of(victim)
     assert (row.state, row.restarts_used, row.queued_at) == (State.QUEUED, 0, queued_at)
     assert (row.order_reason, row.order_for_job) == ("", "")
@@ -341,7 +334,7 @@ def test_freed_slots_are_offered_to_the_other_job_for_a_bounded_time(world: Worl
     winner = world.submit(learners=3, slots=4)  # it never fits
     policy.for_job[victim.pk] = winner.pk
     world.settle()
-    save_and_end(world, victim, 40)
+    world.save_and_leave(victim, 40)
     freed = victim.attempts.get(n=1).closed_at
     assert freed is not None
     before, after = (
@@ -358,12 +351,12 @@ def test_the_promise_runs_from_when_the_last_job_stopped_for_it_has_left(
     winner = world.submit(learners=2, slots=4)
     policy.for_job = {first.pk: winner.pk, last.pk: winner.pk}
     world.settle()
-    save_and_end(world, first, 40)
+    world.save_and_leave(first, 40)
     freed = first.attempts.get(n=1).closed_at
     assert freed is not None
     late = freed + PROMISE + timedelta(seconds=1)
     assert snapshot(nodes=[], now=late).promised == {winner.pk: None}, "the other one still saves"
-    save_and_end(world, last, 40)
+    world.save_and_leave(last, 40)
     freed = last.attempts.get(n=1).closed_at
     assert freed is not None
     assert snapshot(nodes=[], now=freed).promised == {winner.pk: freed + PROMISE}
@@ -378,7 +371,7 @@ def test_the_job_of_another_tenant_is_not_named(world: World, policy: Orders) ->
     policy.for_job[victim.pk] = winner.pk
     world.settle()
     assert job_of(victim).order_for_job == winner.pk
-    save_and_end(world, victim, 40)
+    world.save_and_leave(victim, 40)
     assert state(winner) == State.DEPLOYING
     assert victim.attempts.get(n=1).freed_for == winner.pk
     shown = [(event.message, str(event.numbers)) for event in victim.events.all()]
@@ -393,7 +386,7 @@ def test_a_resized_job_starts_again_with_the_new_size(world: World, policy: Orde
     world.settle()
     assert job_of(job).stop_reason == "rescaled"
     assert without_plan(job_of(job)) == {"learners": 3}
-    save_and_end(world, job, 40)
+    world.save_and_leave(job, 40)
     assert state(job) == State.DEPLOYING
     assert job_of(job).learners == 3
     began = job.attempts.get(n=2)
@@ -414,7 +407,7 @@ def test_a_job_that_its_owner_halts_while_it_is_resized_is_promised_nothing(
     world.settle()
     assert job_of(job).stop_reason == "rescaled"
     world.request(job, Intent.HALT)
-    save_and_end(world, job, 40)
+    world.save_and_leave(job, 40)
     assert state(job) == State.HALTED
     closed = job.attempts.get(n=1).closed_at
     assert closed is not None
@@ -435,7 +428,7 @@ def test_a_resized_job_and_who_it_shrinks_for_are_offered_their_slots_first(
     world.settle()
     (run,) = snapshot(nodes=[], now=job_of(job).queued_at).running
     assert run.order == Resize(job.pk, 1, run.generation, winner.pk if named else None)
-    save_and_end(world, job, 40)
+    world.save_and_leave(job, 40)
     closed = job.attempts.get(n=1).closed_at
     assert closed is not None
     promised = dict.fromkeys([job.pk, winner.pk] if named else [job.pk], closed + PROMISE)
@@ -459,7 +452,7 @@ def test_an_owner_who_halts_a_preempted_job_and_resumes_it_keeps_its_place(
     row = job_of(victim)
     assert display_phase(State(row.state), Intent(row.intent), row.stop_reason, 1) == "Halting"
     world.request(victim, Intent.RUN)
-    save_and_end(world, victim, 40)
+    world.save_and_leave(victim, 40)
     assert (state(victim), job_of(victim).queued_at) == (State.QUEUED, queued_at)
 
 
@@ -471,6 +464,6 @@ def test_an_owner_who_halts_a_preempted_job_finds_it_halted_with_a_receipt(
     policy.for_job[victim.pk] = world.submit(learners=2, slots=4).pk
     world.settle()
     world.request(victim, Intent.HALT)
-    save_and_end(world, victim, 40)
+    world.save_and_leave(victim, 40)
     row = job_of(victim)
     assert (row.state, row.last_halt["step"]) == (State.HALTED, 40)

@@ -162,6 +162,13 @@ class World:
             if rank in (None, learner.rank):
                 self.cluster.exit(gang(job), learner.rank, learner.exit_code or 0)
 
+    def save_and_leave(self, job: Job, step: int) -> None:
+        """It saves, ends as it was asked to, and everything follows."""
+        self.save(job, step)
+        self.exit(job, halted=True)
+        self.done(job)
+        self.settle()
+
     def save(self, job: Job, step: int) -> Checkpoint:
         return factories.checkpoint(job_of(job), step=step)
 

@@ -13,18 +13,13 @@ from gpu_scheduler.clusters.base import GangReport
 from jobs import blobs
 from jobs.errors import SpecInvalid
 from jobs.lifecycle import leases, observation, reconcile, transitions
-from jobs.models import Job, Runtime, Upload
+from jobs.models import Job, Upload
 from jobs.services import job_check, job_clone, job_submit
 from tests import factories
 from tests.jobs.conftest import People
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sklearn")]
 TEXT = "# of the project\nlower>=1\nupper  # why\n"
-
-
-@pytest.fixture(autouse=True)
-def runtime(db: None) -> None:
-    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
 
 
 def zipped(**files: str) -> bytes:

@@ -23,12 +23,7 @@ from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def runtime(db: None) -> None:
-    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sklearn")]
 
 
 @pytest.fixture

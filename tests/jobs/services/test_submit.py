@@ -27,7 +27,7 @@ from jobs.errors import (
     UploadNotFound,
 )
 from jobs.ingest.checkpoints import _drop_old
-from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Runtime, Upload
+from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Upload
 from jobs.selectors.jobs import etag, job_get, job_list
 from jobs.selectors.requests import size_range
 from jobs.selectors.serializers import JobSerializer
@@ -39,12 +39,7 @@ from tenants.models import AuditEntry, Tenant
 from tests import factories
 from tests.jobs.conftest import People
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def runtime(db: None) -> None:
-    Runtime.objects.get_or_create(slug="sklearn", defaults={"title": "scikit-learn"})
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sklearn")]
 
 
 def codes(error: SpecInvalid) -> dict[str, str]:

@@ -43,6 +43,12 @@ def admin() -> User:
 
 
 @pytest.fixture
+def root() -> User:
+    """An admin who can sign in with a password."""
+    return factories.user("root", is_superuser=True, password=factories.PASSWORD)
+
+
+@pytest.fixture
 def signed_in() -> SignIn:
     def sign_in(who: User) -> Client:
         client = Client()

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def root() -> User:
-    return factories.user("root", is_superuser=True, password=factories.PASSWORD)
-
-
-@pytest.fixture
 def member(lab: Tenant) -> User:
     return factories.member(lab, "mia", password=factories.PASSWORD)
 

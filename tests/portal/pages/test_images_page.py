@@ -7,17 +7,11 @@ import re
 import pytest
 
 from tenants.models import Tenant, User
-from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin-console/tenants/vision-lab/images"
-
-
-@pytest.fixture
-def root() -> User:
-    return factories.user("root", is_superuser=True, password=factories.PASSWORD)
 
 
 def etag_in(html: str) -> str:

@@ -10,18 +10,12 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs import retention
 from tenants.models import RetentionRule, Tenant, User
-from tests import factories
 from tests.jobs.ended import ended
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin-console/tenants/vision-lab/retention"
-
-
-@pytest.fixture
-def root() -> User:
-    return factories.user("root", is_superuser=True, password=factories.PASSWORD)
 
 
 def words(html: str) -> str:

@@ -15,11 +15,6 @@ pytestmark = pytest.mark.django_db
 PAGE = "/admin-console/tenants/vision-lab/storage"
 
 
-@pytest.fixture
-def root() -> User:
-    return factories.user("root", is_superuser=True, password=factories.PASSWORD)
-
-
 def test_an_admin_sets_a_limit_and_the_history_says_who_and_why(
     lab: Tenant, root: User, signed_in: SignIn
 ) -> None:
