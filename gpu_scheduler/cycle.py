@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpu_scheduler import budgets, idle, rests
+from gpu_scheduler import budgets, opportunistic, rests
 from gpu_scheduler.checks import Check, Finding, Scope, Supply, listed
 from gpu_scheduler.clearing import Clearing
 from gpu_scheduler.draft import Draft
@@ -33,9 +33,9 @@ def plan(snapshot: Snapshot, *, explained: bool = True) -> Plan:
 
 
 def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
-    if not idle.has_any(snapshot):
+    if not opportunistic.has_any(snapshot):
         return _Cycle(snapshot).run(explained=explained)
-    cycle = _Cycle(idle.without(snapshot))
+    cycle = _Cycle(opportunistic.without(snapshot))
     decided = cycle.run(explained=explained)
     cleared = Clearing(snapshot, cycle.draft).clear(decided.starts)
     gangs = {gang.job: gang for gang in snapshot.waiting}
@@ -46,12 +46,12 @@ def _plan(snapshot: Snapshot, *, explained: bool) -> Plan:
         for start in (*cleared.starts, *(start for start, _ in cleared.waiting))
     ]
     away = rests.resting(snapshot)
-    third = _Cycle(idle.left_for_idle(snapshot, runs, decided.resizes, cycle.draft, away))
+    third = _Cycle(opportunistic.left_for_opportunistic(snapshot, runs, decided.resizes, cycle.draft, away))
     rest = third.run(explained=explained)
     if explained and away:
         waits = [third.hindered(gangs[job]) or rests.explained(gangs[job], away[job]) for job in away]
         rest = replace(rest, waits=(*rest.waits, *waits))
-    return idle.merged(decided, cleared, rest, gangs, explained=explained)
+    return opportunistic.merged(decided, cleared, rest, gangs, explained=explained)
 
 
 Kind = int | tuple[int, str, str]

@@ -158,8 +158,8 @@ class Ledger:
     """Use and limits of all tenants. A type without a quota has limit 0: a tenant has no slots by default.
 
     with_reservation: the jobs for which something is reserved. lends: whether any quota is in a cohort. limits_users:
-    the tenants that limit their users; what those use is read from running. idle: by tenant and type, the slots that
-    opportunistic gangs were given, which count only against the limits of users.
+    the tenants that limit their users; what those use is read from running. opportunistic: by tenant and type,
+    the slots that such gangs were given, which count only against the limits of users.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Ledger:
             state.tenant: state.user_jobs_limit for state in tenants if state.user_jobs_limit is not None
         }
         self.with_reservation: set[str] = set()
-        self.idle: Counter[tuple[str, str]] = Counter()
+        self.opportunistic: Counter[tuple[str, str]] = Counter()
         self._dominant: dict[str, float] = {}
         in_cohorts = []
         for quota in quotas:
@@ -306,7 +306,7 @@ class Ledger:
     def _take(self, gang: Gang, slot_type: str, slots: int, jobs: int) -> Account:
         self._count_user(gang.tenant, gang.user, slot_type, slots, jobs)
         if gang.opportunistic:
-            self.idle[gang.tenant, slot_type] += slots
+            self.opportunistic[gang.tenant, slot_type] += slots
             return self.account(gang.tenant, slot_type)
         self.projects.take(gang, slot_type, slots)
         account = self.account(gang.tenant, slot_type)

@@ -2,7 +2,7 @@
 
 Readers outside the scheduler (REST, pages, events) use:
 
-* ``CHECKS``: the rules in the order in which a job is tested, ``IDLE_CHECKS``: those of an opportunistic one;
+* ``CHECKS``: the rules in the order in which a job is tested, ``OPPORTUNISTIC_CHECKS``: those of an opportunistic one;
 * ``RULES``: every rule of either;
 * ``check_of(code)``: the rule behind a job's reason code, None for a reason that no rule gives, such as NOT_EVALUATED;
 * ``check_named(key)``: the rule behind an entry of ``listed``;
@@ -19,14 +19,14 @@ from functools import cache
 from typing import Any
 
 from gpu_scheduler.checks.base import Check, Finding, Meter, Remedy, Scope
-from gpu_scheduler.checks.rules import CHECKS, IDLE_CHECKS
+from gpu_scheduler.checks.rules import CHECKS, OPPORTUNISTIC_CHECKS
 from gpu_scheduler.draft import Supply
 from gpu_scheduler.model import Gang
 
 __all__ = [
     "CHECKS",
-    "IDLE_CHECKS",
     "NOT_QUEUED",
+    "OPPORTUNISTIC_CHECKS",
     "PRIVATE",
     "RULES",
     "Check",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _OF_OTHERS = {check.code for check in CHECKS}
-RULES = (*CHECKS, *(check for check in IDLE_CHECKS if check.code not in _OF_OTHERS))
+RULES = (*CHECKS, *(check for check in OPPORTUNISTIC_CHECKS if check.code not in _OF_OTHERS))
 _BY_CODE: dict[str, Check] = {check.code.value: check for check in RULES}
 _BY_KEY: dict[str, Check] = {check.key: check for check in RULES}
 PRIVATE: frozenset[str] = frozenset().union(*(check.private for check in RULES))

@@ -38,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
     NodeMemory(),
     OneDomain(),
 )
-IDLE_CHECKS: tuple[Check, ...] = (
+OPPORTUNISTIC_CHECKS: tuple[Check, ...] = (
     MatchingPool(),
     NodeSize(),
     TopologySize(),

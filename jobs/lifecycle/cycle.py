@@ -21,7 +21,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from gpu_scheduler import budgets, idle, losses
+from gpu_scheduler import budgets, losses, opportunistic
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Explanation, Node, Plan, Resize, Snapshot, Start, Stop, WaitReason
@@ -193,7 +193,7 @@ def one_pass(token: uuid.UUID) -> list[str]:
 def _arrange_next(after: Snapshot, *, waited: int, is_cut: bool, began: float) -> None:
     """Note that the pass is done, and when the next one follows. after: the snapshot with what was decided. waited:
     jobs that the pass planned for. is_cut: starts or reasons are left to the next one. began: by the thread's clock."""
-    _plan_again_at(idle.next_event_at(after))
+    _plan_again_at(opportunistic.next_event_at(after))
     _plan_again_at(budgets.next_event_at(after))
     _note_done()
     is_large = waited >= LARGE_QUEUE

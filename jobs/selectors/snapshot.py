@@ -223,15 +223,15 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
 def _yielded(live: Iterable[Gang], now: datetime) -> dict[str, tuple[datetime, ...]]:
     """When the opportunistic ones of these jobs were stopped to leave their slots to others, as far as it counts. A
     forecast has those leave again that run now, so it needs their times, too."""
-    idle = {gang.job for gang in live if gang.opportunistic}
-    if not idle:
+    opportunistic = {gang.job for gang in live if gang.opportunistic}
+    if not opportunistic:
         return {}
     left = Attempt.objects.exclude(freed_for="").filter(
         opportunistic=True, outcome=StopReason.PREEMPTED, closed_at__gt=now - rests.COUNTS_FOR
     )
     found: dict[str, tuple[datetime, ...]] = {}
     for job, began, closed_at in left.order_by("closed_at").values_list("job", "processing_at", "closed_at"):
-        if job in idle and closed_at is not None and rests.counts(began, closed_at):
+        if job in opportunistic and closed_at is not None and rests.counts(began, closed_at):
             found[job] = (*found.get(job, ()), closed_at)
     return found
 

@@ -16,7 +16,7 @@ from jobs.selectors.snapshot import database_now, snapshot
 from jobs.selectors.throughput import run_times
 from jobs.selectors.wait_reasons import is_idle_backoff
 from jobs.selectors.what_if import NEW
-from jobs.spec.definition import MAX_IDLE_GRACE
+from jobs.spec.definition import MAX_OPPORTUNISTIC_GRACE
 from jobs.spec.quantities import parse_duration
 from jobs.states import State
 
@@ -102,7 +102,7 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
             continue
         if level > own.priority and level.name.lower() in job.tenant.priorities:
             yield "priority", level.name.lower(), replace(new, priority=level)
-    can_leave = own.learners.is_fixed and job.grace_s <= parse_duration(MAX_IDLE_GRACE)
+    can_leave = own.learners.is_fixed and job.grace_s <= parse_duration(MAX_OPPORTUNISTIC_GRACE)
     if not own.opportunistic and can_leave and own.priority < Priority.URGENT:
         yield "opportunistic", "true", replace(new, opportunistic=True)
 

@@ -99,21 +99,21 @@ def quotas_of(tenant: Tenant) -> list[QuotaStatus]:
     """The tenant's quotas by type."""
     waiting = _waiting_by_tenant(tenant=tenant).get(tenant.pk, {})
     uses = quota_uses(tenant__cohort=tenant.cohort) if tenant.cohort else quota_uses(tenant=tenant)
-    idle = _opportunistic_by_tenant(tenant=tenant).get(tenant.pk, {})
-    found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses), idle)
+    opportunistic = _opportunistic_by_tenant(tenant=tenant).get(tenant.pk, {})
+    found = _statuses([use for use in uses if use.tenant == tenant.slug], waiting, loans(uses), opportunistic)
     return sorted(found, key=lambda use: gpus_first(use.gpu_type))
 
 
 def all_quotas() -> dict[int, list[QuotaStatus]]:
     """Every tenant's quotas by type, by tenant id; for callers that have checked for a platform admin."""
-    waiting, idle = _waiting_by_tenant(), _opportunistic_by_tenant()
+    waiting, opportunistic = _waiting_by_tenant(), _opportunistic_by_tenant()
     uses = quota_uses()
     made = loans(uses)
     found: dict[int, list[QuotaStatus]] = {}
     by_slug = dict(Tenant.objects.values_list("slug", "pk"))
     for use in sorted(uses, key=lambda use: (by_slug[use.tenant], use.slot_type)):
         tenant = by_slug[use.tenant]
-        of_tenant = idle.get(tenant, {})
+        of_tenant = opportunistic.get(tenant, {})
         found.setdefault(tenant, []).extend(_statuses([use], waiting.get(tenant, {}), made, of_tenant))
     return found
 
@@ -124,7 +124,10 @@ def all_loans() -> list[Loan]:
 
 
 def _statuses(
-    uses: Iterable[QuotaUse], waiting: Mapping[str, int], made: Iterable[Loan], idle: Mapping[str, int]
+    uses: Iterable[QuotaUse],
+    waiting: Mapping[str, int],
+    made: Iterable[Loan],
+    opportunistic: Mapping[str, int],
 ) -> list[QuotaStatus]:
     borrowed: Counter[tuple[str, str]] = Counter()
     lent: Counter[tuple[str, str]] = Counter()
@@ -146,7 +149,7 @@ def _statuses(
             use.weight,
             use.user_limit,
             use.gang_limit,
-            idle.get(use.slot_type, 0),
+            opportunistic.get(use.slot_type, 0),
         )
         for use in uses
     ]

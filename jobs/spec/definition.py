@@ -37,7 +37,7 @@ MAX_SECRETS = 50
 MAX_CODE_BYTES = 512 * 1024
 MAX_PATTERN_CHARS = 500
 MAX_METRIC_RULES = 20
-MAX_IDLE_GRACE = "5m"
+MAX_OPPORTUNISTIC_GRACE = "5m"
 """Of an opportunistic job, for which others wait while it saves."""
 MAX_REQUIREMENTS, MAX_REQUIREMENT_CHARS = 200, 500
 PYTHON_VERSIONS = base.PYTHON_VERSIONS
@@ -379,7 +379,7 @@ def _course() -> dict[str, Any]:
                     "duration",
                     "Time to save on a halt. A program that imports learner_agent.training gets SIGTERM after it and"
                     " SIGKILL after as long again; any other gets SIGTERM at once and SIGKILL after it. Of an"
-                    f" opportunistic job {MAX_IDLE_GRACE} at most.",
+                    f" opportunistic job {MAX_OPPORTUNISTIC_GRACE} at most.",
                     "1s",
                     "1h",
                     defaults["grace"],

@@ -10,8 +10,8 @@ from gpu_scheduler.model import CPU_TYPE
 from jobs.spec.definition import (
     MAX_CODE_BYTES,
     MAX_ENV_BYTES,
-    MAX_IDLE_GRACE,
     MAX_METRIC_RULES,
+    MAX_OPPORTUNISTIC_GRACE,
     MAX_PATTERN_CHARS,
     RUNTIME_KEYS,
 )
@@ -205,12 +205,12 @@ def _opportunistic_faults(value: Mapping[str, Any], walk: Walk) -> Iterator[Prob
         yield walk.problem(place, code, message, True, "false with a range of learners")
     checkpoint = value.get("checkpoint")
     grace = checkpoint.get("grace") if isinstance(checkpoint, Mapping) else None
-    if isinstance(grace, str) and _is_longer(grace, MAX_IDLE_GRACE):
+    if isinstance(grace, str) and _is_longer(grace, MAX_OPPORTUNISTIC_GRACE):
         message = (
-            f"Other jobs wait while an opportunistic one saves: give {MAX_IDLE_GRACE} or less, or remove"
+            f"Other jobs wait while an opportunistic one saves: give {MAX_OPPORTUNISTIC_GRACE} or less, or remove"
             " opportunistic"
         )
-        yield walk.problem(("checkpoint", "grace"), code, message, grace, f"1s to {MAX_IDLE_GRACE}")
+        yield walk.problem(("checkpoint", "grace"), code, message, grace, f"1s to {MAX_OPPORTUNISTIC_GRACE}")
 
 
 def _is_longer(duration: str, limit: str) -> bool:

@@ -26,7 +26,7 @@ from jobs.services.clone import changed
 from jobs.services.intents import checkpoint_of
 from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
-from jobs.spec.definition import DEFAULTS, MAX_IDLE_GRACE, PRIORITIES, PYTHON_VERSIONS, TOPOLOGIES
+from jobs.spec.definition import DEFAULTS, MAX_OPPORTUNISTIC_GRACE, PRIORITIES, PYTHON_VERSIONS, TOPOLOGIES
 from jobs.spec.paths import page_rules
 from jobs.states import State
 from portal import submissions
@@ -208,7 +208,7 @@ def _page(
         "runtimes": installation.runtimes(),
         "types": _types(request),
         "defaults": DEFAULTS,
-        "idle_grace": MAX_IDLE_GRACE,
+        "idle_grace": MAX_OPPORTUNISTIC_GRACE,
         "pythons": PYTHON_VERSIONS,
         "limits": DEFAULT_LIMITS,
         "path_rules": page_rules(),

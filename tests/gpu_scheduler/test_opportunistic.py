@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gpu_scheduler import record, world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
-from gpu_scheduler.idle import next_event_at, without
 from gpu_scheduler.model import (
     Gang,
     Level,
@@ -25,6 +24,7 @@ from gpu_scheduler.model import (
     Topology,
     WaitReason,
 )
+from gpu_scheduler.opportunistic import next_event_at, without
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.policies.fifo import FifoBackfill

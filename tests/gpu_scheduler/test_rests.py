@@ -13,8 +13,8 @@ from gpu_scheduler import record, rests, world
 from gpu_scheduler.checks import NOT_QUEUED
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.forecast import RunTime, forecast
-from gpu_scheduler.idle import next_event_at
 from gpu_scheduler.model import Running, Snapshot, StartReason, Stop, TenantState, WaitReason, timestamp
+from gpu_scheduler.opportunistic import next_event_at
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.simulation import Scenario, simulate
 from gpu_scheduler.simulation.scenario import Costs, RunEnd, SimulatedJob

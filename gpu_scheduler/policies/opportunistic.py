@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from gpu_scheduler.checks import IDLE_CHECKS, Check, Finding
+from gpu_scheduler.checks import OPPORTUNISTIC_CHECKS, Check, Finding
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Running, Snapshot
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
@@ -16,26 +16,26 @@ from gpu_scheduler.policies.queues import by_tenant, first_come
 
 
 @dataclass(frozen=True, slots=True)
-class Idle(Policy):
+class Opportunistic(Policy):
     """First the tenant whose opportunistic jobs hold the least, by its weight; of its jobs, first those of the highest
-    class. Of no installation: plans of other policies end with it (``gpu_scheduler.idle``).
+    class. Of no installation: plans of other policies end with it (``gpu_scheduler.opportunistic``).
 
     kept: nodes of which the jobs before it have reserved something. growing: runs that save to start again with so many
     more learners.
     """
 
-    name: ClassVar[str] = "idle"
-    checks: ClassVar[tuple[Check, ...]] = IDLE_CHECKS
+    name: ClassVar[str] = "opportunistic"
+    checks: ClassVar[tuple[Check, ...]] = OPPORTUNISTIC_CHECKS
     kept: frozenset[str] = frozenset()
     growing: tuple[tuple[Running, int], ...] = ()
 
-    def begin(self, draft: Draft) -> IdleRound:
+    def begin(self, draft: Draft) -> OpportunisticRound:
         for pool in draft.pools.values() if self.kept else ():
             pool.withhold(self.kept)
         for run, learners in self.growing:
             if run.slot_type in draft.pools:
                 draft.pools[run.slot_type].withhold_beside(run, learners)
-        return IdleRound(draft)
+        return OpportunisticRound(draft)
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
         return None
@@ -44,7 +44,7 @@ class Idle(Policy):
         return Window()
 
 
-class IdleRound(Round):
+class OpportunisticRound(Round):
     """One third pass."""
 
     def __init__(self, draft: Draft) -> None:
@@ -62,7 +62,7 @@ class IdleRound(Round):
 
     def _share(self, tenant: str) -> float:
         """The largest part of a type's slots that its opportunistic jobs hold, over all types, by its weight."""
-        pools, given = self._draft.pools, self._draft.ledger.idle
+        pools, given = self._draft.pools, self._draft.ledger.opportunistic
         return max(
             (
                 (self._held[tenant, slot_type] + given[tenant, slot_type]) / pools[slot_type].total / weight

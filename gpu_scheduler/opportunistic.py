@@ -17,7 +17,7 @@ from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Explanation, Gang, Plan, Resize, Running, Snapshot, Start, WaitReason, unit
 from gpu_scheduler.policies.base import policy_of
-from gpu_scheduler.policies.idle import Idle
+from gpu_scheduler.policies.opportunistic import Opportunistic
 
 
 def has_any(snapshot: Snapshot) -> bool:
@@ -64,7 +64,7 @@ def next_event_at(snapshot: Snapshot) -> datetime | None:
     return min((at for at in changes if at is not None), default=None)
 
 
-def left_for_idle(
+def left_for_opportunistic(
     snapshot: Snapshot,
     runs: Iterable[Running],
     resizes: Iterable[Resize],
@@ -80,7 +80,7 @@ def left_for_idle(
         waiting=tuple(gang for gang in snapshot.waiting if gang.opportunistic and gang.job not in away),
         running=(*snapshot.running, *runs),
         quotas=tuple(replace(quota, cohort="") if quota.cohort else quota for quota in snapshot.quotas),
-        policy=Idle(kept, tuple(_growing(snapshot, resizes))),
+        policy=Opportunistic(kept, tuple(_growing(snapshot, resizes))),
         policy_state={},
         promised={},
         projects=(),
