@@ -313,12 +313,29 @@ UPDATE jobs_worker w SET seen_at = clock_timestamp() FROM (SELECT seen_at FROM j
 WHERE w.id = %(id)s RETURNING before.seen_at > clock_timestamp() + make_interval(secs => %(jump_s)s)
 """
 CLOCK_JUMP_S = 30.0
+LEARNER_TIMES = (
+    "halt_seen_at", "downloading_at", "ready_at", "processing_at", "exited_at", "done_at", "last_seen_at", "stored_at"
+)  # fmt: skip
+ATTEMPT_TIMES = ("opened_at", "launched_at", "processing_at", "known_at", "save_requested_at")
+
+
+def _no_later_than_now(table: str, columns: Sequence[str], those: str = "") -> str:
+    """SQL. Times in one order stay in it; `least` leaves out what is unknown, and must not make it known."""
+    times = ", ".join(
+        f"{column} = CASE WHEN {column} > clock_timestamp() THEN clock_timestamp() ELSE {column} END"
+        for column in columns
+    )
+    return f"UPDATE {table} SET {times} WHERE {those} greatest({', '.join(columns)}) > clock_timestamp()"
+
+
 AFTER_CLOCK_JUMP = (
     "UPDATE jobs_job SET next_reconcile_at = clock_timestamp()"
     " WHERE NOT settled AND next_reconcile_at > clock_timestamp()",
     "UPDATE jobs_job SET start_after = clock_timestamp() WHERE start_after > clock_timestamp()",
     "UPDATE jobs_job SET stop_at = clock_timestamp() WHERE state = 'STOPPING' AND stop_at > clock_timestamp()",
-    "UPDATE jobs_learner SET last_seen_at = clock_timestamp() WHERE last_seen_at > clock_timestamp()",
+    _no_later_than_now("jobs_learner", LEARNER_TIMES),
+    _no_later_than_now("jobs_attempt", ATTEMPT_TIMES, "held AND"),  # of closed ones, use is booked
+    "UPDATE jobs_clusternode SET avoid_until = clock_timestamp() WHERE avoid_until > clock_timestamp()",
     "UPDATE jobs_periodictask SET next_at = clock_timestamp(), result = result - 'rests_until'"
     " WHERE next_at > clock_timestamp()",
     "UPDATE jobs_worker SET seen_at = clock_timestamp() WHERE seen_at > clock_timestamp()",

@@ -52,7 +52,7 @@ UPDATE jobs_attempt a SET held = false, closed_at = clock_timestamp(), known_at 
     ELSE order_for_job END FROM jobs_job WHERE id = a.job_id)
 FROM unnest(%s, %s::int[], %s::timestamptz[]) AS v(job_id, n, until), set_config('luthier.opportunistic', 'known', true)
 WHERE a.job_id = v.job_id AND a.n = v.n AND held
-RETURNING a.job_id, slot_type, slots * learners, extract(epoch FROM clock_timestamp() - opened_at),
+RETURNING a.job_id, slot_type, slots * learners, greatest(0, extract(epoch FROM clock_timestamp() - opened_at)),
   extract(epoch FROM known_at - opened_at), opportunistic
 """
 """A trigger refuses that an opportunistic attempt is closed by a version that would return what it never took."""
@@ -539,7 +539,9 @@ def _with_restart(job: Job, reason: Reason) -> Reason:
     now = Attempt.objects.filter(job=job, n=job.attempt, held=True).first() if before.exists() else None
     if now is None or now.processing_at is None:
         return reason
-    took = round((now.processing_at - now.opened_at).total_seconds() * now.slots * now.learners, 3)
+    # By the database's clock, which may have been set back between the two.
+    took_s = max(0.0, (now.processing_at - now.opened_at).total_seconds())
+    took = round(took_s * now.slots * now.learners, 3)
     message = f"{reason.message.rstrip('.')}. The restart took {slot_time(took, now.slot_type)}."
     return Reason(reason.code, message, {**reason.numbers, "restart_lost": took})
 

@@ -89,12 +89,12 @@ recent AS (
 )"""
 LATENCIES = f"""{RECENT},
 latency AS (
-  SELECT 'start' AS step, extract(epoch FROM recent.at - job.created_at)::float8 AS seconds
+  SELECT 'start' AS step, greatest(0, extract(epoch FROM recent.at - job.created_at))::float8 AS seconds
   FROM recent JOIN jobs_job AS job ON job.id = recent.job_id
   WHERE recent.code = %(moved)s AND recent.to_state = 'PROCESSING' AND recent.attempt = 1
     AND NOT job.opportunistic
   UNION ALL
-  SELECT 'resume', extract(epoch FROM recent.at - queued.at)::float8
+  SELECT 'resume', greatest(0, extract(epoch FROM recent.at - queued.at))::float8
   FROM recent JOIN jobs_jobevent AS queued ON queued.job_id = recent.job_id AND queued.n < recent.n
     AND queued.code = %(moved)s AND queued.from_state = 'HALTED' AND queued.to_state = 'QUEUED'
     AND queued.attempt = recent.attempt - 1
@@ -103,7 +103,7 @@ latency AS (
   SELECT 'halt', (recent.numbers->>'seconds')::float8
   FROM recent WHERE recent.code = %(moved)s AND recent.to_state = 'HALTED' AND recent.from_state = 'STOPPING'
   UNION ALL
-  SELECT 'save', extract(epoch FROM saved.committed_at - saved.created_at)::float8
+  SELECT 'save', greatest(0, extract(epoch FROM saved.committed_at - saved.created_at))::float8
   FROM recent JOIN jobs_checkpoint AS saved
     ON saved.job_id = recent.job_id AND saved.n = (recent.numbers->>'checkpoint')::bigint
   WHERE recent.code = %(stored)s AND saved.committed_at IS NOT NULL

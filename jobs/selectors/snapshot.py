@@ -397,7 +397,9 @@ def _run(
         last_checkpoint_at=saved_at,
         checkpoint_cost_s=save_s,  # measured at the last halt
         saves_when_asked=checks_halt,
-        restart_cost_s=None if processing_at is None else (processing_at - opened_at).total_seconds(),
+        restart_cost_s=None
+        if processing_at is None
+        else max(0.0, (processing_at - opened_at).total_seconds()),
         stopping=state not in TAKES_ORDERS or intent != Intent.RUN,
         requeues=intent == Intent.RUN,
         order=order,

@@ -17,8 +17,6 @@ from portal.supervisor.errors import CannotStart
 DUMP = "database.dump"
 BLOBS = "blobs"
 MANIFEST = "backup.json"
-KEYS = ("secret_key", "secrets_keys")
-"""Files of the data folder without which sessions, tokens and secrets of the copy are unreadable."""
 FORMAT = 1
 SHOWN = 3
 
@@ -30,7 +28,8 @@ class BackupError(Exception):
 @dataclass(frozen=True)
 class Manifest:
     """made_at: RFC 3339, of the moment that the dump shows. blobs: how many files were there; blob_bytes: their size.
-    blobs_in: where the files were, if not in the backup. missing: keys of those that were not there, or not whole."""
+    blobs_in: where the files were, if not in the backup. missing: keys of those that were not there, or not whole.
+    keys_in: the variables that held keys or named their files, which are not in the backup."""
 
     made_at: str
     jobs: int
@@ -38,6 +37,7 @@ class Manifest:
     blob_bytes: int
     blobs_in: str = ""
     missing: Sequence[str] = ()
+    keys_in: Sequence[str] = ()
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:

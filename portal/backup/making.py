@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import Store, key_of, store
-from portal.backup.contents import BLOBS, DUMP, KEYS, BackupError, Manifest, copy_private, run_tool
+from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, copy_private, run_tool
 from portal.database.prepared import OWN_SESSION, is_direct
 
 SAY_EVERY = 1024**3
@@ -46,12 +46,10 @@ def make(target: Path, say: Say) -> Manifest:
         there, blobs_in = _find(place, files, say), settings.LUTHIER_BLOBS or ""
     if timezone.now() - began > timedelta(hours=settings.LUTHIER_BLOB_RETENTION_H):
         say("Warning: this took longer than LUTHIER_BLOB_RETENTION_H; make that longer than a backup takes.")
-    for name in KEYS:
-        if (source := Path(settings.LUTHIER_DATA) / name).exists():
-            copy_private(source, target / name)
+    keys_in = _copy_keys(target)
     found = Manifest(
         began.isoformat(timespec="milliseconds"), jobs, len(there), sum(file.size for file in there), blobs_in,
-        missing=[file.key for file in files if file not in there],
+        missing=[file.key for file in files if file not in there], keys_in=keys_in,
     )  # fmt: skip
     found.write(target)
     return found
@@ -107,6 +105,29 @@ def _copy(place: FolderStore, files: list[Stored], target: Path, say: Say) -> se
             say(f"  {done / 1024**3:.0f} of {total / 1024**3:.0f} GiB")
             next_said = done + SAY_EVERY
     return there
+
+
+def _copy_keys(target: Path) -> list[str]:
+    """Copy the keys that the data folder holds; returns the variables that give the others."""
+    env, elsewhere = settings.ENV, []
+    for kept, variables in (
+        (
+            settings.EMBEDDED.secret_key,
+            {"SECRET_KEY": env.secret_key, "SECRET_KEY_FILE": env.secret_key_file},
+        ),
+        (
+            settings.EMBEDDED.secrets_keys,
+            {
+                "LUTHIER_SECRETS_KEYS": env.luthier_secrets_keys,
+                "LUTHIER_SECRETS_KEYS_FILE": env.luthier_secrets_keys_file,
+            },
+        ),
+    ):
+        if given := next((name for name, value in variables.items() if value), ""):
+            elsewhere.append(given)
+        elif kept.exists():  # there are no secrets keys before the first secret
+            copy_private(kept, target / kept.name)
+    return elsewhere
 
 
 def _find(place: Store, files: list[Stored], say: Say) -> set[Stored]:

@@ -39,10 +39,11 @@ def test_a_backup_of_a_running_installation_is_restored_and_its_jobs_go_on(tmp_p
         said = first.manage("backup", str(backup))
 
         assert f"{backup} has 2 jobs" in said
+        assert "It has secret_key: keep it" in said
         later = client.submit(spec("goes-on", "print('after the backup')"))["id"]
         client.wait_state(later, "COMPLETED")
         users = first.users
-        _one_missing_file_prevents_no_backup(first)
+        _others_say_what_they_lack(first)
     assert json.loads((backup / "backup.json").read_text())["jobs"] == 2
     assert _open_to_others(backup) == []
 
@@ -125,10 +126,21 @@ def test_the_keys_of_a_backup_replace_what_the_command_itself_made(tmp_path: Pat
     assert {(platform.data / name).stat().st_mode & 0o077 for name in ("secret_key", "secrets_keys")} == {0}
 
 
-def _one_missing_file_prevents_no_backup(platform: Platform) -> None:
+def _others_say_what_they_lack(platform: Platform) -> None:
     place, backup = platform.data / "blobs", platform.data.with_name("lacks-one")
     stored = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
     lost, cut, *others = sorted(filter(number_of, stored))
+    keys = backup.with_name("keys-elsewhere")
+    keys.write_text(new_secrets_key())
+    given = {"SECRET_KEY": "k" * 86, "LUTHIER_SECRETS_KEYS_FILE": str(keys)}
+    whole = backup.with_name("without-keys")
+    said = platform.manage("backup", str(whole), **given)
+    assert "It lacks the keys of SECRET_KEY and LUTHIER_SECRETS_KEYS_FILE" in said
+    assert "It has secret" not in said
+    assert not any((whole / name).exists() for name in ("secret_key", "secrets_keys"))
+    said = Platform(backup.with_name("needs-keys")).manage("restore", str(whole))
+    assert "It needs the keys that SECRET_KEY and LUTHIER_SECRETS_KEYS_FILE gave" in said
+
     (place / lost).unlink()
     (place / cut).write_bytes((place / cut).read_bytes()[:-1])
     said = "2 of the files that the dump refers to are missing or incomplete"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.backup.contents import MANIFEST, BackupError
@@ -24,9 +25,14 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{folder} has {made.jobs:,} jobs and {made.blobs:,} files ({size}), as of {made.made_at}."
         )
+        if made.keys_in:
+            self.stdout.write(f"It lacks the keys of {' and '.join(made.keys_in)}: keep them, too.")
+        kept = (settings.EMBEDDED.secret_key.name, settings.EMBEDDED.secrets_keys.name)
+        keys = [name for name in kept if (folder / name).exists()]
+        if keys:
+            self.stdout.write(f"It has {' and '.join(keys)}: keep it as safe as the installation.")
         if made.missing:
             raise CommandError(
                 f"{made.missing_shown} {MANIFEST} lists them all. The backup can be restored without them. If they were"
                 " removed while this ran, set LUTHIER_BLOB_RETENTION_H to more hours than a backup takes."
             )
-        self.stdout.write("It has the keys, too: keep it as safe as the installation.")

@@ -35,6 +35,8 @@ class Command(BaseCommand):
         self.stdout.write(f"Restored {restored.jobs:,} jobs as of {restored.made_at}. Start the platform.")
         if restored.blobs_in:
             self.stdout.write(f"The stored files were in {restored.blobs_in}: set LUTHIER_BLOBS.")
+        if restored.keys_in:
+            self.stdout.write(f"It needs the keys that {' and '.join(restored.keys_in)} gave: set the same.")
         if restored.missing:
             self.stdout.write(
                 f"{restored.missing_shown} So it was when the backup was made; {MANIFEST} lists them all."

@@ -9,7 +9,9 @@ from datetime import timedelta
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.db.models import DateTimeField
 from django.db.models.functions import Now
+from django.utils import timezone
 from pytest_django import Settings
 
 from jobs import failpoints
@@ -17,8 +19,8 @@ from jobs.lifecycle import cycle, leases, observation, periodic, reconcile, tran
 from jobs.lifecycle.decision import Move
 from jobs.lifecycle.facts import Reason
 from jobs.lifecycle.leases import Lease
-from jobs.models import WORKER_SILENT_S, Job, Worker
-from jobs.states import Intent, State
+from jobs.models import WORKER_SILENT_S, Attempt, ClusterNode, Job, Learner, Worker
+from jobs.states import EventCode, Intent, State
 from tests import factories
 from tests.jobs.lifecycle.world import World, job_of, state
 
@@ -168,6 +170,54 @@ def test_a_clock_that_was_set_back_two_hours_leaves_nothing_waiting_for_it(world
     assert not Job.objects.filter(start_after__gt=Now()).exists()
     assert not Worker.objects.filter(seen_at__gt=Now()).exists()
     leases.deregister_worker(worker)
+
+
+@pytest.mark.django_db
+def test_what_runs_while_the_clock_is_set_back_neither_waits_for_it_nor_counts_less_than_nothing(
+    world: World,
+) -> None:
+    worker = leases.register_worker("w")
+    job = world.running()
+    ClusterNode.objects.update(avoid_until=Now() + timedelta(seconds=60))
+    world.exit(job)
+    world.settle()
+    assert state(job) == State.STORING
+    world.elapse(-7200)
+    assert leases.keep_worker_alive(worker)
+
+    assert not ClusterNode.objects.filter(avoid_until__gt=Now()).exists()
+    for row in (Attempt.objects.get(job=job.pk), Learner.objects.get(job=job.pk)):
+        times = [field.attname for field in row._meta.fields if isinstance(field, DateTimeField)]
+        assert {name for name in times if (at := getattr(row, name)) and at > timezone.now()} == set()
+    waited, limit_s = 0, settings.LUTHIER_STORING_STALL_S
+    while state(job) == State.STORING and waited < 2 * limit_s:
+        world.elapse(300)
+        waited += 300
+        Learner.objects.filter(job=job.pk).update(
+            last_seen_at=Now()
+        )  # its agent is in contact, and sends nothing
+        world.settle()
+    assert limit_s <= waited <= limit_s + 600, "an upload that does not proceed"
+    leases.deregister_worker(worker)
+
+
+@pytest.mark.django_db
+def test_an_attempt_that_ends_before_a_worker_notices_the_clock_counts_no_less_than_nothing(
+    world: World,
+) -> None:
+    job = world.running()
+    world.elapse(-7200)
+    world.request(job, Intent.CANCEL)
+    Job.objects.filter(pk=job.pk).update(next_reconcile_at=Now(), lease_until=None)
+    world.settle()
+    world.exit(job, 143)
+    world.done(job)
+    Job.objects.filter(pk=job.pk).update(next_reconcile_at=Now(), lease_until=None)
+    world.settle()
+    assert state(job) == State.CANCELED
+    (released,) = job_of(job).events.filter(code=EventCode.GPUS_RETURNED)
+    assert (released.numbers["seconds"], released.numbers["counted_seconds"]) == (0, 0)
+    assert job_of(job).slot_seconds == job_of(job).running_s == 0
 
 
 @pytest.mark.django_db
