@@ -26,6 +26,7 @@ from django.urls import set_script_prefix
 from jobs import blobs
 from jobs.counters import count_response
 from jobs.retries import database_away
+from portal import strangers
 from portal.database import shares
 from portal.database.threads import DatabaseThreads
 from portal.error_responses import CROWD, OUTAGE, crowded
@@ -127,8 +128,8 @@ class ThreadedHandler(ASGIHandler):
     async def _refuse(self, scope: Any, refusal: BodyRefused, receive: Any, send: Any) -> None:
         """Respond before the body has arrived, then end the connection."""
         client = scope.get("client")
-        where = {"path": scope["path"], "address": client[0] if client else ""}
-        logger.warning("body refused", extra=where | {"status": int(refusal.status), "code": refusal.code})
+        what = {"path": scope["path"], "status": int(refusal.status), "code": refusal.code}
+        strangers.warn(logger, "body refused", client[0] if client else "", **what)
 
         async def send_then_discard(message: Any) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):

@@ -43,8 +43,12 @@ def give_back(key: str) -> None:
 
 
 def budget_address(request: HttpRequest) -> str | None:
-    """The address that shares budgets with the caller's: of IPv6 its network, in which a client may have any."""
-    text = request.META.get("REMOTE_ADDR", "")
+    """The address that shares budgets with the caller's."""
+    return shared_address(request.META.get("REMOTE_ADDR", ""))
+
+
+def shared_address(text: str) -> str | None:
+    """What counts as one client: of IPv6 the network, in which a client may have any address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

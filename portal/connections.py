@@ -19,6 +19,9 @@ from typing import Any
 from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from portal import strangers
+from portal.budgets import shared_address
+
 logger = logging.getLogger(__name__)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,7 +31,7 @@ OTHER_FILES = 256
 
 @dataclass
 class OpenConnections:
-    """The connections of this process. Websockets count for the total only: their users are known and counted.
+    """The connections of this process. A websocket counts for its address until its user is known, who is counted.
 
     exempt: proxies, each of which carries many clients.
     """
@@ -36,30 +39,32 @@ class OpenConnections:
     total: int
     per_address: int
     exempt: Collection[Network] = ()
-    _address_of: dict[Any, str] = field(default_factory=dict)  # by transport
+    _address_of: dict[Any, str | None] = field(default_factory=dict)  # by transport
     _by_address: Counter[str] = field(default_factory=Counter)
 
     def admit(self, transport: Any, address: str) -> bool:
         """Count one more connection; False if there are too many already."""
         if len(self._address_of) >= min(self.total, _open_files() - OTHER_FILES):
             return False
-        if self._by_address[address] >= self.per_address and not self._is_exempt(address):
+        shared = shared_address(address)
+        if shared and self._by_address[shared] >= self.per_address and not self._is_exempt(address):
             return False
-        self._address_of[transport] = address
-        self._by_address[address] += 1
+        self._address_of[transport] = shared
+        if shared:
+            self._by_address[shared] += 1
         return True
 
-    def is_socket(self, transport: Any) -> None:
-        """It has become a websocket."""
-        self._free(self._address_of.get(transport, ""))
+    def is_known(self, transport: Any) -> None:
+        """Who is at the other end of this websocket is known."""
+        self._free(self._address_of.get(transport))
         if transport in self._address_of:
-            self._address_of[transport] = ""
+            self._address_of[transport] = None
 
     def release(self, transport: Any) -> None:
         """It has ended; one that was not admitted may be named too."""
-        self._free(self._address_of.pop(transport, ""))
+        self._free(self._address_of.pop(transport, None))
 
-    def _free(self, address: str) -> None:
+    def _free(self, address: str | None) -> None:
         if address:
             self._by_address[address] -= 1
             if not self._by_address[address]:
@@ -70,6 +75,7 @@ class OpenConnections:
             known = ipaddress.ip_address(address)
         except ValueError:
             return False
+        known = getattr(known, "ipv4_mapped", None) or known
         return any(known in network for network in self.exempt)
 
 
@@ -121,7 +127,7 @@ class Http(HttpToolsProtocol):
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
         if not OPEN.admit(transport, address):
-            logger.warning("connection refused: too many", extra={"address": address})
+            strangers.warn(logger, "connection refused: too many", address)
             self._refuse(CROWDED)
             return
         self._await_head()
@@ -131,10 +137,6 @@ class Http(HttpToolsProtocol):
         self._end_head()
         super().connection_lost(exc)
         self._end_stall()
-
-    def handle_websocket_upgrade(self) -> None:
-        OPEN.is_socket(self.transport)
-        super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
         reading = self._heads if self._head_deadline else None

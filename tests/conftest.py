@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 
-from portal import budgets
+from portal import budgets, strangers
 from tests import shortcuts
 from tests.servers import Servers
 
@@ -62,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _shortcuts() -> None:
     shortcuts.install()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test's refusals are left out of the log for those of another."""
+    monkeypatch.setattr(strangers, "_lines", strangers.Lines())
 
 
 @pytest.fixture

@@ -47,9 +47,10 @@ from learner_agent.wire import (
     encode,
 )
 from learner_agent.wire_fields import MAX_DATA
+from portal import strangers
 from portal.forwarded import learners_need_tls, socket_has_tls
 from portal.live.learner_hub import OFFERS, hub, in_database
-from portal.live.socket import binary_frame, close_reason, direct_write
+from portal.live.socket import authenticated, binary_frame, close_reason, direct_write
 
 logger = logging.getLogger(__name__)
 
@@ -131,14 +132,18 @@ class LearnerConsumer:
             for task in self._tasks:
                 task.cancel()
 
-    def _where(self) -> dict[str, str]:
+    def _address(self) -> str:
         client = self.scope.get("client")
-        return {"address": client[0] if client else ""}
+        return client[0] if client else ""
 
     async def _close(self, end: CloseConnection) -> None:
         if end.code in REFUSALS:
-            where = {"job": self.grant.job_id if self.grant else ""} | self._where()
-            logger.warning("learner refused", extra=where | {"code": int(end.code), "why": str(end)[:200]})
+            said = {"code": int(end.code), "why": str(end)[:200]}
+            if self.grant:
+                where = {"job": self.grant.job_id, "address": self._address()}
+                logger.warning("learner refused", extra=where | said)
+            else:
+                strangers.warn(logger, "learner refused", self._address(), job="", **said)
         try:
             await self._send(
                 {"type": "websocket.close", "code": end.code, "reason": close_reason(end.reason)}
@@ -149,7 +154,7 @@ class LearnerConsumer:
     async def _serve(self) -> None:
         if learners_need_tls() and not socket_has_tls(self.scope):
             # Temporary: a proxy that is not named in the settings looks the same, and no job has to end for it.
-            logger.warning("request without TLS refused", extra={"path": self.scope["path"]} | self._where())
+            strangers.warn(logger, "request without TLS refused", self._address(), path=self.scope["path"])
             raise CloseConnection(CloseCode.TRY_LATER, f"Use {settings.LUTHIER_INGEST_URL}, with TLS.")
         headers = {name.lower(): value for name, value in self.scope.get("headers", [])}
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
@@ -157,6 +162,7 @@ class LearnerConsumer:
         if grant is None:
             raise CloseConnection(CloseCode.UNAUTHORIZED, "This secret is unknown or its attempt is over.")
         self.grant = grant
+        authenticated(self.scope)
         await self._handshake(grant)
         reading = self._spawn(self._read())
         beating = self._spawn(self._beat())

@@ -17,10 +17,11 @@ from asgiref.typing import WebSocketSendEvent
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from learner_agent.wire import CloseCode
+from portal import strangers
 from portal.live.frames import PONG, StoreDown, error_text
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
-from portal.live.socket import close_reason, direct_write
+from portal.live.socket import authenticated, close_reason, direct_write
 from portal.live.viewer import Viewer
 from portal.live.viewer_hub import ViewerHub, hub
 from tenants.models import User
@@ -79,9 +80,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         self.counted_for, self.name = self.user.pk, self.user.get_username()
         _sockets[self.user.pk] += 1
-        if _sockets[self.user.pk] > SOCKETS_MAX:
+        if _sockets[self.user.pk] > SOCKETS_MAX:  # it counts for its address, too, until its client is gone
             await self.close(CloseCode.TRY_LATER, f"You have {SOCKETS_MAX} sockets open, the most allowed.")
             return
+        authenticated(self.scope)
         self.tasks = [asyncio.create_task(self._empty(viewer))]
         self.hub.guarded.add(self)
 
@@ -98,7 +100,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.refusals > REFUSALS_LOGGED:
             return
         client = self.scope.get("client")
-        logger.warning(what, extra=fields | {"user": self.name, "address": client[0] if client else ""})
+        address = client[0] if client else ""
+        if self.name:
+            logger.warning(what, extra=fields | {"user": self.name, "address": address})
+        else:
+            strangers.warn(logger, what, address, **fields, user="")
 
     async def _end(self) -> None:
         tasks, self.tasks = self.tasks, []

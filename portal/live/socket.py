@@ -15,10 +15,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
-from portal.connections import OPEN
+from portal import connections
 
-DIRECT_WRITE = "luthier.ready"
-"""The ASGI extension through which an application finds its connection's direct path."""
+CONNECTION = "luthier.connection"
+"""The ASGI extension through which an application finds its connection's direct path, and says who is there."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
 REASON_MAX = 123
 """Bytes of a close frame's reason (RFC 6455, 5.5); of a longer one uvicorn sends no close frame at all."""
@@ -33,12 +33,15 @@ class Socket(WebSocketsSansIOProtocol):
 
     STALL_S = 60.0
     """For reading what waits to be sent, also once the connection is being closed: then it is cut off."""
+    REFUSED_S = 1.0
+    """For a stranger's answer to the close frame."""
 
     _stall: asyncio.TimerHandle | None = None
     _was_closing = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._known_close_s, self.close_timeout = self.close_timeout, self.REFUSED_S
         self._look_later()
 
     def _look_later(self) -> None:
@@ -78,13 +81,21 @@ class Socket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if not self.close_sent:
-            self.scope["extensions"][DIRECT_WRITE] = {"write": self.write_ready}
+            self.scope["extensions"][CONNECTION] = {
+                "write": self.write_ready,
+                "authenticated": self.authenticated,
+            }
 
     def connection_lost(self, exc: Exception | None) -> None:
-        OPEN.release(self.transport)
+        connections.OPEN.release(self.transport)
         if self._stall is not None:
             self._stall.cancel()
         super().connection_lost(exc)
+
+    def authenticated(self) -> None:
+        """The application knows who is there, and limits the connections of each."""
+        connections.OPEN.is_known(self.transport)
+        self.close_timeout = self._known_close_s
 
     def write_ready(self, frame: bytes) -> bool:
         """Write whole frames to the connection; False if its buffer is full or it is closed."""
@@ -99,9 +110,14 @@ class Socket(WebSocketsSansIOProtocol):
 def direct_write(scope: Any) -> Callable[[bytes], bool]:
     """The connection's direct path; with another server it accepts nothing."""
     found: Callable[[bytes], bool] = (
-        scope.get("extensions", {}).get(DIRECT_WRITE, {}).get("write", lambda frame: False)
+        scope.get("extensions", {}).get(CONNECTION, {}).get("write", lambda frame: False)
     )
     return found
+
+
+def authenticated(scope: Any) -> None:
+    """The application knows who is at the other end; until then the connection counts for its address."""
+    scope.get("extensions", {}).get(CONNECTION, {}).get("authenticated", lambda: None)()
 
 
 def close_reason(text: str) -> str:

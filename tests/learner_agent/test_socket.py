@@ -122,6 +122,21 @@ def test_without_a_known_secret_the_socket_is_closed_and_that_is_logged(
     assert (vars(refused)["code"], vars(refused)["address"]) == (4401, "127.0.0.1")
 
 
+def test_a_connection_counts_for_its_address_until_the_secret_is_known(
+    server: AgentServer, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[Any] = []
+    monkeypatch.setattr(learner_consumer, "authenticated", known.append)
+
+    async def scenario() -> tuple[int, int, int]:
+        code, _ = await closed_with(await dial(server, "wrong"))
+        strangers = len(known)
+        await (await greeted(server, job)).close()
+        return code, strangers, len(known)
+
+    assert run(scenario()) == (wire.CloseCode.UNAUTHORIZED, 0, 1)
+
+
 @pytest.mark.parametrize("field", ["job", "attempt", "rank"])
 def test_a_secret_is_valid_for_its_own_learner_only(server: AgentServer, job: Job, field: str) -> None:
     other = {"job": "000000000000", "attempt": job.attempt + 1, "rank": 1}

@@ -139,6 +139,28 @@ async def test_a_reader_who_takes_nothing_is_cut_off(opened: OpenConnections) ->
         await asyncio.wait_for(ended.wait(), 20)  # the response under way has ended, too
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "admitted"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:3::9", False),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", True),
+        ("::ffff:10.0.0.7", "10.0.0.7", False),
+        ("::ffff:10.1.0.7", "::ffff:10.1.0.7", True),  # a proxy
+        ("2001:db8:9::1", "2001:db8:9::1", True),  # a proxy
+        ("2001:db8:9::2", "2001:db8:9::3", False),  # others of its network
+        ("", "", True),  # a Unix socket
+    ],
+)
+def test_an_ipv6_network_is_one_address(first: str, second: str, admitted: bool) -> None:
+    proxies = (ip_network("10.1.0.0/16"), ip_network("2001:db8:9::1/128"))
+    some = OpenConnections(total=10, per_address=1, exempt=proxies)
+    assert some.admit("first", first)
+    assert some.admit("second", second) == admitted
+    for name in ("first", "second"):
+        some.release(name)
+    assert not some._by_address
+
+
 async def test_one_address_gets_503_above_its_share_and_others_are_served(opened: OpenConnections) -> None:
     opened.per_address = 3
     async with served() as port, contextlib.AsyncExitStack() as held:
@@ -154,11 +176,11 @@ async def test_one_address_gets_503_above_its_share_and_others_are_served(opened
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
-def test_websockets_count_for_the_total_only() -> None:
+def test_websockets_of_known_users_count_for_the_total_only() -> None:
     some = OpenConnections(total=3, per_address=1)
     assert some.admit("first", "10.0.0.1")
     assert not some.admit("second", "10.0.0.1")
-    some.is_socket("first")
+    some.is_known("first")
     assert some.admit("second", "10.0.0.1")
     assert some.admit("third", "10.0.0.2")
     assert not some.admit("fourth", "10.0.0.3")

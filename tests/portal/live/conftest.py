@@ -20,7 +20,7 @@ from jobs.models import Job
 from jobs.states import State
 from portal.live import guard
 from portal.live.routing import websocket_application
-from portal.live.socket import REASON_MAX
+from portal.live.socket import CONNECTION, REASON_MAX
 from tenants.models import User
 from tests import factories
 
@@ -50,7 +50,11 @@ class Socket:
             "query_string": query,
             "headers": headers,
             "subprotocols": [],
+            "extensions": {
+                CONNECTION: {"write": lambda frame: False, "authenticated": lambda: self.known.append(path)}
+            },
         }
+        self.known: list[str] = []
         self.passed_over: list[dict[str, Any]] = []
         self.wire = ApplicationCommunicator(websocket_application, scope)
 

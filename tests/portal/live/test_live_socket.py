@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from jobs.models import Job
-from portal.live import guard
+from portal.live import guard, live_consumer
 from portal.live.identity import Credentials
 from portal.live.live_consumer import REFUSALS_LOGGED
 from portal.live.viewer_hub import hub
@@ -203,6 +203,24 @@ async def test_what_a_socket_refuses_is_logged_with_who_and_from_where(
     ]
     assert [vars(each).get("channel") or vars(each)["code"] for each in seen] == [f"job:{job.pk}", 4401, 4400]
     assert all("address" in vars(each) for each in seen)
+
+
+async def test_a_socket_counts_for_its_address_until_its_user_is_known(
+    alice: User, socket_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_consumer, "SOCKETS_MAX", 1)
+    stranger = await socket_of(token="lut_wrong")
+    assert (await stranger.closed(), stranger.known) == (4401, [])
+    nowhere = await socket_of(alice, path="/ws/v1/nothing")
+    assert (await nowhere.closed(), nowhere.known) == (4404, [])
+    first = await socket_of(alice)
+    await first.say({"op": "ping"})
+    await first.next(op="pong")
+    assert first.known == ["/ws/v1/live"]
+    second = await socket_of(alice)
+    assert (await second.closed(), second.known) == (1013, []), (
+        "one too many of the user is not counted as theirs"
+    )
 
 
 async def test_one_socket_does_not_fill_the_log_with_what_it_is_refused(

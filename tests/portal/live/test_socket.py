@@ -14,9 +14,24 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 
-from portal.live.socket import FRAGMENTS_MAX, Socket, binary_frame, close_reason, direct_write, text_frame
+from portal import connections
+from portal.connections import Http, OpenConnections
+from portal.live.socket import (
+    FRAGMENTS_MAX,
+    Socket,
+    authenticated,
+    binary_frame,
+    close_reason,
+    direct_write,
+    text_frame,
+)
 
+HANDSHAKE = (
+    f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+).encode()
 App = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 200_000]
 
@@ -73,11 +88,7 @@ async def mute(port: int) -> AsyncIterator[asyncio.StreamWriter]:
     here.setblocking(False)
     await asyncio.get_running_loop().sock_connect(here, ("127.0.0.1", port))
     reader, writer = await asyncio.open_connection(sock=here, limit=1024)
-    key = base64.b64encode(os.urandom(16)).decode()
-    writer.write(
-        f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
+    writer.write(HANDSHAKE)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stubs have one for writing alone
     try:
@@ -130,6 +141,59 @@ async def test_one_who_reads_nothing_is_cut_off_once_the_connection_is_closed(
             await asyncio.sleep(0)
         await asyncio.wait_for(app.ended.wait(), 30)
         assert app.sockets[0].disconnected
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> OpenConnections:
+    found = OpenConnections(total=1000, per_address=3)
+    monkeypatch.setattr(connections, "OPEN", found)
+    return found
+
+
+class Doors:
+    """An application that accepts everyone and knows those who send a name."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        event = await receive()
+        if event.get("text") == "name":
+            authenticated(scope)
+            await send({"type": "websocket.send", "text": "welcome"})
+            await receive()
+        elif event["type"] == "websocket.receive":
+            await send({"type": "websocket.close", "code": 4401})
+
+
+async def test_a_websocket_counts_for_its_address_until_its_user_is_known(opened: OpenConnections) -> None:
+    async with serving(Doors(), http=Http) as port, contextlib.AsyncExitStack() as held:
+        where = f"ws://127.0.0.1:{port}/"
+        clients = [await held.enter_async_context(connect(where, proxy=None)) for _ in range(3)]
+        assert opened._by_address["127.0.0.1"] == 3
+        with pytest.raises(InvalidStatus, match="503"):
+            await connect(where, proxy=None)
+        assert opened.admit("another", "10.0.0.9")
+        await clients[0].send("name")
+        assert await clients[0].recv() == "welcome"
+        assert opened._by_address["127.0.0.1"] == 2
+        await held.enter_async_context(connect(where, proxy=None))
+
+
+async def test_a_refused_stranger_who_answers_no_close_frame_is_gone_soon(
+    opened: OpenConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Socket, "REFUSED_S", 0.1)
+    async with serving(Doors(), http=Http) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HANDSHAKE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(frame_of(0x81, b"anything"))
+        assert (await reader.readexactly(2))[0] == 0x88
+        async with asyncio.timeout(8):  # less than the ten seconds that uvicorn waits
+            assert await reader.read() == (4401).to_bytes(2)
+        writer.close()
+        while opened._address_of:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_message_of_very_many_fragments_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
