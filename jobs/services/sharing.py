@@ -16,7 +16,7 @@ from guardian.shortcuts import assign_perm, remove_perm
 
 from jobs import pubsub
 from jobs.models import Job, Share
-from jobs.selectors.jobs import job_to_manage
+from jobs.selectors.jobs import job_to_manage, may_manage
 from tenants import access, audit, checks
 from tenants.errors import FieldsInvalid, NotFound, problem
 from tenants.models import Membership, User
@@ -81,9 +81,20 @@ def end_with_membership(sender: object, instance: Membership, **more: object) ->
         own &= Q(tenant=instance.tenant_id)
     ended: QuerySet[Share] = Share.objects.filter(own | Q(granted_by=user, tenant=instance.tenant_id))
     for share in ended.select_related("job").order_by("job_id", "username"):
-        _end(share)
-        details = {"username": share.username, "because": f"the membership of {user.get_username()} ended"}
-        _record(None, share.job, "job.unshare", details)
+        _end_because(share, f"the membership of {user.get_username()} ended")
+
+
+def end_with_rights(sender: object, user: User, because: str, **more: object) -> None:
+    """Receiver of tenants.signals.rights_lost: what the user granted and could not grant any more ends."""
+    granted = Share.objects.filter(granted_by=user).select_related("job__tenant", "job__owner")
+    for share in granted.order_by("job_id", "username"):
+        if not (user.is_active and may_manage(user, share.job)):
+            _end_because(share, because)
+
+
+def _end_because(share: Share, because: str) -> None:
+    _end(share)
+    _record(None, share.job, "job.unshare", {"username": share.username, "because": because})
 
 
 def _end(share: Share) -> None:

@@ -20,6 +20,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
 
+from portal import login_names
 from portal.budgets import budget_address
 from portal.pages import welcome
 from portal.pages.errors import error_page
@@ -134,7 +135,8 @@ def delay_of(name: str) -> float:
     if not name or not settings.AXES_ENABLED:
         return 0.0
     recent = AccessAttempt.objects.filter(
-        username=name[:NAME_CHARS], attempt_time__gte=timezone.now() - settings.AXES_COOLOFF_TIME
+        username=login_names.hashed(name[:NAME_CHARS]),
+        attempt_time__gte=timezone.now() - settings.AXES_COOLOFF_TIME,
     )
     failures = recent.aggregate(n=Sum("failures_since_start"))["n"] or 0
     return min(DELAY_MAX_S, 0.5 * 2.0 ** min(failures - MISTYPED, 10)) if failures > MISTYPED else 0.0

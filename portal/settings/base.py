@@ -212,6 +212,9 @@ AXES_ENABLED = True
 AXES_VERBOSE = False
 AXES_ENABLE_ADMIN = False
 AXES_LOCKOUT_CALLABLE = "portal.pages.auth.locked_out"
+AXES_USERNAME_CALLABLE = "portal.login_names.counted"
+AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "passkey", "next", "csrfmiddlewaretoken"]
+AXES_DISABLE_ACCESS_LOG = True  # sign-ins are in the audit log, which has a rule for how long
 
 # Single sign-on: django-allauth speaks OpenID Connect, portal.pages.single_sign_on decides whose account it is.
 LUTHIER_OIDC_ISSUER = ENV.luthier_oidc_issuer

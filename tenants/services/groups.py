@@ -19,6 +19,7 @@ from tenants import access, audit, checks
 from tenants.errors import VersionChanged, problem
 from tenants.models import GroupMapping, Membership, Tenant, Token, User
 from tenants.roles import RANK, Role
+from tenants.services.members import send_role_changed
 from tenants.services.users import links, require_provider
 
 GROUP_CHARS = 200
@@ -181,6 +182,7 @@ def apply_groups(user: User, groups: Iterable[str]) -> None:
             details = {"from": row.role, "to": rule.role.value, "group": rule.group}
             Membership.objects.filter(pk=row.pk).update(role=rule.role, group=rule.group)
             _record(user, tenant, "member.change", details)
+            send_role_changed(user.pk, tenant)
 
 
 def _checked(given: Iterable[tuple[str, ...]]) -> tuple[list[Rule], list[list[Fault]]]:

@@ -18,6 +18,7 @@ from tenants.errors import (
 )
 from tenants.models import Membership, Tenant, Token, User
 from tenants.roles import RANK, Permission, Role
+from tenants.signals import rights_lost
 
 
 def members_of(tenant: Tenant, q: str = "") -> QuerySet[Membership]:
@@ -91,7 +92,16 @@ def member_change(
     membership.role, membership.group = role, ""
     membership.save(update_fields=["role", "group"])
     _record(user, tenant, "member.change", username, {"from": before, "to": role.value})
+    send_role_changed(membership.user.pk, tenant)
     return membership
+
+
+def send_role_changed(user_id: int, tenant: Tenant) -> None:
+    """Let what the user granted by an earlier role end, if the one that they have now could not grant it."""
+    changed = User.objects.get(pk=user_id)
+    rights_lost.send(
+        None, user=changed, because=f"the role of {changed.get_username()} in {tenant.slug} changed"
+    )
 
 
 @transaction.atomic

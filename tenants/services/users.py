@@ -23,6 +23,7 @@ from django.utils import timezone
 from tenants import access, audit, checks, one_time, two_factor
 from tenants.errors import LastAdmin, NameTaken, NotFound, SingleSignOnOff, VersionChanged, problem
 from tenants.models import NO_PASSWORD, Membership, OneTimePassword, Token, User
+from tenants.signals import rights_lost
 
 LENGTHS = {"username": 150, "email": 254, "first_name": 150, "last_name": 150}
 RULES: Mapping[str, tuple[Callable[[str], None], str]] = {
@@ -145,6 +146,8 @@ def user_change(
             shown.get(name, name): {"from": before[name], "to": value} for name, value in different.items()
         }
         audit.record(actor=user, action="user.change", target=username, details=details)
+        if different.get("is_superuser") is False:
+            _send_rights_lost(changed, f"{username} is no platform admin any more")
     return user_get(user=user, username=username)
 
 
@@ -182,7 +185,9 @@ def user_two_factor_reset(*, username: str, user: access.Person | None, by: str 
 
 @transaction.atomic
 def user_disable(*, user: access.Person, username: str) -> User:
-    """Keep a user out: sessions end, API tokens are revoked, jobs stay. Raises AdminOnly, NotFound or LastAdmin."""
+    """Keep a user out: sessions end, API tokens are revoked, what they shared is shared no more, jobs stay.
+
+    Raises AdminOnly, NotFound or LastAdmin."""
     changed = locked_user(user, username)
     if changed.is_active:
         keep_an_admin(changed)
@@ -193,6 +198,7 @@ def user_disable(*, user: access.Person, username: str) -> User:
             "tokens": Token.objects.filter(user=changed).delete()[0],
         }
         audit.record(actor=user, action="user.disable", target=username, details=details)
+        _send_rights_lost(changed, f"{username} was disabled")
     return user_get(user=user, username=username)
 
 
@@ -235,6 +241,10 @@ def admin_of_the_shell(*, username: str, email: str = "", reset: bool = False) -
     details = {"is_platform_admin": True, "by": "manage.py admin"}
     audit.record(actor=None, action=action, target=username, details=details)
     return Invited(found, secret)
+
+
+def _send_rights_lost(changed: User, because: str) -> None:
+    rights_lost.send(None, user=User.objects.get(pk=changed.pk), because=because)
 
 
 def locked_user(user: access.Person, username: str) -> User:

@@ -8,7 +8,8 @@ import pytest
 
 from jobs.models import Job
 from jobs.states import State
-from tenants.models import AuditEntry, Membership
+from tenants.models import AuditEntry, GroupMapping, Membership
+from tenants.services import groups
 from tests import factories
 from tests.jobs.conftest import People
 from tests.portal.api.conftest import Api
@@ -82,6 +83,61 @@ def test_shares_end_with_the_membership_of_who_granted_them(
     assert dave.get(f"/jobs/{job.pk}/shares").json()["items"] == []
     because = AuditEntry.objects.get(action="job.unshare").details["because"]
     assert because == "the membership of alice ended"
+
+
+def test_shares_end_with_the_account_of_who_granted_them(
+    alice: Api, bob: Api, dave: Api, admin: Api, job: Job
+) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "operate"})
+    assert admin.post("/users/alice/disable").status_code == 200
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+    assert dave.get(f"/jobs/{job.pk}/shares").json()["items"] == []
+    entry = AuditEntry.objects.get(action="job.unshare")
+    assert (entry.target, entry.details) == (job.pk, {"username": "bob", "because": "alice was disabled"})
+    admin.post("/users/alice/enable")
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404, "it does not come back"
+
+
+def test_shares_end_with_the_role_that_granted_them(
+    alice: Api, bob: Api, dave: Api, admin: Api, people: People, job: Job
+) -> None:
+    managed = factories.job(owner=people.dave, state=State.PROCESSING)
+    Membership.objects.filter(user=people.alice).update(role="manager")
+    for each in (job, managed):
+        alice.post(f"/jobs/{each.pk}/shares", {"username": "bob", "permission": "view"})
+    changed = dave.patch("/tenants/vision-lab/members/alice", {"role": "researcher"})
+    assert changed.status_code == 200, changed.json()
+    assert bob.get(f"/jobs/{managed.pk}").status_code == 404, "of others only a manager shares"
+    assert bob.get(f"/jobs/{job.pk}").status_code == 200, "a researcher shares their own"
+    dave.patch("/tenants/vision-lab/members/alice", {"role": "viewer"})
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+    said = AuditEntry.objects.filter(action="job.unshare").values_list("details__because", flat=True)
+    assert set(said) == {"the role of alice in vision-lab changed"}
+
+
+def test_shares_end_with_the_role_of_a_group(alice: Api, bob: Api, people: People, job: Job) -> None:
+    alice.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
+    Membership.objects.filter(user=people.alice).update(group="staff")
+    GroupMapping.objects.create(group="staff", tenant=people.vision, role="viewer")
+    groups.apply_groups(people.alice, ["staff"])
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+
+
+def test_what_a_platform_admin_shared_ends_with_the_role(
+    admin: Api, bob: Api, dave: Api, people: People, job: Job
+) -> None:
+    second = factories.user("second", is_superuser=True)
+    second.set_password("one that signs in")
+    second.save()
+    admin.post(f"/jobs/{job.pk}/shares", {"username": "bob", "permission": "view"})
+    assert bob.get(f"/jobs/{job.pk}").status_code == 200
+    changed = Api(second).patch("/users/admin", {"is_platform_admin": False})
+    assert changed.status_code == 200, changed.json()
+    assert bob.get(f"/jobs/{job.pk}").status_code == 404
+    assert (
+        AuditEntry.objects.get(action="job.unshare").details["because"]
+        == "admin is no platform admin any more"
+    )
 
 
 def test_shares_of_others_stay_when_a_member_leaves(dave: Api, bob: Api, job: Job) -> None:

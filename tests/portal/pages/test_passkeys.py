@@ -13,6 +13,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
+from portal import login_names
 from portal.settings.secret import SecretsKeys
 from tenants import two_factor
 from tenants.models import AuditEntry, PasskeyChallenge, User
@@ -116,7 +117,7 @@ def test_a_refused_passkey_is_recorded_and_spends_from_the_budget_of_passwords(
     assert (refused.status_code, "was not accepted" in markup(refused)) == (422, True)
     entry = AuditEntry.objects.get(action="login.failure")
     assert entry.details == {"known_name": True, "by": "passkey"}
-    assert AccessAttempt.objects.get().username == "alice"
+    assert AccessAttempt.objects.get().username == login_names.hashed("alice")
     late = client.post("/login/code", {"passkey": "{}"}, **HERE)
     assert (late.status_code, "took too long" in markup(late)) == (422, True)
     assert AuditEntry.objects.filter(action="login.failure").count() == 1, "that was no guess"

@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from axes.models import AccessAttempt
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
+from django.apps import apps
 from django.conf import LazySettings
 from django.db.models import F
 from django.test import Client
 
 from portal.pages import auth
-from tenants.models import User
+from tenants.models import AuditEntry, User
 from tests import factories
 from tests.markup import markup
 
@@ -147,3 +148,34 @@ def test_passwords_of_one_address_are_checked_a_few_at_a_time(
     assert (held.status_code, held.headers["Retry-After"]) == (429, "1")
     assert sign_in(Client(REMOTE_ADDR="10.0.0.8"), "alice", factories.PASSWORD).status_code == 302
     assert auth._under_way == {"127.0.0.1": auth.CHECKS_AT_ONCE}
+
+
+def test_a_password_in_the_field_of_the_name_is_stored_and_logged_nowhere(
+    alice: User, guarded: LazySettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    typed, client = "Tr0ub4dor-and-3", Client()
+    for name, password in ((typed, ""), (typed, "x"), (f" {typed} ", "y"), ("alice", "wrong")):
+        sign_in(client, name, password)
+    assert AccessAttempt.objects.count() == 2, "of a name in its two forms, and of alice"
+    sign_in(client, "alice", factories.PASSWORD)
+    assert client.get("/me").status_code == 200
+    sent = client.post("/login", {"username": typed, "password": "x", "next": typed, "code": typed})
+    assert sent.status_code in (200, 302)
+    stored = [
+        value
+        for model in apps.get_models()
+        for row in model._default_manager.values_list()
+        for value in map(str, row)
+    ]
+    assert [value for value in stored if typed in value] == []
+    assert typed not in caplog.text
+
+
+def test_sign_ins_are_kept_in_the_audit_log_alone(alice: User, guarded: LazySettings) -> None:
+    client = Client()
+    sign_in(client, "alice", factories.PASSWORD)
+    client.post("/logout")
+    assert AuditEntry.objects.filter(action__in=("login.success", "logout.success")).count() == 2
+    assert not AccessLog.objects.exists()
+    assert not AccessFailureLog.objects.exists()

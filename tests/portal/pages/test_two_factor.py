@@ -15,7 +15,7 @@ from django.core.cache import cache
 from django.db import OperationalError, connection, transaction
 from django.test import Client
 
-from portal import code_budget, single_sign_on
+from portal import code_budget, login_names, single_sign_on
 from portal.live.identity import Credentials, who
 from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants import two_factor
@@ -106,7 +106,7 @@ def test_a_wrong_code_is_recorded_and_spends_from_the_budgets_of_passwords(
     assert (refused.status_code, "Incorrect code." in markup(refused)) == (422, True)
     entry = AuditEntry.objects.get(action="login.failure")
     assert (entry.target, entry.details) == ("alice", {"known_name": True, "by": "code"})
-    assert AccessAttempt.objects.get().username == "alice"
+    assert AccessAttempt.objects.get().username == login_names.hashed("alice")
     statuses = [client.post("/login/code", {"code": "wrong again"}).status_code for _ in range(3)]
     assert statuses == [422, 429, 429]
     assert client.post("/login/code", {"code": codes[0]}).status_code == 429
