@@ -73,6 +73,8 @@ def filled(world: World) -> str:
         tenant=here, day=(now - timedelta(days=1)).date(), owner=alice, slot_type="cpu", used=60, waited=5, lost=1,
         first_waits=[5.0],
     )  # fmt: skip
+    here.created_at = now - timedelta(days=60)  # so that part of its time is unknown
+    here.save(update_fields=["created_at"])
     for n in range(1, 4):
         hour = FairnessHour.objects.create(at=hour_of(now) - timedelta(hours=n))
         FairnessShare.objects.create(
