@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from learner_agent.log_segments import LogReader, Piece
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of
-from learner_agent.shipper.metrics.rule_axes import Axis, Place, continued, groups_of
+from learner_agent.shipper.metrics.axes import Axis, Place, continued, groups_of, is_due
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms
 from learner_agent.wire import Metric
@@ -138,7 +138,7 @@ class LogRules:
 
     Group ``step`` is the step, ``time`` the time (seconds since 1970, or ISO 8601), every other named group a metric. A
     match whose step is not an integer gives no point. A pattern without ``step`` belongs to the last step that any
-    pattern found; if no pattern has one, matching lines are counted. ``rule_axes`` says where points of a step that
+    pattern found; if no pattern has one, matching lines are counted. ``axes`` says where points of a step that
     falls back are; ends: where metrics that were in order ended in earlier attempts.
 
     A rule that is too slow on a line is switched off until the shipper restarts, and on_slow gets its pattern. on_note
@@ -215,7 +215,7 @@ class LogRules:
     def _tell(self) -> None:
         for why, count in self.state.dropped.items():
             reported = self._reported.get(why, 0)
-            if why in NOT_STORED and count > reported and (self.state.ended or count >= 10 * reported):
+            if why in NOT_STORED and is_due(count, reported, ended=self.state.ended):
                 self._reported[why] = count
                 what = "drawing" if why == "drawings" else "point"
                 n = f"{count:,} {what} was" if count == 1 else f"{count:,} {what}s were"
