@@ -525,6 +525,46 @@ def test_a_step_that_only_counts_up_stays_the_programs_step(spool: Spool) -> Non
     assert not any(frame.in_order for frame in frames)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (r"(?P<step>\d+)/\d+ - .*loss: (?P<loss>\S+)", "938/938 - 2s - 2ms/step - loss: 0.{loss}"),
+        (
+            r"Epoch: \d+ \[(?P<step>\d+)/.*Loss: (?P<loss>\S+)",
+            "Train Epoch: 1 [0/60000 (0%)]\tLoss: 0.{loss}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_step_that_is_printed_once_in_each_epoch_gives_a_point_of_each(
+    spool: Spool, pattern: str, line: str, cut: int
+) -> None:
+    """As Keras' verbose=2 and MNIST of PyTorch's examples with one line an epoch."""
+    written = [f"Epoch {loss}/9\n{line.format(loss=loss)}\n".encode() for loss in (9, 8, 8, 7, 6)]
+    notes: Notes = []
+    log(spool, b"".join(written[:cut]))
+    frames = list(iter_frames(rules(spool, pattern, notes=notes)))
+    writer = LogWriter(spool)
+    writer.size = sum(map(len, written[:cut]))
+    writer.write(b"".join(written[cut:]), 1)
+    frames += iter_frames(rules(spool, pattern, notes=notes))
+
+    points = [point for frame in frames for point in frame.points]
+    assert [value for _, _, _, value in points] == [0.9, 0.8, 0.7, 0.6], (
+        "the same value again may be the same line"
+    )
+    assert len(set(places(points))) == 4
+    assert [(code, "again, with another value" in said) for code, said in notes] == [("step_fell_back", True)]
+    assert any(frame.in_order for frame in frames)
+
+
+def test_two_rules_that_read_one_line_do_not_make_two_epochs_of_it(spool: Spool) -> None:
+    log(spool, b"".join(b"step=%d loss=1 (test loss=2)\n" % n for n in (1, 2)))
+    frames = list(iter_frames(rules(spool, LOSS, r"step=(?P<step>\d+) .*test loss=(?P<loss>\d)")))
+    assert places([point for frame in frames for point in frame.points]) == [1, 2]
+    assert not any(frame.in_order for frame in frames)
+
+
 def test_an_epochs_distance_between_lines_is_kept_in_the_next(spool: Spool) -> None:
     log(spool, b"".join(b"step=%d loss=%d\n" % (n, n) for n in (0, 100, 200, 0, 100, 200)))
     assert places(drain(rules(spool))) == [0, 100, 200, 300, 400, 500]
@@ -572,11 +612,14 @@ def test_points_that_are_not_stored_are_counted_with_the_reason(spool: Spool) ->
     notes: Notes = []
     log(
         spool,
-        b"step=1 loss=1\n" + b"step=1 loss=2\n" * 12 + b"step=1 loss=1\nstep=2 loss=n/a\nstep=x loss=1\n",
+        b"step=1 loss=1\nval=1\n"
+        + b"val=2\n" * 12
+        + b"val=1\nstep=1 loss=1\nstep=2 loss=n/a\nstep=x loss=1\n",
     )
-    source = rules(spool, r"step=(?P<step>\S+) loss=(?P<loss>\S+)", notes=notes)
+    source = rules(spool, r"step=(?P<step>\S+) loss=(?P<loss>\S+)", r"val=(?P<val>\d)", notes=notes)
     source.end()
-    assert places(drain(source)) == [1]
+    found = drain(source)
+    assert (places(found), places(found, "val")) == ([1], [1])
     assert set(notes) == {
         ("points_not_stored", NOT_STORED["no_number"].format(n="1 point was")),
         ("points_not_stored", NOT_STORED["no_step"].format(n="1 point was")),
@@ -607,6 +650,21 @@ def test_a_bar_of_15_steps_gives_its_15_points(spool: Spool) -> None:
     assert early == list(range(1, 14)), "what is drawn may change until the next step is"
     source.end()
     assert early + places(drain(source)) == list(range(1, 16))
+
+
+def test_a_bar_that_draws_a_step_again_with_other_values_gives_one_point_of_it(spool: Spool) -> None:
+    """Also where other output came between, so that the drawing before counts already."""
+    writer = LogWriter(spool)
+    for loss in (9, 8, 7):
+        drawn = tqdm(5, 15).replace(b"loss=5", b"loss=%d" % loss)
+        writer.write(b"\r" + drawn + b"\r" + drawn.replace(b"loss=", b"loss=1") + b"\na warning\n", 1)
+        writer.write(b"\r" + drawn + b"\rval 1\n", 1)
+    writer.write(b"\r" + tqdm(6, 15) + b"\n", 1)
+    writer.close()
+    notes: Notes = []
+    frames = list(iter_frames(rules(spool, TQDM, notes=notes)))
+    assert places([point for frame in frames for point in frame.points]) == [5, 6]
+    assert not any(frame.in_order for frame in frames)
 
 
 def test_a_bar_shows_its_current_value_while_it_is_one_endless_line(spool: Spool) -> None:

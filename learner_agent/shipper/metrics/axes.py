@@ -26,6 +26,7 @@ class Axis(Struct):
     """The axis of a metric, or of rules that share metrics. printed: the last step; place: where its points are.
 
     shift: added to what is printed. stride: the last distance between two printed steps.
+    drawn: the last step was shown by a progress bar, which draws it again with other values.
     """
 
     printed: Place | None = None
@@ -33,6 +34,7 @@ class Axis(Struct):
     shift: Annotated[int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET)] = 0
     stride: Place = 1
     in_order: bool = False
+    drawn: bool = False
 
     def advance(self, step: int, *, again: bool = False) -> int | None:
         """Move to a printed step and return the place of its points. None, without a move, above MAX_OFFSET.

@@ -41,6 +41,11 @@ FELL_BACK = (
     "The step in a line of the log fell back from {before:,} to {step:,}, as one that counts within an epoch does. From"
     " here on the points of its rule are in the order of their lines, and progress counts no steps by it."
 )
+SAME_AGAIN = (
+    "A line of the log has the step {step:,} of the line before again, with another value, as a counter that is printed"
+    " at the end of each epoch does. From here on the points of its rule are in the order of their lines, and progress"
+    " counts no steps by it."
+)
 NO_METRICS = frozenset({"step", "time"})
 BATCH_S = 0.1
 """After this long the rest of the log waits for the next frame, so that the shipper does its other work, too."""
@@ -271,7 +276,7 @@ class LogRules:
         matches = self._matches(line)
         self._give_drawing(matches, state, out)
         if matches:
-            self._give(matches, state, at_ms, out)
+            self._give(matches, state, at_ms, out, drawn=False)
 
     def _read_drawing(self, drawing: bytes, state: _State, at_ms: int, out: _Found) -> None:
         if not drawing.strip():
@@ -291,7 +296,7 @@ class LogRules:
     def _give_drawing(self, newer: list[Match], state: _State, out: _Found) -> None:
         """Give the points of the newest drawing, unless a newer one shows the same steps."""
         if state.drawing and (not _steps(newer) or _steps(newer) != _steps(state.drawing)):
-            self._give(state.drawing, state, state.drawing_ms, out)
+            self._give(state.drawing, state, state.drawing_ms, out, drawn=True)
         state.drawing = []
 
     def _matches(self, text: bytes) -> list[Match]:
@@ -300,15 +305,25 @@ class LogRules:
         found = [(n, self._search(n, pattern, line)) for n, pattern in tuple(self.patterns.items())]
         return [(n, match.groupdict()) for n, match in found if match is not None]
 
-    def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found) -> None:
+    def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
         """The points of one line or drawing."""
         state.count += 1
+        placed: set[int] = (
+            set()
+        )  # axes: of a line that several rules read, only the first may move to the next epoch
         for n, groups in matches:
             values = {name: text for name, text in groups.items() if text and name not in NO_METRICS}
-            place = self._place(n, groups.get("step"), state, len(values))
+            axis = state.axes[self.axis_of[n]]
+            before, is_first = axis.place, self.axis_of[n] not in placed
+            placed.add(self.axis_of[n])
+
+            is_other = (
+                is_first and not drawn and any(_has_other(state, *one, axis.place) for one in values.items())
+            )
+            place = self._place(n, groups.get("step"), state, len(values), is_other=is_other)
             if place is None:
                 continue
-            axis = state.axes[self.axis_of[n]]
+            axis.drawn = drawn or (axis.drawn and place == before)
             for name, text in values.items():
                 value = printed_number(text)
                 point = point_of(name, place, _time_ms(groups.get("time"), at_ms), value)
@@ -318,8 +333,9 @@ class LogRules:
                     out.points.append(point)
                     out.in_order |= {name} if axis.in_order else set()
 
-    def _place(self, n: int, text: str | None, state: _State, count: int) -> int | None:
-        """Where on its axis the points of a match are; None, and count points dropped, if nowhere."""
+    def _place(self, n: int, text: str | None, state: _State, count: int, *, is_other: bool) -> int | None:
+        """Where on its axis the points of a match are; None, and count points dropped, if nowhere. is_other: where the
+        last ones are is another value of one of its metrics."""
         number = self.axis_of[n]
         axis = state.axes[number]
         if text is None and number in self.stepped:
@@ -331,9 +347,10 @@ class LogRules:
         if step is None:  # an invented step would be the job's progress until its end
             state.drop("no_step", count)
             return None
-        if axis.falls_at(step) and not axis.in_order and not state.fell:
-            state.fell = FELL_BACK.format(before=axis.printed, step=step)
-        place = axis.advance(step)
+        again = text is not None and is_other and step == axis.printed and not axis.drawn
+        if (again or axis.falls_at(step)) and not axis.in_order and not state.fell:
+            state.fell = (SAME_AGAIN if again else FELL_BACK).format(before=axis.printed, step=step)
+        place = axis.advance(step, again=again)
         if place is None:
             state.drop("too_large", count)
         state.newest = msgspec.structs.replace(axis)
@@ -377,6 +394,12 @@ class _Clock:
         while offset >= self._end and (read := next(self._reads, None)) is not None:
             self._end, self._ms = self._end + read[0], read[1]
         return self._t0 + self._ms
+
+
+def _has_other(state: _State, name: str, text: str, place: int) -> bool:
+    """Whether the newest point of a metric is at this place and has another value than this text."""
+    value, newest = printed_number(text), state.values.get(name)
+    return value is not None and newest is not None and newest[0] == place and newest[1] != value
 
 
 def _steps(matches: list[Match]) -> list[tuple[int, str]]:
