@@ -308,15 +308,12 @@ class LogRules:
     def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
         """The points of one line or drawing."""
         state.count += 1
-        placed: set[int] = (
-            set()
-        )  # axes: of a line that several rules read, only the first may move to the next epoch
+        placed: set[int] = set()  # axes: only the first of several rules of a line may move to the next epoch
         for n, groups in matches:
             values = {name: text for name, text in groups.items() if text and name not in NO_METRICS}
             axis = state.axes[self.axis_of[n]]
             before, is_first = axis.place, self.axis_of[n] not in placed
             placed.add(self.axis_of[n])
-
             is_other = (
                 is_first and not drawn and any(_has_other(state, *one, axis.place) for one in values.items())
             )
