@@ -15,6 +15,10 @@ from jobs.log_levels import RANK, After, Kind, classify
 
 LOOK = 200
 """Lines at the end of a log that are searched."""
+NEAR = 20
+"""What only looks like a cause must be among this many of the last lines: programs print what they survive, too."""
+MESSAGE = 5
+"""Lines of an exception's message that are read."""
 WORDS = 200
 """Most characters of a log line that a sentence repeats."""
 SHELL = 128
@@ -61,7 +65,8 @@ class Diagnosis:
 class _Rule:
     """A line that names the cause. did: with the groups of the pattern. codes: the exit codes it goes with; empty: any.
 
-    raised: the line must be the end of a traceback.
+    raised: the line must be the end of a traceback. usage: how to call the program must come before it. Without raised
+    it must be near the end of the log, or belong to a traceback.
     """
 
     cause: FailureCause
@@ -70,12 +75,19 @@ class _Rule:
     remedy: str
     codes: frozenset[int] = frozenset()
     raised: bool = False
+    usage: bool = False
 
 
 def _rule(
-    cause: FailureCause, pattern: str, did: str, remedy: str, *codes: int, raised: bool = False
+    cause: FailureCause,
+    pattern: str,
+    did: str,
+    remedy: str,
+    *codes: int,
+    raised: bool = False,
+    usage: bool = False,
 ) -> _Rule:
-    return _Rule(cause, re.compile(pattern), did, remedy, frozenset(codes), raised)
+    return _Rule(cause, re.compile(pattern), did, remedy, frozenset(codes), raised, usage)
 
 
 CHECK_COMMAND = "Check its spelling, and that the job's environment has it."
@@ -144,10 +156,11 @@ _RULES = (
     ),
     _rule(
         FailureCause.BAD_ARGUMENTS,
-        r"^\S+: error: (?P<text>.+)$",
+        r"^(?!\S+(?::\d+|\(\d+\)): )\S+: error: (?P<text>.+)$",  # not of a compiler, at a place in a file
         "did not accept its arguments: {text}",
         FIX_ARGUMENTS,
         2,
+        usage=True,
     ),
     _rule(
         FailureCause.IMPORT_ERROR,
@@ -290,6 +303,11 @@ OF_A_SERVER = re.compile(
     r"\b(?:urllib|urllib3|requests|http\.client|httpx|httpcore|aiohttp|Connection aborted)\b"
 )
 """A line that names one of these is about a connection to some server, not to another learner."""
+RETRIES = re.compile(r"\bretrying\b|\bretry \d", re.IGNORECASE)
+"""Of an error that the program survived for now."""
+DUMPED = re.compile(r"^\s|^frame #\d|^[-=*]{5,}")
+"""A line of what is dumped after a cause, such as the stack of native code."""
+USAGE, USAGE_ENDS = re.compile(r"^usage: ", re.IGNORECASE), re.compile(r"^\s+(?!.* \| ).*[\[\]]")
 WRAPPERS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "SystemExit")
 """Exceptions that only say that something else failed before."""
 
@@ -324,9 +342,14 @@ def _by_log(code: int, lines: Sequence[Line], *, is_gang: bool) -> Diagnosis | N
     """By the last line that names a cause."""
     lines = list(_without_margins(lines))
     raised = set(_ends_of_tracebacks(lines))
-    for n, text in reversed(lines):
+    printed = _near_the_end(lines) if code > SHELL else _near_the_end(lines) | set(_of_tracebacks(lines))
+    for at, (n, text) in reversed(list(enumerate(lines))):
         for rule in _RULES:
-            if (rule.raised and n not in raised) or (rule.codes and code not in rule.codes):
+            if n not in (raised if rule.raised else printed) or (rule.codes and code not in rule.codes):
+                continue
+            if not rule.raised and n not in raised and RETRIES.search(text):
+                continue
+            if rule.usage and not _follows_usage(lines[:at]):
                 continue
             if rule.cause is FailureCause.PEER_LOST and (not is_gang or OF_A_SERVER.search(text)):
                 continue
@@ -334,6 +357,32 @@ def _by_log(code: int, lines: Sequence[Line], *, is_gang: bool) -> Diagnosis | N
                 did = rule.did.format(text=_shortened(match["text"]))
                 return Diagnosis(rule.cause, did, rule.remedy, n, said=True)
     return None
+
+
+def _near_the_end(lines: Sequence[Line]) -> set[int]:
+    """The last lines, of which those of tracebacks and dumps do not count."""
+    dumped, near, left = set(_of_tracebacks(lines)), set(), NEAR
+    for n, text in reversed(lines):
+        if left == 0:
+            break
+        near.add(n)
+        left -= bool(text.strip()) and n not in dumped and not DUMPED.search(text)
+    return near
+
+
+def _of_tracebacks(lines: Sequence[Line]) -> Iterator[int]:
+    """The lines of tracebacks, with those after their ends that may belong to the exception's message."""
+    after, follow = After.NOTHING, 0
+    for n, text in lines:
+        kind, after = classify(text, after)
+        follow = MESSAGE if kind is Kind.RAISED else max(0, follow - 1)
+        if follow or kind in (Kind.TRACEBACK, Kind.BODY):
+            yield n
+
+
+def _follows_usage(lines: Sequence[Line]) -> bool:
+    """Whether a program has printed how to call it, or its last line: of some that is longer than what is read."""
+    return any(USAGE.match(text) for _, text in lines) or bool(lines and USAGE_ENDS.match(lines[-1][1]))
 
 
 def _without_margins(lines: Sequence[Line]) -> Iterator[Line]:

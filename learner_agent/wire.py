@@ -199,7 +199,9 @@ class Metric(WireFrame, frozen=True):
     """Points from one source, whose cursor they move from off to next. total: the last step it expects.
 
     in_order: names of points whose steps only give their order, because the program printed none that count up.
-    steps: the lowest and the highest step that was reported without a number, so that no point has it.
+    steps: the lowest and the highest step that was reported and that no point has: without a number, or in_order.
+    fell_ms: when the program's steps last fell back within this frame, since the epoch by the learner's clock; steps
+    then ends with the highest of all steps since. null: they did not.
     """
 
     type: ClassVar[FrameType] = FrameType.METRIC
@@ -211,6 +213,11 @@ class Metric(WireFrame, frozen=True):
     total: Offset | None = None
     in_order: Annotated[list[Name], Meta(max_length=MAX_POINTS)] = []
     steps: tuple[Offset, Offset] | None = None
+    fell_ms: EpochMs | None = None
+
+    def validate(self) -> None:
+        if self.fell_ms is not None and self.steps is None:
+            raise WireError("fell_ms: steps are missing")
 
 
 class Event(WireFrame, frozen=True):

@@ -54,6 +54,7 @@ class LearnerUpdate:
     phase: str
     first_step: int | None
     last_step: int | None
+    fell_ms: int | None
     steps_by_rule: bool
     error_code: str
     live: bool
@@ -245,13 +246,14 @@ class LearnerUpdate:
             return
         self.points.extend(self._points_with_room(frame.points))
         self.total = frame.total if frame.total is not None else self.total
-        if not self.known_in_order | self.in_order >= set(frame.in_order):
+        if frame.src == "rules" and not self.known_in_order | self.in_order >= set(frame.in_order):
             self._forget_steps()
         self.in_order.update(frame.in_order)
         steps = [step for name, step, _, _ in frame.points if name not in self.in_order]
         steps += frame.steps or ()
         if steps:
-            self._note_steps(min(steps), max(steps), by_rule=frame.src == "rules")
+            high = max(steps) if frame.fell_ms is None or frame.steps is None else frame.steps[1]
+            self._note_steps(min(steps), high, by_rule=frame.src == "rules", fell_ms=frame.fell_ms)
 
     def _points_with_room(self, points: list[Point]) -> list[Point]:
         """Those that the tenant may still store; the others are left out, and their steps count all the same."""
@@ -269,11 +271,15 @@ class LearnerUpdate:
         """Whether the batch says how far the program is."""
         return bool(self.points or self.points_lost or self.stepped or self.total is not None)
 
-    def _note_steps(self, low: int, high: int, *, by_rule: bool) -> None:
+    def _note_steps(self, low: int, high: int, *, by_rule: bool, fell_ms: int | None) -> None:
+        """The last step is the highest since the program's steps last fell back: of one step, not all metrics are in
+        order."""
         self.stepped = True
         self.first_step = low if self.first_step is None else self.first_step
         self.steps_by_rule = by_rule and (self.last_step is None or self.steps_by_rule)
-        self.last_step = high if self.last_step is None else max(high, self.last_step)
+        fell = fell_ms is not None
+        self.fell_ms = fell_ms if fell else self.fell_ms
+        self.last_step = high if self.last_step is None or fell else max(high, self.last_step)
 
     def _forget_steps(self) -> None:
         """A counter that falls back never was the program's step; what the program reported by itself still counts."""

@@ -53,7 +53,7 @@ MAX_NAMES = 200
 
 LOCK_LEARNERS = f"""
 SELECT l.id, l.log_bytes, l.log_lines, l.log_crc, l.log_sealed, l.metric_cursor, l.phase, l.first_step,
-       l.last_step, l.steps_by_rule, l.error_code, {LIVE}, t.storage_limit
+       l.last_step, l.fell_ms, l.steps_by_rule, l.error_code, {LIVE}, t.storage_limit
 FROM jobs_learner l
 JOIN tenants_tenant t ON t.id = l.tenant_id
 JOIN jobs_job j ON j.id = l.job_id
@@ -72,9 +72,9 @@ SET log_bytes = v.log_bytes, log_lines = v.log_lines, log_crc = v.log_crc, log_s
     stored_at = CASE WHEN (l.log_bytes, l.log_sealed, l.metric_cursor)
       IS DISTINCT FROM (v.log_bytes, v.log_sealed, v.metric_cursor) THEN now() ELSE l.stored_at END,
     metric_cursor = v.metric_cursor, first_step = v.first_step, last_step = v.last_step,
-    steps_by_rule = v.steps_by_rule
+    fell_ms = v.fell_ms, steps_by_rule = v.steps_by_rule
 FROM (VALUES %s) AS v
-    (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, first_step, last_step, steps_by_rule)
+    (id, log_bytes, log_lines, log_crc, log_sealed, metric_cursor, first_step, last_step, fell_ms, steps_by_rule)
 WHERE l.id = v.id
 """
 FORGET_EARLIER_STEPS = """
@@ -372,12 +372,12 @@ def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
     values = [
         (
             row.grant.learner_id, row.log_bytes, row.log_lines, row.log_crc, row.log_sealed, row.metric_cursor,
-            row.first_step, row.last_step, row.steps_by_rule,
+            row.first_step, row.last_step, row.fell_ms, row.steps_by_rule,
         )
         for row in rows
     ]  # fmt: skip
     if values:
-        template = "(%s, %s::bigint, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint, %s::bigint, %s)"
+        template = f"(%s, %s::bigint, %s::bigint, %s::bigint, %s{', %s::bigint' * 4}, %s)"
         execute_values(cursor.cursor, UPDATE_LEARNERS, values, template=template, page_size=len(values))
     for row in rows:
         if row.no_steps:

@@ -35,7 +35,7 @@ from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.failures import first_failure
 from jobs.selectors.requests import elastic_range
 from jobs.states import FINAL, HOLDS_GPUS, OWN_FAILURES, EventCode, Intent, Phase, State, StopReason
-from jobs.steps import reported_step, steps_from_scratch
+from jobs.steps import fell_since, reported_step, steps_from_scratch
 from learner_agent.wire_fields import SETUP_FAILED
 from tenants.models import Tenant
 from tenants.rows import Rows
@@ -428,6 +428,8 @@ def _steps_lost(rows: JobRows, newest: Checkpoint | None) -> int | None:
         return None
     if newest is None:
         return steps_from_scratch(rows.job.pk)
+    if fell_since(newest):
+        return None
     return max(0, reported - (newest.step or 0))
 
 

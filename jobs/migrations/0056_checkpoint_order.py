@@ -1,4 +1,4 @@
-"""When a checkpoint was saved, as the order of those of an attempt: a step may count from the beginning again."""
+"""When a checkpoint was saved, and when a learner's step last fell back: a step may count from the beginning again."""
 
 from django.db import migrations, models
 
@@ -6,4 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [("jobs", "0055_requested_files")]
 
-    operations = [migrations.AddField("checkpoint", "saved_ns", models.BigIntegerField(null=True))]
+    operations = [
+        migrations.AddField("checkpoint", "saved_ns", models.BigIntegerField(null=True)),
+        migrations.AddField("learner", "fell_ms", models.BigIntegerField(null=True)),
+    ]

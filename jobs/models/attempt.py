@@ -106,6 +106,9 @@ class Learner(models.Model):
     stored_at = models.DateTimeField(null=True)  # when something that it sent was last stored or acknowledged
     first_step = models.BigIntegerField(null=True)  # the program's own; null: it has reported none
     last_step = models.BigIntegerField(null=True)
+    fell_ms = models.BigIntegerField(
+        null=True
+    )  # when its steps last fell back, by its own clock; null: never
     steps_by_rule = models.BooleanField(default=False, db_default=False)  # both only read from its log
     # The log stream's cursor.
     log_bytes = models.BigIntegerField(default=0)

@@ -29,7 +29,8 @@ def _first_steps() -> QuerySet[Learner]:
 
 def attempts_of(job_id: str) -> QuerySet[Attempt]:
     """Attempts, each with `began_after`, `first_step`, its own first, `step_before`, the last of the run before it, and
-    `first_of_job`, the first of the job's first attempt.
+    `first_of_job`, the first of the job's first attempt. `fell_before`: when those of the run before last
+    fell back.
 
     None is unknown; an attempt whose program never ran is no run.
     """
@@ -44,6 +45,8 @@ def attempts_of(job_id: str) -> QuerySet[Attempt]:
             began_after=began_after(),
             first_step=Subquery(_first_steps().values("first_step")[:1]),
             step_before=Subquery(before.values("last_step")[:1]),
+            fell_before=Subquery(before.values("fell_ms")[:1]),
+            attempt_before=Subquery(before.values("attempt")[:1]),
             first_of_job=Subquery(first.order_by("attempt", "first_step").values("first_step")[:1]),
         )
     )
@@ -77,8 +80,19 @@ def _steps(attempt: Attempt) -> tuple[int | None, int | None, int | None]:
 def repeated_steps(attempt: Attempt) -> int | None:
     """Steps that an attempt of attempts_of trained again, because they came after its checkpoint; None if unknown."""
     began, before, first = _steps(attempt)
-    if began is None or before is None or counts_again(attempt):
+    if began is None or before is None or counts_again(attempt) or _fell_after_its_checkpoint(attempt):
         return None
     if attempt.resume_from_id is None and began == first:  # from scratch; of ten steps, one may be reported
         began = min(began, 1)
     return max(0, before - began + 1)
+
+
+def _fell_after_its_checkpoint(attempt: Attempt) -> bool:
+    """Whether the steps of the run before fell back after the checkpoint was saved, or may have: what came after it
+    then has no numbers of its own."""
+    fell_ms, saved = getattr(attempt, "fell_before", None), attempt.resume_from
+    if fell_ms is None:
+        return False
+    if saved is None or saved.saved_ns is None or saved.attempt != getattr(attempt, "attempt_before", None):
+        return True
+    return saved.saved_ns // 1_000_000 < fell_ms

@@ -262,20 +262,18 @@ class Shipper:
     def _open_sources(self) -> None:
         job = self.job.read()
         self.uploader.direct_from = number_or(job.get("direct_from"), float("inf"))
-        self.tensorboard = TensorBoard(self.spool, tensorboard_roots(self.settings))
         given = [rule.get("pattern") for rule in objects(job.get("metrics"))]
         patterns = [pattern for pattern in given if isinstance(pattern, str)]
-        ends = job.get("in_order")
-        self.rules = LogRules(
-            self.spool,
-            patterns,
-            self._report_slow_rule,
-            self._report_note,
-            {str(name): int(number_or(at, 0)) for name, at in ends.items()} if isinstance(ends, dict) else {},
-        )
-        self.connection.use(
-            [ReportedMetrics(self.spool.metrics, self._report_skipped_line), self.rules, self.tensorboard]
-        )
+        found = job.get("in_order")
+        ends = {
+            str(name): int(number_or(at, 0))
+            for name, at in (found if isinstance(found, dict) else {}).items()
+        }
+        note = self._report_note
+        self.reported = ReportedMetrics(self.spool, self._report_skipped_line, note, ends)
+        self.rules = LogRules(self.spool, patterns, self._report_slow_rule, note, ends)
+        self.tensorboard = TensorBoard(self.spool, tensorboard_roots(self.settings), note, ends)
+        self.connection.use([self.reported, self.rules, self.tensorboard])
 
     def _report_skipped_line(self, message: str) -> None:
         self.connection.report("error", code="metrics_skipped", message=message)
@@ -291,8 +289,8 @@ class Shipper:
     async def _finish(self) -> None:
         """After the program's end: store what it left, and complete the log."""
         self.connection.finish(self._final())
-        self.rules.end()
-        self.tensorboard.scan_without_pause()
+        for source in (self.reported, self.rules, self.tensorboard):
+            source.end()
         if self.ending.get("started"):
             self.connection.changed.set()
             await self.connection.metrics_drained()

@@ -9,7 +9,7 @@ from jobs.humanize import duration
 from jobs.models import Attempt, Checkpoint, Job, Learner
 from jobs.selectors.checkpoints import checkpoint_for
 from jobs.states import Intent, State
-from jobs.steps import reported_step
+from jobs.steps import fell_since, reported_step, steps_from_scratch
 
 
 def question(job: Job, now: datetime) -> str:
@@ -53,10 +53,11 @@ def _step(saved: Checkpoint) -> str:
 def _repeated(job: Job, saved: Checkpoint | None, now: datetime) -> str:
     """What was done since, in steps where both ends are known, otherwise in time."""
     reported = reported_step(job.pk)
-    if reported is not None and saved is None:
+    if reported is not None and saved is None and steps_from_scratch(job.pk) is not None:
         return f"everything up to step {reported:,}, the last one reported,"
-    if reported is not None and saved is not None and saved.step is not None and reported > saved.step:
-        return f"everything from step {saved.step:,} to step {reported:,}, the last one reported,"
+    step = saved.step if saved is not None and not fell_since(saved) else None
+    if reported is not None and step is not None and reported > step:
+        return f"everything from step {step:,} to step {reported:,}, the last one reported,"
     if saved is not None and saved.committed_at is not None:
         return f"everything since it was stored, {duration((now - saved.committed_at).total_seconds())} ago,"
     began = Attempt.objects.filter(job=job, n=job.attempt).values_list("processing_at", flat=True).first()

@@ -29,6 +29,7 @@ from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, MAX_OPPORTUNISTIC_GRACE, PRIORITIES, PYTHON_VERSIONS, TOPOLOGIES
 from jobs.spec.paths import page_rules
 from jobs.states import State
+from jobs.steps import fell_since
 from portal import submissions
 from portal.pages.form_once import once, say
 from portal.pages.guard import in_tenant, person
@@ -158,7 +159,7 @@ def _changed_fields(request: HttpRequest) -> str:
 
 def _at_the_end(parent: Job, saved: Checkpoint) -> bool:
     """Whether the job that is cloned had nothing left to do after this checkpoint."""
-    if saved.step is None:
+    if saved.step is None or fell_since(saved):
         return False
     reported, total = parent.progress.step, parent.progress.total
     if parent.state == State.COMPLETED and reported is not None and saved.step >= reported:

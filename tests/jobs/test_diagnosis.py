@@ -157,6 +157,65 @@ def test_an_error_that_the_program_survived_is_not_the_cause() -> None:
     assert diagnose(1, numbered("sh: 1: nproc: not found\nbye")).cause is FailureCause.UNKNOWN
 
 
+STEPS = "step ok\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cause"),
+    [
+        (2, "g++ -c foo.cpp\nfoo.cpp:12:5: error: expected ';' before 'int'\nmake: *** [Makefile:3: foo.o] Error 1",
+         FailureCause.UNKNOWN),
+        (2, "foo.cpp:3:1: error: no x\n    3 | x\nfoo.cpp:12:5: error: no y\nmake: *** [Makefile:3: foo.o] Error 1",
+         FailureCause.UNKNOWN),
+        (2, 'kernel.cu(3): error: identifier "x" is undefined\nmake: *** [Makefile:3: foo.o] Error 2',
+         FailureCause.UNKNOWN),
+        (2, "main.cpp:3:7: warning: a\n    3 |   a[3]\n      |   ^~\ncollect2: error: ld returned 1 exit status\n"
+         "make: *** [Makefile:3: a.out] Error 1", FailureCause.UNKNOWN),
+        (2, "ld.lld: error: undefined symbol: x\nmake: *** [Makefile:3: a.out] Error 1", FailureCause.UNKNOWN),
+        (137, f"step 5: CUDA out of memory. Tried to allocate 2.00 GiB. Retrying with batch 4\n{STEPS}",
+         FailureCause.SIGNAL),
+        (137, TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nsmaller\n" + STEPS,
+         FailureCause.SIGNAL),
+        (1, f"caught: CUDA out of memory. Tried to allocate 2.00 GiB\n{STEPS}", FailureCause.UNKNOWN),
+        (137, "CUDA out of memory. Tried to allocate 2.00 GiB: retrying with batch 4\nstep ok", FailureCause.SIGNAL),
+        (139, f"Connection reset by peer\n{STEPS}", FailureCause.SIGNAL),
+        (3, f"WARNING Connection reset by peer (retry 1 of 5)\n{STEPS}fatal: the loss is not finite",
+         FailureCause.UNKNOWN),
+        (3, "Connection reset by peer (retry 1 of 5)\nfatal: the loss is not finite", FailureCause.UNKNOWN),
+        (127, f"sh: 1: nvidia-smi: not found\n{STEPS}", FailureCause.COMMAND_NOT_FOUND),
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_cause_is_none_where_the_program_went_on(
+    code: int, text: str, cause: FailureCause
+) -> None:
+    found = diagnose(code, numbered(text), learners=2)
+    assert found.cause is cause
+    assert not found.said
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cause"),
+    [
+        (1, TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" + STEPS,
+         FailureCause.GPU_OUT_OF_MEMORY),
+        (1, TRACEBACK + "torch.distributed.DistBackendError: NCCL error in: x.cpp:7\nncclRemoteError: A call\n" + STEPS,
+         FailureCause.PEER_LOST),
+        (134, "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
+         + "".join(f"frame #{n}: start_thread + 0x1 (0x2 in libc.so)\n" for n in range(60)), FailureCause.PEER_LOST),
+        (1, "OOM when allocating tensor with shape[64,3]; on GPU\n"
+         + TRACEBACK.replace("    main()\n", "    main()\n" * 40) + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + "=" * 60,
+         FailureCause.GPU_OUT_OF_MEMORY),
+        (2, "".join(f"                [--option-{n} N]\n" for n in range(300)) + "train.py: error: no such: --foo",
+         FailureCause.BAD_ARGUMENTS),
+        (2, "Usage: train.py [-h]\n\ntrain.py: error: no such: --foo", FailureCause.BAD_ARGUMENTS),
+    ],
+)  # fmt: skip
+def test_a_cause_is_found_before_what_is_dumped_after_it(code: int, text: str, cause: FailureCause) -> None:
+    found = diagnose(code, numbered(text), learners=2)
+    assert found.cause is cause
+    assert found.said
+
+
 def test_a_syntax_error_that_was_only_printed_is_not_the_cause() -> None:
     assert diagnose(1, numbered("SyntaxError: of a file under test\nbye")).cause is FailureCause.UNKNOWN
 

@@ -144,6 +144,9 @@ class HostileShipper:
         header: dict[str, Any] = {"src": source, "off": self.points, "next": self.points + 10}
         if chance.random() < 0.1:
             header |= {"total": chance.choice((0, 100, *LARGE)), "in_order": [points[0][0]]}
+        if chance.random() < 0.1:
+            header |= {"steps": [chance.choice((0, 7, *LARGE)), chance.choice((0, 7, *LARGE))]}
+            header |= {"fell_ms": chance.choice((0, 1_767_225_600_500, *LARGE))}
         return FrameType.METRIC, header, json.dumps(points).encode()
 
     def _event(self) -> tuple[int, dict[str, Any], bytes]:

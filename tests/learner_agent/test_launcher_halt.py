@@ -50,7 +50,7 @@ def test_a_program_in_any_language_is_halted_by_the_files_that_the_page_names(la
     assert launched.wait() == 0
     assert (launched.ending["halted"], launched.ending["finished"]) == (True, False)
     assert launched.spool.has("checks_halt")
-    reports = ReportedMetrics(launched.spool.metrics).read()
+    reports = ReportedMetrics(launched.spool).read()
     assert reports is not None
     assert reports.steps is not None
     assert reports.total == 3000

@@ -6,7 +6,7 @@ import json
 import math
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def spool(tmp_path: Path) -> Spool:
 )
 def test_a_time_that_is_none_is_unknown(spool: Spool, written: Any, at_ms: int) -> None:
     spool.metrics.write_text(json.dumps({"step": 1, "time": written, "loss": 0.5}) + "\n")
-    assert drain(ReportedMetrics(spool.metrics)) == [("loss", 1, at_ms, 0.5)]
+    assert drain(ReportedMetrics(spool)) == [("loss", 1, at_ms, 0.5)]
 
 
 def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: Spool) -> None:
@@ -75,7 +75,7 @@ def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: S
         '{"step": 3, "loss": "-Infinity", "total": 9}', '{"step": "4", "loss": 1}', "[" * 5000, "",
     ]  # fmt: skip
     spool.metrics.write_text("\n".join(lines) + "\n" + '{"step": 5, "loss"')
-    source = ReportedMetrics(spool.metrics)
+    source = ReportedMetrics(spool)
 
     points = drain(source)
 
@@ -96,7 +96,7 @@ def test_any_program_may_write_reports_and_what_is_no_report_is_skipped(spool: S
 def test_a_million_bytes_of_reports_come_in_batches_and_once(spool: Spool) -> None:
     spool.metrics.write_text("".join(json.dumps({"step": n, "loss": n / 2}) + "\n" for n in range(30_000)))
 
-    points = drain(ReportedMetrics(spool.metrics))
+    points = drain(ReportedMetrics(spool))
 
     assert [step for _, step, _, _ in points] == list(range(30_000))
 
@@ -104,7 +104,7 @@ def test_a_million_bytes_of_reports_come_in_batches_and_once(spool: Spool) -> No
 def test_a_line_without_end_does_not_stop_what_follows(spool: Spool) -> None:
     spool.metrics.write_bytes(b"x" * 700_000 + b"\n" + b'{"step": 1, "loss": 1}\n')
 
-    assert [point[1] for point in drain(ReportedMetrics(spool.metrics))] == [1]
+    assert [point[1] for point in drain(ReportedMetrics(spool))] == [1]
 
 
 def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_reported(spool: Spool) -> None:
@@ -112,7 +112,7 @@ def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_reported(spool: S
     lines = [json.dumps({"step": step, **{f"m{n}": 1.0 for n in range(900)}}) for step in range(5)]
     spool.metrics.write_text("\n".join(lines) + "\n")
 
-    assert len(drain(ReportedMetrics(spool.metrics, reported.append))) == 4500
+    assert len(drain(ReportedMetrics(spool, reported.append))) == 4500
     assert reported == []
     for junk, says in (
         ({f"m{n}": 1 for n in range(MAX_POINTS + 1)}, "has more than 2,000 metrics"),
@@ -121,17 +121,17 @@ def test_lines_of_many_metrics_lose_none_and_too_long_ones_are_reported(spool: S
     ):
         spool.metrics.write_text(json.dumps({"step": 1, **junk}) + "\n")
         reported.clear()
-        drain(ReportedMetrics(spool.metrics, reported.append))
+        drain(ReportedMetrics(spool, reported.append))
         assert [says in one for one in reported] == [True]
 
 
 def test_steps_without_a_number_are_reports_too(spool: Spool) -> None:
-    lines = ['{"step": 4, "time": 1}', '{"step": 9}', '{"step": 5, "total": 50}', '{"step": 30, "loss": 1}']
+    lines = ['{"step": 4, "time": 1}', '{"step": 5}', '{"step": 9, "total": 50}', '{"step": 30, "loss": 1}']
     spool.metrics.write_text(
         "\n".join([*lines, '{"step": -1}', '{"step": true}', '{"step": 99, "loss": "x"}', ""])
     )
     skipped: list[str] = []
-    frame = ReportedMetrics(spool.metrics, skipped.append).read()
+    frame = ReportedMetrics(spool, skipped.append).read()
     assert frame is not None
     assert (frame.steps, frame.total, [point[:2] for point in frame.points]) == ((4, 9), 50, [("loss", 30)])
     assert decode(encode(frame)) == frame
@@ -139,7 +139,7 @@ def test_steps_without_a_number_are_reports_too(spool: Spool) -> None:
 
 
 def test_steps_without_a_number_give_points_of_their_time_once_a_second(spool: Spool) -> None:
-    source = ReportedMetrics(spool.metrics)
+    source = ReportedMetrics(spool)
 
     def timed(*lines: dict[str, float]) -> list[tuple[str, int, float]]:
         with spool.metrics.open("a") as report:
@@ -151,21 +151,21 @@ def test_steps_without_a_number_give_points_of_their_time_once_a_second(spool: S
     assert timed(*quick) == [(name, 20, 0.1), (name, 30, 0.1)]
     assert timed({"step": 34, "time": 1_003.0}) == [(name, 34, 0.25)], "over frames"
     assert timed({"step": 34, "time": 1_009}, {"step": 36}) == [], "no step was made, no time was said"
-    assert timed({"step": 2, "time": 1_010}, {"step": 4, "time": 1_014}) == [(name, 4, 2)], (
-        "a counter was set back"
+    assert timed({"step": 2, "time": 1_010}, {"step": 4, "time": 1_014}) == [(name, 38, 2)], (
+        "a counter was set back: the next distance after the point before"
     )
-    assert timed({"step": 5, "time": 9}, {"step": 6, "time": 12}) == [(name, 6, 3)], "a clock was set back"
+    assert timed({"step": 5, "time": 9}, {"step": 6, "time": 12}) == [(name, 40, 3)], "a clock was set back"
     assert timed({"step": 7, "time": 14, "loss": 1}, {"step": 8, "time": 16}) == [
         ("loss", 7, 1),
-        (name, 8, 2),
+        (name, 42, 2),
     ]
     own = {"step": 9, "time": 18, name: 5}
-    assert timed(own, {"step": 10, "time": 30}) == [(name, 9, 5)], "the program's own are left alone"
+    assert timed(own, {"step": 10, "time": 30}) == [(name, 43, 5)], "the program's own are left alone"
 
 
 def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
     spool.metrics.write_text("".join(f'{{"step": {n}, "time": {100 + n}}}\n' for n in range(1, 5)))
-    source = ReportedMetrics(spool.metrics)
+    source = ReportedMetrics(spool)
     first = source.read()
     assert first is not None
     assert first == source.read()
@@ -178,10 +178,206 @@ def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
     assert [step for _, step, _, _ in drain(source)] == [2, 3, 4, 5], "nothing is timed from what comes later"
 
 
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+TWELVE = [
+    {"step": step, "time": 1_000 + 10 * epoch + step, "loss": 12.0 - epoch}
+    for epoch in range(12)
+    for step in range(5)
+]
+"""Five steps that begin again with each of twelve epochs."""
+Note = Callable[[str, str], None]
+
+
+def reported(spool: Spool, notes: list[tuple[str, str]] | None = None, **more: Any) -> ReportedMetrics:
+    found = [] if notes is None else notes
+    return ReportedMetrics(spool, on_note=lambda code, message: found.append((code, message)), **more)
+
+
+def event_files(spool: Spool, notes: list[tuple[str, str]] | None = None, **more: Any) -> TensorBoard:
+    found = [] if notes is None else notes
+    note: Note = lambda code, message: found.append((code, message))  # noqa: E731
+    return TensorBoard(spool, [spool.root.parent / "tb"], note, scan_every_s=0.0, **more)
+
+
+def write_events(spool: Spool, rows: list[dict[str, Any]], name: str = "events.out.tfevents.1.host") -> None:
+    folder = spool.root.parent / "tb"
+    folder.mkdir(exist_ok=True)
+    with (folder / name).open("ab") as out:
+        for row in rows:
+            out.write(record(event(row["step"], simple("loss", row["loss"]))))
+
+
+def test_steps_that_are_reported_from_the_beginning_again_draw_every_point_in_order(spool: Spool) -> None:
+    spool.metrics.write_text(lines(*TWELVE))
+    notes: list[tuple[str, str]] = []
+
+    frames = list(iter_frames(reported(spool, notes)))
+
+    points = [point for frame in frames for point in frame.points]
+    assert places(points) == list(range(60))
+    assert [value for _, _, _, value in points][-1] == 1.0
+    assert [(frame.in_order, frame.steps, frame.fell_ms) for frame in frames] == [
+        (["loss"], (0, 4), 1_110_000)
+    ]
+    assert [code for code, _ in notes] == ["step_fell_back"]
+    assert "of loss in metrics.jsonl fell back from 4 to 0" in notes[0][1]
+
+
+def test_event_files_whose_steps_begin_again_draw_every_point_in_order(spool: Spool) -> None:
+    """In one file, and in a new one as each call of Keras' fit writes it."""
+    write_events(spool, TWELVE[:30])
+    write_events(spool, TWELVE[30:], "events.out.tfevents.2.host")
+    notes: list[tuple[str, str]] = []
+
+    frames = list(iter_frames(event_files(spool, notes)))
+
+    assert places([point for frame in frames for point in frame.points]) == list(range(60))
+    assert all(frame.in_order == ["loss"] and frame.fell_ms for frame in frames)
+    assert [code for code, _ in notes] == ["step_fell_back"]
+    assert "of loss in TensorBoard files fell back from 4 to 0" in notes[0][1]
+
+
+@pytest.mark.parametrize("save_bytes", [0, 200, 10**9])
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 33])
+def test_a_restarted_shipper_sends_reports_to_the_same_places(
+    spool: Spool, cut: int, save_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's cursor says what it has; whether the response was received, or the state was saved, is all one."""
+    monkeypatch.setattr("learner_agent.shipper.metrics.reported.SAVE_BYTES", save_bytes)
+    spool.metrics.write_text(lines(*TWELVE[:cut]))
+    before = reported(spool)
+    first = drain(before)
+    with spool.metrics.open("a") as more:
+        more.write(lines(*TWELVE[cut : cut + 7]))
+    unanswered = before.read()
+    assert unanswered is not None
+    with spool.metrics.open("a") as more:
+        more.write(lines(*TWELVE[cut + 7 :]))
+
+    again = reported(spool)
+    again.rewind(before.cursor)
+    assert places(first + drain(again)) == list(range(60)), "the server has not stored the last frame"
+
+    again = reported(spool)
+    again.rewind(unanswered.next)
+    assert places(first + unanswered.points + drain(again)) == list(range(60)), "it has"
+
+    again.rewind(0)
+    assert places(drain(again)) == list(range(60)), "it was restored from a backup"
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 33])
+def test_a_restarted_shipper_sends_events_to_the_same_places(spool: Spool, cut: int) -> None:
+    write_events(spool, TWELVE[:cut])
+    before = event_files(spool)
+    first = drain(before)
+    write_events(spool, TWELVE[cut:])
+    unanswered = before.read()
+
+    assert places(first + drain(event_files(spool))) == list(range(60))
+    assert unanswered is not None
+    assert places(first + unanswered.points) == list(range(60)), "the repeat has the same places"
+    assert drain(event_files(spool)) == []
+
+
+def test_what_a_shipper_of_the_version_before_knew_of_event_files_is_read(spool: Spool) -> None:
+    write_events(spool, TWELVE[:3])
+    path = spool.root.parent / "tb" / "events.out.tfevents.1.host"
+    spool.write("shipper/tensorboard.json", {str(path): path.stat().st_size})
+    write_events(spool, TWELVE[3:5])
+    assert places(drain(event_files(spool))) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"axes": 3}, {"at": -1}, [1], {"axes": {"of": {"loss": {"place": 2**63}}}}, {"offsets": 7, "axes": []}],
+)
+def test_a_damaged_state_of_a_source_is_made_again(spool: Spool, damage: Any) -> None:
+    for name in ("reported", "tensorboard"):
+        (spool.root / "shipper").mkdir(exist_ok=True)
+        (spool.root / "shipper" / f"{name}.json").write_text(json.dumps(damage))
+    spool.metrics.write_text(lines(*TWELVE))
+    write_events(spool, TWELVE)
+    assert places(drain(reported(spool))) == list(range(60))
+    assert places(drain(event_files(spool))) == list(range(60))
+
+
+def test_steps_that_count_up_stay_the_programs_steps(spool: Spool) -> None:
+    rows = [{"step": 10, "loss": 1}, {"step": 1, "val": 1}, {"step": 20, "loss": 1}, {"step": 2, "val": 1}]
+    spool.metrics.write_text(lines(*rows))
+    (frame,) = iter_frames(reported(spool))
+    assert [point[:2] for point in frame.points] == [("loss", 10), ("val", 1), ("loss", 20), ("val", 2)]
+    assert (frame.in_order, frame.steps, frame.fell_ms) == ([], None, None), (
+        "each metric has a counter of its own"
+    )
+
+
+def test_a_metric_of_the_end_of_each_epoch_has_a_point_of_each(spool: Spool) -> None:
+    """At the same step each time: that others began again in between says that it is another one."""
+    rows = [
+        {"step": step} | ({"loss": epoch + step} if step < 4 else {"val": 0.5})
+        for epoch in range(3) for step in range(5)
+    ]  # fmt: skip
+    spool.metrics.write_text(lines(*rows))
+    points = drain(reported(spool))
+    assert len(places(points, "val")) == len(set(places(points, "val"))) == 3
+    assert places(points) == list(range(12))
+
+
+def test_another_value_of_a_step_is_counted_and_reported(spool: Spool) -> None:
+    """As when each process of a learner reports: the first one counts, and the step stays a step."""
+    notes: list[tuple[str, str]] = []
+    spool.metrics.write_text(
+        lines(*({"step": n, "loss": n + rank} for n in range(4) for rank in (0, 1, 1, 3)))
+    )
+    write_events(spool, [{"step": 1, "loss": value} for value in (1.0, 2.0, 1.0)])
+    sources = reported(spool, notes), event_files(spool, notes)
+
+    for source in sources:
+        frames = list(iter_frames(source))
+        assert not any(frame.in_order or frame.fell_ms for frame in frames)
+        source.end()
+
+    assert [code for code, _ in notes] == ["points_not_stored"] * 2
+    assert "Of metrics.jsonl, 12 points were not stored, because there is another value" in notes[0][1]
+    assert "Of TensorBoard files, 1 point was not stored" in notes[1][1]
+
+
+def test_the_last_step_is_the_highest_since_steps_fell_back(spool: Spool) -> None:
+    rows = [
+        {"step": 3000, "loss": 1},
+        {"step": 10, "loss": 1, "time": 5},
+        {"step": 20, "loss": 1},
+        {"step": 15, "val": 1},
+    ]
+    spool.metrics.write_text(lines(*rows))
+    (frame,) = iter_frames(reported(spool))
+    assert (frame.steps, frame.fell_ms) == ((10, 20), 5_000)
+    with spool.metrics.open("a") as more:
+        more.write(lines({"step": 7}, {"step": 3, "time": 9}))
+    after = reported(spool)
+    after.rewind(frame.next)
+    (frame,) = iter_frames(after)
+    assert (frame.steps, frame.fell_ms) == ((3, 3), 9_000), "steps without a number, too"
+
+
+def test_reports_of_a_later_attempt_go_on_after_those_in_order(spool: Spool) -> None:
+    spool.metrics.write_text(lines(*({"step": n, "loss": n, "acc": n} for n in (501, 502))))
+    write_events(spool, [{"step": n, "loss": n} for n in (501, 502)])
+    (frame,) = iter_frames(reported(spool, ends={"loss": 60}))
+    assert places(frame.points) == [561, 562]
+    assert places(frame.points, "acc") == [501, 502]
+    assert (frame.in_order, frame.steps, frame.fell_ms) == (["loss"], (501, 502), None)
+    assert places(drain(event_files(spool, ends={"loss": 60}))) == [561, 562]
+
+
 def test_totals_travel_with_their_batch(spool: Spool) -> None:
     spool.metrics.write_text('{"step": 1, "total": 50, "loss": 1}\n{"step": 2, "loss": 1}\n')
 
-    frame = ReportedMetrics(spool.metrics).read()
+    frame = ReportedMetrics(spool).read()
 
     assert frame is not None
     assert frame.total == 50
@@ -329,6 +525,46 @@ def test_a_step_that_only_counts_up_stays_the_programs_step(spool: Spool) -> Non
     assert not any(frame.in_order for frame in frames)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (r"(?P<step>\d+)/\d+ - .*loss: (?P<loss>\S+)", "938/938 - 2s - 2ms/step - loss: 0.{loss}"),
+        (
+            r"Epoch: \d+ \[(?P<step>\d+)/.*Loss: (?P<loss>\S+)",
+            "Train Epoch: 1 [0/60000 (0%)]\tLoss: 0.{loss}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_step_that_is_printed_once_in_each_epoch_gives_a_point_of_each(
+    spool: Spool, pattern: str, line: str, cut: int
+) -> None:
+    """As Keras' verbose=2 and MNIST of PyTorch's examples with one line an epoch."""
+    written = [f"Epoch {loss}/9\n{line.format(loss=loss)}\n".encode() for loss in (9, 8, 8, 7, 6)]
+    notes: Notes = []
+    log(spool, b"".join(written[:cut]))
+    frames = list(iter_frames(rules(spool, pattern, notes=notes)))
+    writer = LogWriter(spool)
+    writer.size = sum(map(len, written[:cut]))
+    writer.write(b"".join(written[cut:]), 1)
+    frames += iter_frames(rules(spool, pattern, notes=notes))
+
+    points = [point for frame in frames for point in frame.points]
+    assert [value for _, _, _, value in points] == [0.9, 0.8, 0.7, 0.6], (
+        "the same value again may be the same line"
+    )
+    assert len(set(places(points))) == 4
+    assert [(code, "again, with another value" in said) for code, said in notes] == [("step_fell_back", True)]
+    assert any(frame.in_order for frame in frames)
+
+
+def test_two_rules_that_read_one_line_do_not_make_two_epochs_of_it(spool: Spool) -> None:
+    log(spool, b"".join(b"step=%d loss=1 (test loss=2)\n" % n for n in (1, 2)))
+    frames = list(iter_frames(rules(spool, LOSS, r"step=(?P<step>\d+) .*test loss=(?P<loss>\d)")))
+    assert places([point for frame in frames for point in frame.points]) == [1, 2]
+    assert not any(frame.in_order for frame in frames)
+
+
 def test_an_epochs_distance_between_lines_is_kept_in_the_next(spool: Spool) -> None:
     log(spool, b"".join(b"step=%d loss=%d\n" % (n, n) for n in (0, 100, 200, 0, 100, 200)))
     assert places(drain(rules(spool))) == [0, 100, 200, 300, 400, 500]
@@ -376,11 +612,14 @@ def test_points_that_are_not_stored_are_counted_with_the_reason(spool: Spool) ->
     notes: Notes = []
     log(
         spool,
-        b"step=1 loss=1\n" + b"step=1 loss=2\n" * 12 + b"step=1 loss=1\nstep=2 loss=n/a\nstep=x loss=1\n",
+        b"step=1 loss=1\nval=1\n"
+        + b"val=2\n" * 12
+        + b"val=1\nstep=1 loss=1\nstep=2 loss=n/a\nstep=x loss=1\n",
     )
-    source = rules(spool, r"step=(?P<step>\S+) loss=(?P<loss>\S+)", notes=notes)
+    source = rules(spool, r"step=(?P<step>\S+) loss=(?P<loss>\S+)", r"val=(?P<val>\d)", notes=notes)
     source.end()
-    assert places(drain(source)) == [1]
+    found = drain(source)
+    assert (places(found), places(found, "val")) == ([1], [1])
     assert set(notes) == {
         ("points_not_stored", NOT_STORED["no_number"].format(n="1 point was")),
         ("points_not_stored", NOT_STORED["no_step"].format(n="1 point was")),
@@ -411,6 +650,21 @@ def test_a_bar_of_15_steps_gives_its_15_points(spool: Spool) -> None:
     assert early == list(range(1, 14)), "what is drawn may change until the next step is"
     source.end()
     assert early + places(drain(source)) == list(range(1, 16))
+
+
+def test_a_bar_that_draws_a_step_again_with_other_values_gives_one_point_of_it(spool: Spool) -> None:
+    """Also where other output came between, so that the drawing before counts already."""
+    writer = LogWriter(spool)
+    for loss in (9, 8, 7):
+        drawn = tqdm(5, 15).replace(b"loss=5", b"loss=%d" % loss)
+        writer.write(b"\r" + drawn + b"\r" + drawn.replace(b"loss=", b"loss=1") + b"\na warning\n", 1)
+        writer.write(b"\r" + drawn + b"\rval 1\n", 1)
+    writer.write(b"\r" + tqdm(6, 15) + b"\n", 1)
+    writer.close()
+    notes: Notes = []
+    frames = list(iter_frames(rules(spool, TQDM, notes=notes)))
+    assert places([point for frame in frames for point in frame.points]) == [5, 6]
+    assert not any(frame.in_order for frame in frames)
 
 
 def test_a_bar_shows_its_current_value_while_it_is_one_endless_line(spool: Spool) -> None:
@@ -610,7 +864,7 @@ def test_what_was_written_since_the_last_look_is_read_at_the_end(spool: Spool, t
     with path.open("ab") as file:
         file.write(record(event(2, simple("loss", 2.0))))
     assert drain(source) == [], "it looks every two seconds"
-    source.scan_without_pause()
+    source.end()
     assert [point[1] for point in drain(source)] == [2]
 
 

@@ -79,7 +79,7 @@ def test_a_source_that_fails_is_not_read_again_and_is_reported(tmp_path: Path) -
 
     settings = ShipperSettings(*[tmp_path] * 6, None, "http://127.0.0.1:9", "secret", "3f9k2m7qx4ta", 1, 0)
     connection = Connection(settings, Spool(tmp_path), lambda intent: None)
-    broken, sound = Broken(), ReportedMetrics(tmp_path / "metrics.jsonl")
+    broken, sound = Broken(), ReportedMetrics(Spool(tmp_path))
     connection.use([broken, sound])
 
     assert connection.metrics.read(broken) is None

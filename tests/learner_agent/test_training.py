@@ -156,7 +156,7 @@ def test_a_report_of_many_names_is_several_lines_that_no_reader_skips(
     values = {f"{'n' * (n % 100)}{n}": n / 2 for n in range(10_000)}
     inside.report(7, total=9, **values)
 
-    source = ReportedMetrics(tmp_path / "metrics.jsonl", pytest.fail)
+    source = ReportedMetrics(Spool(tmp_path), pytest.fail)
     points = []
     while (frame := source.read()) is not None:
         assert len(frame.points) <= MAX_POINTS
@@ -316,7 +316,7 @@ def test_a_disk_that_was_full_for_a_while_costs_only_what_came_meanwhile(
         inside.report(step, loss=1.0)
 
     reported: list[str] = []
-    frame = ReportedMetrics(Spool(tmp_path).metrics, reported.append).read()
+    frame = ReportedMetrics(Spool(tmp_path), reported.append).read()
     assert frame is not None
     assert [step for _, step, _, _ in frame.points] == [1, 5, 6, 7]
     assert reported == [], "the program is not to blame for the line that was cut off"

@@ -50,9 +50,11 @@ frames: st.SearchStrategy[Any] = st.one_of(
     data_frames(),
     st.builds(wire.Data, st.integers(0, MAX_OFFSET - 2**40), gone=st.integers(10, 2**40), lines=st.integers(0, 10)),
     st.builds(wire.Metric, names, offsets, offsets, points, st.none() | offsets),
+    st.builds(wire.Metric, names, offsets, offsets, points, steps=st.tuples(offsets, offsets),
+              fell_ms=st.none() | st.integers(0, LATEST_MS)),
     st.builds(wire.Event, st.integers(1, 10**9), st.sampled_from(["phase", "exit", "error", "halt_seen"]), offsets,
               st.dictionaries(names, st.none() | st.booleans() | texts | offsets, max_size=4)),
-    st.builds(wire.Ckpt, names, step=st.none() | offsets, files=files, message=texts),
+    st.builds(wire.Ckpt, names, step=st.none() | offsets, saved_ns=st.none() | offsets, files=files, message=texts),
     st.builds(wire.Ack, offsets, cursors, offsets, st.booleans(), st.none() | intents),
     st.builds(wire.Nack, texts, st.sampled_from(["GAP", "CRC", "SEALED"]), offsets, texts),
     st.builds(wire.Beat, offsets, st.none() | intents),
@@ -246,6 +248,11 @@ def test_a_time_after_the_year_9999_is_none() -> None:
     read = decode(encode(wire.Metric("jsonl", 0, 1, points)))
     assert isinstance(read, wire.Metric)
     assert [at_ms for _, _, at_ms, _ in read.points] == [LATEST_MS, 0]
+
+
+def test_steps_that_fell_back_are_said_with_where_they_are_now() -> None:
+    with pytest.raises(WireError, match="fell_ms: steps are missing"):
+        decode(encode(wire.Metric("jsonl", 0, 1, fell_ms=5)))
 
 
 def test_a_log_ends_where_its_offsets_end() -> None:

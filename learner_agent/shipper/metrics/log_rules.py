@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from learner_agent.log_segments import LogReader, Piece
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of
-from learner_agent.shipper.metrics.rule_axes import Axis, Place, continued, groups_of
+from learner_agent.shipper.metrics.axes import Axis, Place, continued, groups_of, is_due
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms
 from learner_agent.wire import Metric
@@ -40,6 +40,11 @@ NEWLINE = 10
 FELL_BACK = (
     "The step in a line of the log fell back from {before:,} to {step:,}, as one that counts within an epoch does. From"
     " here on the points of its rule are in the order of their lines, and progress counts no steps by it."
+)
+SAME_AGAIN = (
+    "A line of the log has the step {step:,} of the line before again, with another value, as a counter that is printed"
+    " at the end of each epoch does. From here on the points of its rule are in the order of their lines, and progress"
+    " counts no steps by it."
 )
 NO_METRICS = frozenset({"step", "time"})
 BATCH_S = 0.1
@@ -138,7 +143,7 @@ class LogRules:
 
     Group ``step`` is the step, ``time`` the time (seconds since 1970, or ISO 8601), every other named group a metric. A
     match whose step is not an integer gives no point. A pattern without ``step`` belongs to the last step that any
-    pattern found; if no pattern has one, matching lines are counted. ``rule_axes`` says where points of a step that
+    pattern found; if no pattern has one, matching lines are counted. ``axes`` says where points of a step that
     falls back are; ends: where metrics that were in order ended in earlier attempts.
 
     A rule that is too slow on a line is switched off until the shipper restarts, and on_slow gets its pattern. on_note
@@ -215,7 +220,7 @@ class LogRules:
     def _tell(self) -> None:
         for why, count in self.state.dropped.items():
             reported = self._reported.get(why, 0)
-            if why in NOT_STORED and count > reported and (self.state.ended or count >= 10 * reported):
+            if why in NOT_STORED and is_due(count, reported, ended=self.state.ended):
                 self._reported[why] = count
                 what = "drawing" if why == "drawings" else "point"
                 n = f"{count:,} {what} was" if count == 1 else f"{count:,} {what}s were"
@@ -271,7 +276,7 @@ class LogRules:
         matches = self._matches(line)
         self._give_drawing(matches, state, out)
         if matches:
-            self._give(matches, state, at_ms, out)
+            self._give(matches, state, at_ms, out, drawn=False)
 
     def _read_drawing(self, drawing: bytes, state: _State, at_ms: int, out: _Found) -> None:
         if not drawing.strip():
@@ -291,7 +296,7 @@ class LogRules:
     def _give_drawing(self, newer: list[Match], state: _State, out: _Found) -> None:
         """Give the points of the newest drawing, unless a newer one shows the same steps."""
         if state.drawing and (not _steps(newer) or _steps(newer) != _steps(state.drawing)):
-            self._give(state.drawing, state, state.drawing_ms, out)
+            self._give(state.drawing, state, state.drawing_ms, out, drawn=True)
         state.drawing = []
 
     def _matches(self, text: bytes) -> list[Match]:
@@ -300,15 +305,22 @@ class LogRules:
         found = [(n, self._search(n, pattern, line)) for n, pattern in tuple(self.patterns.items())]
         return [(n, match.groupdict()) for n, match in found if match is not None]
 
-    def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found) -> None:
+    def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
         """The points of one line or drawing."""
         state.count += 1
+        placed: set[int] = set()  # axes: only the first of several rules of a line may move to the next epoch
         for n, groups in matches:
             values = {name: text for name, text in groups.items() if text and name not in NO_METRICS}
-            place = self._place(n, groups.get("step"), state, len(values))
+            axis = state.axes[self.axis_of[n]]
+            before, is_first = axis.place, self.axis_of[n] not in placed
+            placed.add(self.axis_of[n])
+            is_other = (
+                is_first and not drawn and any(_has_other(state, *one, axis.place) for one in values.items())
+            )
+            place = self._place(n, groups.get("step"), state, len(values), is_other=is_other)
             if place is None:
                 continue
-            axis = state.axes[self.axis_of[n]]
+            axis.drawn = drawn or (axis.drawn and place == before)
             for name, text in values.items():
                 value = printed_number(text)
                 point = point_of(name, place, _time_ms(groups.get("time"), at_ms), value)
@@ -318,8 +330,9 @@ class LogRules:
                     out.points.append(point)
                     out.in_order |= {name} if axis.in_order else set()
 
-    def _place(self, n: int, text: str | None, state: _State, count: int) -> int | None:
-        """Where on its axis the points of a match are; None, and count points dropped, if nowhere."""
+    def _place(self, n: int, text: str | None, state: _State, count: int, *, is_other: bool) -> int | None:
+        """Where on its axis the points of a match are; None, and count points dropped, if nowhere. is_other: where the
+        last ones are is another value of one of its metrics."""
         number = self.axis_of[n]
         axis = state.axes[number]
         if text is None and number in self.stepped:
@@ -331,9 +344,10 @@ class LogRules:
         if step is None:  # an invented step would be the job's progress until its end
             state.drop("no_step", count)
             return None
-        if axis.falls_at(step) and not axis.in_order and not state.fell:
-            state.fell = FELL_BACK.format(before=axis.printed, step=step)
-        place = axis.advance(step)
+        again = text is not None and is_other and step == axis.printed and not axis.drawn
+        if (again or axis.falls_at(step)) and not axis.in_order and not state.fell:
+            state.fell = (SAME_AGAIN if again else FELL_BACK).format(before=axis.printed, step=step)
+        place = axis.advance(step, again=again)
         if place is None:
             state.drop("too_large", count)
         state.newest = msgspec.structs.replace(axis)
@@ -377,6 +391,12 @@ class _Clock:
         while offset >= self._end and (read := next(self._reads, None)) is not None:
             self._end, self._ms = self._end + read[0], read[1]
         return self._t0 + self._ms
+
+
+def _has_other(state: _State, name: str, text: str, place: int) -> bool:
+    """Whether the newest point of a metric is at this place and has another value than this text."""
+    value, newest = printed_number(text), state.values.get(name)
+    return value is not None and newest is not None and newest[0] == place and newest[1] != value
 
 
 def _steps(matches: list[Match]) -> list[tuple[int, str]]:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
-from learner_agent.spool import TORN
+from learner_agent.shipper.metrics.axes import BARE, NOT_STORED, Axes, Place, Placed, is_due
+from learner_agent.spool import TORN, Spool
+from learner_agent.untrusted_files import LARGE_BYTES
 from learner_agent.wire import Metric
 from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, SECONDS_PER_STEP, Point
 
+STATE = "shipper/reported.json"
 READ_BYTES = 256 * 1024
+SAVE_BYTES = 1024 * 1024
+"""After so much of the file the state is saved; what follows is read again after a restart."""
 MAX_LINE = 64 * 1024
 """Longer lines of metrics.jsonl are skipped."""
 SKIPPED_SHOWN = 80
@@ -22,8 +30,7 @@ TIMED_MS = 1_000
 """Steps without a number give a point of their time at most so often."""
 
 
-@dataclass(frozen=True)
-class StepClock:
+class StepClock(Struct, frozen=True):
     """Times steps that are reported without a number. since: the step and the time of the last point, or of the first
     such step. has_own: the program reports this metric by itself, so that nothing is added to it.
     """
@@ -43,43 +50,104 @@ class StepClock:
         return replace(self, since=(step, at_ms)), (SECONDS_PER_STEP, step, at_ms, ms / 1000 / steps)
 
 
+class _State(Struct):
+    """What the points after a position in the file depend on. A program may write anything into the file of it."""
+
+    at: Place = 0
+    axes: Axes = msgspec.field(default_factory=Axes)
+    clock: StepClock = StepClock()
+
+
 class ReportedMetrics:
     """metrics.jsonl: one object per line, {"step", "time", "total"?, name: value …}. The cursor is a byte offset.
 
     A line may have a step alone; the times of such steps become points of SECONDS_PER_STEP. A line with neither that
-    nor a point is skipped; on_skipped gets a message about the first one.
+    nor a point is skipped; on_skipped gets a message about the first one. ``axes`` says where points of a step that
+    falls back are; ends: where metrics that were in order ended in earlier attempts. on_note gets code and message of a
+    step that fell back, and of points that are not stored.
+
+    The server says from where on it lacks points. What they depend on is in the lines before: it is kept, or read
+    again.
     """
 
     name = "jsonl"
     label = "metrics.jsonl"
 
-    def __init__(self, path: Path, on_skipped: Callable[[str], None] = lambda message: None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        spool: Spool,
+        on_skipped: Callable[[str], None] = lambda message: None,
+        on_note: Callable[[str, str], None] = lambda code, message: None,
+        ends: Mapping[str, int] | None = None,
+    ) -> None:
+        self.path, self._spool = spool.metrics, spool
         self.cursor = 0
-        self._clock = self._clock_then = StepClock()  # at the cursor, and after the frame that was read last
+        self._state = self._next = (
+            _State()
+        )  # at the cursor, or before it; and after the frame that was read last
+        self._saved = _State()
         self._on_skipped, self._has_skipped = on_skipped, False
+        self._on_note, self._ends = on_note, ends or {}
+        self._at_end = False
+        with suppress(msgspec.ValidationError):
+            saved = spool.read(STATE, most=LARGE_BYTES)
+            self._saved = msgspec.convert(saved, _State) if saved is not None else _State()
+        self._said = self._saved.axes.dropped
 
     def rewind(self, cursor: int) -> None:
-        if cursor != self.cursor:
-            self._clock = StepClock(has_own=self._clock.has_own)
+        if cursor < self._state.at:
+            self._state = self._saved if self._saved.at <= cursor else _State()
+        elif self._state.at < self._saved.at <= cursor:
+            self._state = self._saved
         self.cursor = cursor
 
     def confirm(self, frame: Metric) -> None:
-        self.cursor, self._clock = frame.next, self._clock_then
+        fell = self._next.axes.fell
+        if fell and not self._state.axes.fell:
+            self._on_note("step_fell_back", fell)
+        self.cursor, self._state = frame.next, self._next
+        if self._state.at >= self._saved.at + SAVE_BYTES:
+            self._saved = self._state
+            with suppress(OSError):  # a full disk: after a restart more is read again
+                self._spool.write(STATE, msgspec.to_builtins(self._saved))
+        self._tell()
+
+    def end(self) -> None:
+        """The program has ended: what is not stored is reported in full."""
+        self._at_end = True
+        self._tell()
+
+    def _tell(self) -> None:
+        count = self._state.axes.dropped
+        if is_due(count, self._said, ended=self._at_end):
+            self._said = count
+            n = "1 point was" if count == 1 else f"{count:,} points were"
+            self._on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
 
     def read(self) -> Metric | None:
+        while self._state.at < self.cursor:  # the server has these points
+            passed = self._read(self._state, self.cursor - self._state.at)
+            self._state = replace(self._state, at=self.cursor) if passed is None else passed[1]
+        found = self._read(self._state, READ_BYTES)
+        if found is None:
+            return None
+        self._next = found[1]
+        return found[0]
+
+    def _read(self, state: _State, most: int) -> tuple[Metric, _State] | None:
+        """The points after a position, of at most so many bytes, and what those after them depend on."""
+        most = min(most, READ_BYTES)
         try:
-            if os.stat(self.path).st_size <= self.cursor:
+            if os.stat(self.path).st_size <= state.at:
                 return None
             with self.path.open("rb", buffering=0) as source:
-                source.seek(self.cursor)
-                data = source.read(READ_BYTES) or b""
+                source.seek(state.at)
+                data = source.read(most) or b""
         except OSError:
             return None
-        points: list[Point] = []
-        bare: list[int] = []  # steps of lines without a number
-        total, at, clock = None, 0, self._clock
-        while len(points) < BATCH_POINTS:
+        placed, axes, clock = Placed(), state.axes.copy(), state.clock
+        total, at = None, 0
+        while len(placed.points) < BATCH_POINTS:
             end = data.find(b"\n", at)
             if end < 0:
                 if at == 0 and len(data) == READ_BYTES:
@@ -87,24 +155,29 @@ class ReportedMetrics:
                     at = len(data)  # a line of this length is no report: skip it piece by piece
                 break
             found, bare_at, whole = self._line(data[at:end])
-            if points and len(points) + len(found) > MAX_POINTS:
+            if placed.points and len(placed.points) + len(found) > MAX_POINTS:
                 break  # it begins the next frame
-            points.extend(found[:MAX_POINTS])
             if len(found) > MAX_POINTS:
                 self._skip(data[at:end], many=True)
             total = whole if whole is not None else total
             if any(point[0] == SECONDS_PER_STEP for point in found):
                 clock = StepClock(has_own=True)
+            points = found[:MAX_POINTS]
             if bare_at is not None:
-                bare.append(bare_at[0])
                 clock, timed = clock.at(*bare_at)
-                points += [timed] if timed else []
+                points = [(BARE, *bare_at, 0.0), *([timed] if timed else [])]
             elif not found and whole is None:
                 self._skip(data[at:end])
+            for point in points:
+                axes.place(point, placed, self._ends, self.label)
             at = end + 1
-        steps = (min(bare), max(bare)) if bare else None
-        self._clock_then = clock
-        return Metric(self.name, self.cursor, self.cursor + at, points, total, steps=steps) if at else None
+        if not at:
+            return None
+        frame = Metric(
+            self.name, state.at, state.at + at, placed.points, total,
+            in_order=sorted(placed.in_order), steps=placed.steps, fell_ms=placed.fell_ms,
+        )  # fmt: skip
+        return frame, _State(state.at + at, axes, clock)
 
     def _skip(self, line: bytes, *, many: bool = False) -> None:
         if not line.strip() or line.endswith(TORN) or self._has_skipped:

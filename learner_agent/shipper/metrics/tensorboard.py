@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
+from learner_agent.shipper.metrics.axes import NOT_STORED, Axes, Placed, is_due
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
 from learner_agent.shipper.outputs import LinkedFolder, entries, open_file
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, number_or
 from learner_agent.wire import Metric, number_out
-from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS
 
 STATE = "shipper/tensorboard.json"
 READ_BYTES = 1024 * 1024
@@ -23,27 +27,45 @@ READ_BYTES = 1024 * 1024
 def skip_present(spool: Spool, roots: list[Path]) -> None:
     """Take the event files that are there now for read: an earlier attempt wrote them. Raises OSError."""
     found = [path for root in roots for path in _files(root)]
-    spool.write(STATE, {str(path): path.stat().st_size for path in found if path.is_file()})
+    spool.write(STATE, {"offsets": {str(path): path.stat().st_size for path in found if path.is_file()}})
 
 
 @dataclass
 class TensorBoard:
-    """Every ``*tfevents*`` file below roots. offsets: bytes read of each file; the cursor is their sum."""
+    """Every ``*tfevents*`` file below roots. offsets: bytes read of each file; the cursor is their sum.
+
+    ``axes`` says where points of a step that falls back are; ends: where metrics that were in order ended in earlier
+    attempts. on_note gets code and message of a step that fell back, and of points that are not stored.
+    """
 
     spool: Spool
     roots: list[Path]
+    on_note: Callable[[str, str], None] = lambda code, message: None
+    ends: Mapping[str, int] = field(default_factory=dict)
     name: str = "tb"
     label: str = "TensorBoard files"
     cursor: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     scan_every_s: float = 2.0
     _next_offsets: dict[str, int] = field(default_factory=dict)
+    _axes: Axes = field(default_factory=Axes)
+    _next_axes: Axes = field(default_factory=Axes)
+    _said: int = 0
+    _at_end: bool = False
     _next_scan_at: float = 0.0
     _unread: list[tuple[Path, Path]] = field(default_factory=list)  # of the last scan, the next one last
 
     def __post_init__(self) -> None:
         saved = self.spool.read(STATE, most=LARGE_BYTES) or {}
-        numbers = {path: int(number_or(at, 0)) for path, at in saved.items()}
+        offsets = saved.get("offsets")
+        with suppress(msgspec.ValidationError):
+            self._axes = msgspec.convert(saved.get("axes", {}), Axes)
+        self._said = self._axes.dropped
+        # Of a shipper of the version before, these are all that is there.
+        numbers = {
+            path: int(number_or(at, 0))
+            for path, at in (offsets if isinstance(offsets, dict) else saved).items()
+        }
         # A program may have written anything there.
         self.offsets = numbers if sum(numbers.values()) < MAX_OFFSET else {}
         self.cursor = sum(self.offsets.values())
@@ -52,9 +74,19 @@ class TensorBoard:
         """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
 
     def confirm(self, frame: Metric) -> None:
-        self.offsets, self.cursor = self._next_offsets, frame.next
+        if self._next_axes.fell and not self._axes.fell:
+            self.on_note("step_fell_back", self._next_axes.fell)
+        self.offsets, self._axes, self.cursor = self._next_offsets, self._next_axes, frame.next
         with suppress(OSError):  # a full disk: after a restart some points are sent again
-            self.spool.write(STATE, self.offsets)
+            self.spool.write(STATE, {"offsets": self.offsets, "axes": msgspec.to_builtins(self._axes)})
+        self._tell()
+
+    def _tell(self) -> None:
+        count = self._axes.dropped
+        if is_due(count, self._said, ended=self._at_end):
+            self._said = count
+            n = "1 point was" if count == 1 else f"{count:,} points were"
+            self.on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
 
     def read(self) -> Metric | None:
         """Return the next points.
@@ -76,9 +108,11 @@ class TensorBoard:
                 self._next_scan_at = time.monotonic() + self.scan_every_s
                 return None
 
-    def scan_without_pause(self) -> None:
+    def end(self) -> None:
         """The program has ended: from now on None means that nothing is left."""
         self.scan_every_s = self._next_scan_at = 0.0
+        self._at_end = True
+        self._tell()
 
     def _read_file(self, root: Path, path: Path) -> Metric | None:
         key = str(path)
@@ -93,16 +127,16 @@ class TensorBoard:
         except OSError:
             return None
         run = path.parent.relative_to(root).as_posix()
-        points: list[Point] = []
-        used = 0
+        placed, axes, used = Placed(), self._axes.copy(), 0
         try:
             for end, event in records(data):
                 used = end
                 for scalar in scalars(event):
                     name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
                     found = point_of(name, scalar.step, time_ms(scalar.time_s), number_out(scalar.value))
-                    points += [found] if found is not None else []
-                if len(points) >= BATCH_POINTS:
+                    if found is not None and len(placed.points) < MAX_POINTS:
+                        axes.place(found, placed, self.ends, self.label)
+                if len(placed.points) >= BATCH_POINTS:
                     break
         except NotAnEventFile:
             used = size - start  # never read again
@@ -110,8 +144,11 @@ class TensorBoard:
             used = _size_of_record(data)  # a record larger than one read is an image or a graph: skip it
         if not used:
             return None
-        self._next_offsets = {**self.offsets, key: start + used}
-        return Metric(self.name, self.cursor, self.cursor + used, points[:MAX_POINTS])
+        self._next_offsets, self._next_axes = {**self.offsets, key: start + used}, axes
+        return Metric(
+            self.name, self.cursor, self.cursor + used, placed.points,
+            in_order=sorted(placed.in_order), steps=placed.steps, fell_ms=placed.fell_ms,
+        )  # fmt: skip
 
 
 def _files(root: Path) -> list[Path]:

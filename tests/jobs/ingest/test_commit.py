@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, MetricRol
 from jobs.selectors.attempts import attempts_of, repeated_steps
 from jobs.states import EventCode, Intent, Phase, State
 from jobs.tokens import Grant, grant_of
+from learner_agent.shipper.metrics.reported import ReportedMetrics
+from learner_agent.spool import Spool
 from learner_agent.wire import Ack, Data, Event, Final, JobIntent, Metric, Nack, StreamFrame
 from tests import factories
 
@@ -144,6 +148,36 @@ def test_a_repeated_step_keeps_its_first_value_in_the_series_and_in_the_header(j
     assert newest == {"last": 0.4, "step": 2, "rank": 0, "axis": "step"}
     points = MetricPoint.objects.filter(job=job, name="loss").order_by("seq")
     assert list(points.values_list("step", "value")) == [(1, 0.5), (2, 0.4)]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_of_steps_that_begin_again_every_point_is_stored_once_and_the_newest_is_shown(
+    job: Job, tmp_path: Path, repeats: int
+) -> None:
+    """Both learners of a gang; after a lost connection frames are sent again."""
+    spool = Spool(tmp_path)
+    spool.create()
+    rows = [
+        {"step": step, "time": 1 + epoch, "loss": 12.0 - epoch} for epoch in range(12) for step in range(5)
+    ]
+    for rank in (0, 1):
+        source = ReportedMetrics(spool)
+        for n in range(0, 60, 7):
+            spool.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows[: n + 7]))
+            frame = source.read()
+            assert frame is not None
+            for _ in range(repeats):
+                submit(job, frame, rank=rank)
+            source.confirm(frame)
+
+    points = MetricPoint.objects.filter(job=job)
+    assert [points.filter(rank=rank).count() for rank in (0, 1)] == [60, 60]
+    progress = Progress.objects.get(job=job)
+    assert progress.metrics["loss"] == {"last": 1.0, "step": 59, "rank": 0, "axis": "order"}
+    assert (progress.step, progress.metric_lost) == (4, 0)
+    assert set(Learner.objects.filter(job=job).values_list("first_step", "last_step", "fell_ms")) == {
+        (0, 4, 12_000)
+    }
 
 
 def test_a_counter_that_falls_back_was_no_step_of_an_earlier_attempt_either() -> None:

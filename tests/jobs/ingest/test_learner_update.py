@@ -17,7 +17,7 @@ GRANT = Grant(1, "3f9k2m7qx4ta", 1, 1, 0, True)
 def row(**changes: object) -> LearnerUpdate:
     fields: dict[str, object] = {
         "grant": GRANT, "log_bytes": 0, "log_lines": 0, "log_crc": 0, "log_sealed": False, "metric_cursor": 0,
-        "phase": "PROCESSING", "first_step": None, "last_step": None,
+        "phase": "PROCESSING", "first_step": None, "last_step": None, "fell_ms": None,
         "steps_by_rule": False, "error_code": "", "live": True, "room": 10**9,
     }  # fmt: skip
     return LearnerUpdate(**(fields | changes))  # type: ignore[arg-type]
@@ -303,3 +303,23 @@ def test_what_the_program_reports_by_itself_stays_its_step() -> None:
     assert (kept.last_step, kept.no_steps) == (20, False)
     kept.apply(points("jsonl", 33, name="reward"))
     assert kept.last_step == 33
+
+
+def test_the_last_step_is_the_last_reported_one_also_where_steps_fell_back() -> None:
+    kept = row()
+    kept.apply(points("jsonl", 1000, 3000))
+    kept.apply(Metric("jsonl", 1, 2, [("loss", 4000, 0, 1.0)], in_order=["loss"], steps=(10, 10), fell_ms=77))
+    assert (kept.first_step, kept.last_step, kept.fell_ms) == (1000, 10, 77)
+    kept.apply(
+        Metric(
+            "jsonl", 2, 3, [("loss", 4590, 0, 1.0), ("val", 4, 0, 1.0)], in_order=["loss"], steps=(600, 600)
+        )
+    )
+    assert (kept.first_step, kept.last_step, kept.fell_ms) == (1000, 600, 77)
+
+
+def test_what_falls_back_in_reports_leaves_the_steps_of_rules_alone() -> None:
+    kept = row()
+    kept.apply(points("rules", 1, 20))
+    kept.apply(points("tb", 4, name="reward", in_order=True))
+    assert (kept.last_step, kept.no_steps) == (20, False)

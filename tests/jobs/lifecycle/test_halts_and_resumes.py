@@ -74,6 +74,66 @@ def test_a_receipt_never_claims_more_than_is_known(
     assert last_move(job).message.endswith(words)
 
 
+FELL = 2_000_000
+"""When steps fell back, in milliseconds; saves are in nanoseconds."""
+
+
+@pytest.mark.parametrize(
+    ("step", "saved_ns", "reported", "lost", "words"),
+    [
+        (600, FELL * 10**6 + 1, 600, 0, "Checkpoint 1 has step 600; no steps lost."),
+        (500, FELL * 10**6 + 1, 600, 100, "Checkpoint 1 has step 500; 100 steps lost."),
+        (
+            3000,
+            FELL * 10**6 - 1,
+            600,
+            None,
+            "Checkpoint 1 has step 3,000; how many steps are lost is unknown.",
+        ),
+        (500, FELL * 10**6 - 1, 600, None, "Checkpoint 1 has step 500; how many steps are lost is unknown."),
+        (3000, None, 600, None, "Checkpoint 1 has step 3,000; how many steps are lost is unknown."),
+        (
+            None,
+            FELL * 10**6 - 1,
+            600,
+            None,
+            "Checkpoint 1: saved by the program, step unknown, last reported 600.",
+        ),
+    ],
+)
+def test_the_steps_lost_are_unknown_once_steps_fell_back_after_the_save(
+    world: World, step: int | None, saved_ns: int | None, reported: int, lost: int | None, words: str
+) -> None:
+    job = world.running()
+    world.report(job, first_step=1, last_step=reported, fell_ms=FELL)
+    world.step(job, reported)
+    factories.checkpoint(job_of(job), step=step, saved_ns=saved_ns)
+    halt(world, job)
+    halted = job_of(job)
+    assert halted.last_halt["steps_lost"] == lost
+    assert halted.reason_message.endswith(words)
+
+
+def test_without_a_checkpoint_steps_that_fell_back_are_not_counted(world: World) -> None:
+    job = world.running()
+    world.report(job, first_step=1, last_step=600, fell_ms=FELL)
+    world.step(job, 600)
+    halt(world, job)
+    assert job_of(job).last_halt["steps_lost"] is None
+    assert job_of(job).reason_message.endswith("No checkpoint was saved, so a resume starts from scratch.")
+
+
+def test_the_receipt_has_what_was_saved_last_not_what_has_the_highest_step(world: World) -> None:
+    job = world.running()
+    world.report(job, first_step=1, last_step=620, fell_ms=FELL)
+    world.step(job, 620)
+    for saved_ns, step in ((1, 3000), (FELL * 10**6 + 5, 600)):
+        factories.checkpoint(job_of(job), step=step, saved_ns=saved_ns)
+    halt(world, job)
+    receipt = job_of(job).last_halt
+    assert (receipt["checkpoint"], receipt["step"], receipt["steps_lost"]) == (2, 600, 20)
+
+
 def test_the_legs_of_a_receipt_add_up_when_the_word_of_a_halt_came_after_its_checkpoint(world: World) -> None:
     job = world.running()
     world.request(job, Intent.HALT)

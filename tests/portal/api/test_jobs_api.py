@@ -281,6 +281,20 @@ def test_an_attempt_says_how_many_steps_it_repeated_if_that_is_known(alice: Api,
     assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] is None
 
 
+@pytest.mark.parametrize(("saved_ns", "repeated"), [(None, None), (4_999_999, None), (5_000_000, 100)])
+def test_repeated_steps_are_unknown_where_steps_fell_back_after_the_save(
+    alice: Api, people: People, saved_ns: int | None, repeated: int | None
+) -> None:
+    job = factories.job(owner=people.alice, of=people.vision, state=State.PROCESSING, attempt=2)
+    job.attempts.filter(n=2).update(
+        resume_from=factories.checkpoint(job, step=500, attempt=1, saved_ns=saved_ns)
+    )
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=600, fell_ms=5, processing_at=timezone.now())
+    runs.filter(attempt=2).update(first_step=501, last_step=510, processing_at=timezone.now())
+    assert alice.get(f"/jobs/{job.pk}/attempts").json()["items"][0]["repeated_steps"] == repeated
+
+
 @pytest.mark.parametrize(("step", "repeated"), [(None, None), (0, 344)])
 def test_whether_steps_were_repeated_that_are_counted_again_is_known_from_the_step_of_the_checkpoint_alone(
     alice: Api, people: People, step: int | None, repeated: int | None
