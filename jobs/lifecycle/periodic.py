@@ -222,7 +222,11 @@ def tidy(before: Result) -> Result:
     tokens, _rows = Token.objects.filter(expiry__lt=Now() - EXPIRED_KEPT).delete()
     known = str(before.get("store", ""))
     mark = blobs.own_mark(known)
-    if not mark:
+    swept, at = blobs.sweep(KEEP), ""
+    if mark:
+        orphans, at = blobs.sweep_keys(KEEP, str(before.get("swept_to", "")))
+        swept += orphans
+    else:
         logger.warning("the blob store is another database's: bytes without a row stay")
     return {
         "store": mark or known,
@@ -231,7 +235,8 @@ def tidy(before: Result) -> Result:
         "notices": notices.forget(),
         "uploads": uploads,
         "workers": leases.remove_dead_workers(),
-        "swept": blobs.sweep(KEEP, keys=bool(mark)),
+        "swept": swept,
+        "swept_to": at,
     }
 
 
