@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -78,12 +78,17 @@ class FolderStore:
     def changed_since(self, key: str, moment: float) -> bool:
         return _was_written_since(self.path(key).with_suffix(PART), moment)
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
-        for path in self.root.rglob("*"):
+    def older_than(self, moment: float, after: str = "") -> Iterator[tuple[str, int]]:
+        for path in _in_order(self.root, after.split("/")):
             whole = path.with_suffix("") if path.suffix == PART else path
             key = whole.relative_to(self.root).as_posix()
             number = 0 if path.parent == self.root and path.name.startswith(WRITING) else number_of(key)
-            if number is not None and path.is_file() and not _was_written_since(path, moment):
+            if (
+                number is not None
+                and key != after
+                and path.is_file()
+                and not _was_written_since(path, moment)
+            ):
                 yield key, number
 
     def mark(self, new: str = "") -> str:
@@ -151,6 +156,21 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _in_order(folder: Path, first: Sequence[str]) -> Iterator[Path]:
+    """The files of a folder and of those in it, by name, from `first` on: the names of a path in this folder."""
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    for path in paths:
+        if first and path.name < first[0]:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _in_order(path, first[1:] if first and path.name == first[0] else ())
+        else:
+            yield path
 
 
 def _move(source: Path, target: Path) -> None:

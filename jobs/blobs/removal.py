@@ -21,8 +21,8 @@ from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
 
 SWEPT_AT_ONCE = 1000  # keys whose rows are read with one query
-SWEEP_S = 60.0
-"""Other periodic tasks wait for the sweep; with a slow store the next one continues."""
+SWEEP_S = 30.0
+"""Of each of the two sweeps: other periodic tasks wait for them. The next one continues."""
 
 
 def release(blob_ids: Collection[int]) -> int:
@@ -34,12 +34,10 @@ def release(blob_ids: Collection[int]) -> int:
         return Blob.objects.filter(pk__in=list(marked)).update(released_at=Now())
 
 
-def sweep(older_than: timedelta, *, keys: bool = True) -> int:
-    """Remove what was released long enough ago, and what a process that died between a row and its bytes left behind.
+def sweep(older_than: timedelta) -> int:
+    """Remove rows, with their bytes, that were released long enough ago, or that a process which died left behind.
 
-    keys: also bytes without a row, which only the database of this place may judge (`jobs.blobs.ownership`).
-
-    Returns how many rows and keys were removed. What was never released goes only after older_than: a row is made
+    Returns how many rows were removed. What was never released goes only after older_than: a row is made
     before what refers to it, a file before its row is committed. Results are referred to when the last of their bytes
     has arrived, which may take longer: while an attempt is open, no such row that is younger than it is removed. A blob
     that comes into use between the query and the removal is safe once a row refers to it; if none does yet, the next
@@ -59,7 +57,7 @@ def sweep(older_than: timedelta, *, keys: bool = True) -> int:
         moment = blob.released_at.timestamp() if blob.released_at else since
         if not store().changed_since(key_of(blob.tenant_id, blob.pk), moment):  # its bytes still arrive
             swept += _remove(blob)
-    return swept + (_sweep_keys(since, ends) if keys else 0)
+    return swept
 
 
 def _remove(blob: Blob) -> int:
@@ -75,20 +73,26 @@ def _remove(blob: Blob) -> int:
     return 1
 
 
-def _sweep_keys(since: float, ends: float) -> int:
-    """Remove bytes that have no row. A number is never used twice, so no row can come for them.
+def sweep_keys(older_than: timedelta, after: str = "") -> tuple[int, str]:
+    """Remove bytes that have no row and are older than this, from the key `after` on. A number is never used twice, so
+    no row can come for them. Only the database of this place may judge them (`jobs.blobs.ownership`).
 
     Numbers that the database has not reached are of a newer one: it was restored, and the right one may come back.
+
+    Returns how many keys were removed, and after which key the next sweep continues; empty at the end of the store.
     """
-    reached, swept, keys = _highest_number(), 0, store().older_than(since)
-    while time.monotonic() < ends and (some := list(islice(keys, SWEPT_AT_ONCE))):
+    ends, reached, swept = time.monotonic() + SWEEP_S, _highest_number(), 0
+    keys = store().older_than(time.time() - older_than.total_seconds(), after)
+    while some := list(islice(keys, SWEPT_AT_ONCE)):
         numbers = {number for _, number in some}
         known = set(Blob.objects.filter(pk__in=numbers).values_list("pk", flat=True))
         for key, number in some:
             if number not in known and number <= reached:
                 store().remove(key)
                 swept += 1
-    return swept
+        if time.monotonic() > ends:
+            return swept, some[-1][0]
+    return swept, ""
 
 
 def _highest_number() -> int:

@@ -8,6 +8,7 @@ SHA-256, which the store compares with what arrives. The library reads credentia
 from __future__ import annotations
 
 import base64
+import heapq
 import io
 import os
 import tempfile
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
+from operator import itemgetter
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -128,19 +130,27 @@ class S3Store:
             return time.time()
         return max([upload["Initiated"].timestamp(), *changed_at])
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
-        start = f"{self.prefix}/" if self.prefix else ""
-        pages = iter(self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start))
+    def older_than(self, moment: float, after: str = "") -> Iterator[tuple[str, int]]:
+        return heapq.merge(self._objects_older_than(moment, after), self._uploads_older_than(moment, after))
+
+    def _objects_older_than(self, moment: float, after: str) -> Iterator[tuple[str, int]]:
+        start = self._name("")
+        behind = {"StartAfter": self._name(after)} if after else {}
+        listing = self._s3.get_paginator("list_objects_v2")
+        pages = iter(listing.paginate(Bucket=self.bucket, Prefix=start, **behind))
         while page := _next(pages):
             for found in page.get("Contents", ()):
                 key = found["Key"].removeprefix(start)
                 if found["LastModified"].timestamp() < moment and (number := number_of(key)):
                     yield key, number
+
+    def _uploads_older_than(self, moment: float, after: str) -> Iterator[tuple[str, int]]:
+        start = self._name("")
         with _call():
             uploads = self._uploads(start)
-        for upload in uploads:
+        for upload in sorted(uploads, key=itemgetter("Key")):
             key = upload["Key"].removeprefix(start)
-            if (number := number_of(key)) and self._is_older(upload, moment):
+            if key > after and (number := number_of(key)) and self._is_older(upload, moment):
                 yield key, number
 
     def _is_older(self, upload: dict[str, Any], moment: float) -> bool:

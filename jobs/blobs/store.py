@@ -90,9 +90,9 @@ class Store(Protocol):
     def changed_since(self, key: str, moment: float) -> bool:
         """Whether pieces of this key have arrived since (Unix time)."""
 
-    def older_than(self, moment: float) -> Iterator[tuple[str, int]]:
+    def older_than(self, moment: float, after: str = "") -> Iterator[tuple[str, int]]:
         """Keys last written before moment (Unix time), each with its row's number; 0 for what a dead process left while
-        it wrote. Nothing but what the platform itself writes."""
+        it wrote. Nothing but what the platform itself writes. Always in the same order; after: from behind this key."""
 
     def mark(self, new: str = "") -> str:
         """The mark of the installation that uses this place; empty if none does. new: set it."""

@@ -70,7 +70,8 @@ class Move:
 class Decision:
     """A move, or an act, or neither. The job is due again after requeue_after_s seconds; None: when its intent changes.
 
-    note: what people should read meanwhile. wants_cycle: the scheduling cycle must run.
+    note: what people should read meanwhile. cut_off: what its history gets before the act. wants_cycle: the scheduling
+    cycle must run.
     """
 
     move: Move | None = None
@@ -78,6 +79,7 @@ class Decision:
     grace_s: float = 0
     requeue_after_s: float | None = None
     note: Reason | None = None
+    cut_off: Reason | None = None
     wants_cycle: bool = False
 
 
@@ -308,7 +310,7 @@ def _stopping(job: JobObservation) -> Decision:
     step = stopping.next_step(job)
     waits = Decision(requeue_after_s=WAIT_MOVING_S, note=_stopping_note(job))
     if step.remove:
-        return replace(waits, act=Act.REMOVE)
+        return replace(waits, act=Act.REMOVE, cut_off=stopping.cut_off(job))
     if step.stop_grace_s is not None:
         return replace(waits, act=Act.STOP, grace_s=step.stop_grace_s)
     return waits

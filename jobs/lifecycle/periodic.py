@@ -216,8 +216,12 @@ def tidy(before: Result) -> Result:
     tokens, _rows = Token.objects.filter(expiry__lt=Now() - EXPIRED_KEPT).delete()
     known = str(before.get("store", ""))
     mark = blobs.own_mark(known)
-    if not mark:
-        logger.warning("the blob store is another database's: bytes without a row stay")
+    swept, at = 0, ""
+    if mark:
+        orphans, at = blobs.sweep_keys(KEEP, str(before.get("swept_to", "")))
+        swept = blobs.sweep(KEEP) + orphans
+    else:
+        logger.warning("the blob store is another installation's: nothing is removed from it")
     return {
         "store": mark or known,
         "answers": answers,
@@ -225,7 +229,8 @@ def tidy(before: Result) -> Result:
         "notices": notices.forget(),
         "uploads": uploads,
         "workers": leases.remove_dead_workers(),
-        "swept": blobs.sweep(KEEP, keys=bool(mark)),
+        "swept": swept,
+        "swept_to": at,
     }
 
 

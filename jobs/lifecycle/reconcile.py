@@ -196,6 +196,8 @@ def act(rows: JobRows, observation: JobObservation, decision: Decision, lease: L
             fp("stop.after_cluster")
             return False
         case Act.REMOVE:
+            if decision.cut_off is not None:
+                transitions.note_condition(rows, lease, decision.cut_off)
             uids = [learner.report.uid for learner in observation.learners if learner.report is not None]
             removal = cluster.remove(observation.gang_name, uids=uids)
             fp("remove.after_cluster")

@@ -140,6 +140,21 @@ def _still_stores(job: JobObservation) -> bool:
     return stores and job.intent != Intent.CANCEL
 
 
+def cut_off(job: JobObservation) -> Reason | None:
+    """What people read if the gang is removed now; None if all that its programs left is stored."""
+    waiting = [
+        learner.rank for learner in job.learners if learner.reached(Phase.STORING) and not learner.delivered
+    ]
+    if not waiting:
+        return None
+    who = f"Learner {waiting[0]} was" if len(waiting) == 1 else f"{len(waiting):,} learners were"
+    message = (
+        f"{who} removed {duration(job.stop_s)} after the stop began, before everything was stored. What had not arrived"
+        " of checkpoints, results and log is lost; results of an earlier end remain"
+    )
+    return Reason("results_cut_off", message, {"learners": len(waiting), "seconds": round(job.stop_s, 1)})
+
+
 def fell_silent(job: JobObservation) -> bool:
     """No learner that still has something to upload has sent a heartbeat for long."""
     return all(learner.silent_s is None or learner.silent_s > UPLOAD_SILENCE_S for learner in job.active)

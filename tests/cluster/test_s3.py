@@ -111,6 +111,14 @@ def test_every_store_gives_back_what_was_put_there(place: Store) -> None:
         place.open("1/000000/9")
     assert sorted(place.older_than(time.time() + 60)) == [("1/000000/7", 7), ("1/000000/8", 8)]
     assert list(place.older_than(time.time() - 60)) == []
+    if isinstance(place, S3Store):
+        place.start("1/000000/75")
+        assert [key for key, _ in place.older_than(time.time() + 60)] == [
+            f"1/000000/{number}" for number in (7, 75, 8)
+        ]
+    for after, behind in (("1/000000/7", 8), ("1/000000/75", 8)):
+        assert [number for _, number in place.older_than(time.time() + 60, after)][-1:] == [behind]
+    assert list(place.older_than(time.time() + 60, "1/000000/8")) == []
     for _ in range(2):
         place.remove("1/000000/7")
     assert not place.exists("1/000000/7")

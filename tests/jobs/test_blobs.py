@@ -18,6 +18,7 @@ from jobs import blobs
 from jobs.blobs import arrival, removal
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import MARK, store
+from jobs.lifecycle import periodic
 from jobs.models import Blob, Upload
 from jobs.states import State
 from tests import factories
@@ -219,9 +220,9 @@ def test_a_sweep_takes_what_is_left_behind_and_spares_what_is_young(monkeypatch:
     for path in (*old, *others, factories.bytes_of(old_blob)):
         os.utime(path, (time.time() - 2 * day.total_seconds(),) * 2)
 
-    assert blobs.sweep(day, keys=False) == 1
+    assert blobs.sweep(day) == 1
     assert all(path.exists() for path in old)
-    assert blobs.sweep(day) == 3
+    assert blobs.sweep_keys(day) == (3, "")
 
     assert [path for path in (*old, factories.bytes_of(old_blob)) if path.exists()] == []
     left = (*young, *others, factories.bytes_of(young_blob))
@@ -242,6 +243,25 @@ def test_a_place_belongs_to_the_database_that_has_its_mark() -> None:
     assert blobs.own_mark("another") == ""
     (place.root / MARK).unlink()
     assert blobs.own_mark(mark) == mark, "a copy of the bytes has no mark"
+
+
+def test_nothing_is_removed_from_a_place_of_another_installation(settings: Any, tmp_path: Path) -> None:
+    """Such as a rehearsal of a restore that uses the original's files: its rows name the same bytes."""
+    settings.LUTHIER_BLOBS = str(tmp_path)
+    (tmp_path / MARK).write_text("the original's")
+    tenant = factories.tenant()
+    released, orphan = blobs.put(tenant.pk, b"released"), blobs.put(tenant.pk, b"without a row")
+    Blob.objects.filter(pk=released.pk).update(released_at=Now() - timedelta(days=2))
+    Blob.objects.filter(pk=orphan.pk).delete()
+    os.utime(factories.bytes_of(orphan), (0, 0))
+
+    result = periodic.tidy({"store": ""})
+    assert (result["store"], result["swept"]) == ("", 0)
+    assert factories.bytes_of(released).exists()
+    assert factories.bytes_of(orphan).exists()
+
+    (tmp_path / MARK).unlink()
+    assert periodic.tidy(result)["swept"] == 2, "by an operator's word"
 
 
 def test_a_sweep_spares_an_old_row_whose_bytes_still_come() -> None:
@@ -290,8 +310,56 @@ def test_a_file_that_goes_while_the_sweep_looks_does_not_stop_it(monkeypatch: py
         return there
 
     monkeypatch.setattr(Path, "is_file", gone_after)
-    blobs.sweep(timedelta(days=1))
+    blobs.sweep_keys(timedelta(days=1))
     assert not stays.exists()
+
+
+def test_a_sweep_that_has_no_time_left_continues_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path
+) -> None:
+    """Most bytes of a large store stay: a sweep that always began with them would never come to the last."""
+    tenant = factories.tenant()
+    settings.LUTHIER_BLOBS = str(tmp_path)
+    kept = [blobs.put(tenant.pk, bytes([n])) for n in range(5)]
+    orphan = blobs.put(tenant.pk, b"without a row")
+    Blob.objects.filter(pk=orphan.pk).delete()
+    for blob in (*kept, orphan):
+        os.utime(factories.bytes_of(blob), (0, 0))
+    monkeypatch.setattr(removal, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(removal, "SWEEP_S", -1.0)
+    results = [periodic.tidy({})]
+    while results[-1]["swept_to"]:
+        assert factories.bytes_of(orphan).exists() == (len(results) < 3)
+        results.append(periodic.tidy(results[-1]))
+
+    assert [result["swept_to"].rpartition("/")[2] for result in results] == [
+        str(kept[1].pk), str(kept[3].pk), str(orphan.pk), "",
+    ]  # fmt: skip
+    assert not factories.bytes_of(orphan).exists()
+    assert all(factories.bytes_of(blob).exists() for blob in kept)
+
+
+def test_a_folder_is_listed_in_one_order_and_from_behind_a_key(tmp_path: Path) -> None:
+    place = FolderStore(tmp_path)
+    assert list(place.older_than(time.time())) == []
+    names = [
+        "1/000000/7",
+        "1/000000/7.part",
+        "1/000000/70",
+        "1/000001/1000",
+        "10/000000/8",
+        "2/000000/9",
+        "put-x",
+    ]
+    for name in reversed(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    keys = [key for key, _ in place.older_than(time.time() + 60)]
+    assert keys == [name.removesuffix(".part") for name in names]
+    for n, key in enumerate(keys):
+        behind = [other for other in keys[n:] if other != key]
+        assert [other for other, _ in place.older_than(time.time() + 60, key)] == behind
+    assert [key for key, _ in place.older_than(time.time() + 60, "1/000000/8")] == keys[3:], "it is gone"
 
 
 def test_two_processes_that_receive_the_pieces_in_turn_verify_the_file(

@@ -81,6 +81,7 @@ def test_what_is_asked_for_twice_is_done_once(
         with one_lock_order():
             do()
         blobs.sweep(NOW)
+        blobs.sweep_keys(NOW)
         check()
     assert store_agrees()
     assert invariants.violations() == []
@@ -97,6 +98,7 @@ def test_what_was_killed_there_is_done_again_and_once(
     assert invariants.violations() == []
     assert not in_child(do, served)
     blobs.sweep(NOW)
+    blobs.sweep_keys(NOW)
     check()
     assert store_agrees()
     assert invariants.violations() == []

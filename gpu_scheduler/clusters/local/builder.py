@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -299,15 +299,35 @@ def exclusive_lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
     one."""
     path = lock_of(folder)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with open(path, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            is_ours = True
-        except BlockingIOError:
-            is_ours = False
-        yield is_ours
+    while True:
+        with open(path, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                is_ours = True
+            except BlockingIOError:
+                is_ours = False
+            if not is_ours or _is_at(lock.fileno(), path):  # else it was removed while this one waited
+                yield is_ours
+                return
 
 
 def lock_of(folder: Path) -> Path:
     """The file whose lock is the one builder's place. folder: <data>/runtimes/<name> or <data>/environments/<name>."""
     return folder.parent.parent / LOCKS / f"{folder.parent.name}-{folder.name}"
+
+
+def remove_locks(home: Path) -> None:
+    """Of environments that are gone, unless a builder has one: its folder comes later. home: <data>/runtimes or
+    <data>/environments."""
+    for lock in (home.parent / LOCKS).glob(f"{home.name}-*"):
+        folder = home / lock.name.removeprefix(f"{home.name}-")
+        with suppress(OSError), exclusive_lock(folder, wait=False) as is_ours:
+            if is_ours and not folder.exists():
+                lock.unlink()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.conf import settings
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from jobs.blobs import health
-from jobs.models import PeriodicTask
+from jobs.models import Job, JobEvent, PeriodicTask
 from jobs.selectors.snapshot import database_now
-from jobs.states import Intent, Phase, State
+from jobs.states import FINAL, EventCode, Intent, Phase, State
 from tests.jobs.lifecycle.world import World, job_of, state
 
 pytestmark = pytest.mark.django_db
@@ -132,3 +135,46 @@ def test_an_upload_that_hangs_although_the_store_is_back_still_ends(world: World
     world.report(job, phase=Phase.STORING)
     world.settle()
     assert state(job) == State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("canceled", "after"), [(True, "2 min 1. s"), (False, "1 h 0. min")], ids=["cancel", "failure"]
+)
+def test_what_a_bound_cuts_off_is_an_event(world: World, canceled: bool, after: str) -> None:
+    """Its upload advances all the time."""
+    job = world.running()
+    if canceled:
+        world.request(job, Intent.CANCEL)
+    world.exit(job, 143 if canceled else 1)
+    world.report(job, phase=Phase.STORING)
+    world.settle()
+    for _ in range(400):
+        if state(job) in FINAL:
+            break
+        assert not cut_off(job).exists()
+        world.elapse(10)
+        world.report(job, stored_at=Now())
+        world.settle()
+    assert state(job) == (State.CANCELED if canceled else State.FAILED)
+    event = cut_off(job).get()
+    assert re.fullmatch(
+        rf"Learner 0 was removed {after} after the stop began, before everything was stored\. What had not arrived of"
+        r" checkpoints, results and log is lost; results of an earlier end remain\.",
+        event.message,
+    )
+    assert event.numbers["learners"] == 1
+
+
+def test_what_was_delivered_is_not_said_to_be_cut_off(world: World) -> None:
+    job = world.running()
+    world.request(job, Intent.CANCEL)
+    world.settle()
+    world.exit(job, 143)
+    world.done(job)
+    world.settle()
+    assert state(job) == State.CANCELED
+    assert not cut_off(job).exists()
+
+
+def cut_off(job: Job) -> QuerySet[JobEvent]:
+    return JobEvent.objects.filter(job=job.pk, code=EventCode.CONDITION, reason="results_cut_off")

@@ -168,7 +168,7 @@ def test_code_that_was_removed_since_it_was_stored_is_stored_again(
 ) -> None:
     prepared = job_prepare(user=people.alice, tenant=people.vision, source=factories.spec())
     Blob.objects.update(created_at=timezone.now() - timedelta(days=2))
-    assert blobs.sweep(timedelta(hours=24), keys=False) == 1
+    assert blobs.sweep(timedelta(hours=24)) == 1
     job = job_accept(prepared)
     assert job.code is not None
     assert blobs.is_there(job.code)
