@@ -10,6 +10,7 @@ Each running request holds a connection to PostgreSQL, whose number is limited. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 from collections.abc import Callable
@@ -27,13 +28,14 @@ from jobs import blobs
 from jobs.counters import count_response
 from jobs.retries import database_away
 from portal import strangers
+from portal.arrivals import AT_ONCE as UPLOADS_AT_ONCE
+from portal.arrivals import Arrivals, Sender, sender_of
 from portal.database import shares
 from portal.database.threads import DatabaseThreads
 from portal.error_responses import CROWD, OUTAGE, crowded
 from portal.health.views import alive
-from portal.live.identity import caller_is_known
 from portal.middleware import with_security_headers
-from portal.request_body import BodyRefused, discard_rest, read_body
+from portal.request_body import BodyNotWanted, BodyRefused, discard_rest, read_body
 from portal.streaming import PLAIN
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,10 @@ ALIVE = "/healthz"
 """Answered in the event loop: a supervisor restarts a server that does not respond, whatever its threads wait for."""
 PROBES = frozenset({"/readyz", "/metrics"})
 """Have threads of their own."""
+TWO_AT_ONCE = (
+    f"You have {UPLOADS_AT_ONCE} uploads under way, the most allowed. Send this one when one has ended."
+)
+NO_ROOM = "The platform's disk has no room for this now. Ask an operator of this installation to make room."
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 T = TypeVar("T")
@@ -66,6 +72,7 @@ class ThreadedHandler(ASGIHandler):
         blobs.places.resize(AT_ONCE_TO_STORE)
         self._requests = DatabaseThreads(AT_ONCE, "request")
         self._probes = DatabaseThreads(shares.PROBES, "probe")
+        self._arrivals = Arrivals()
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Build the synchronous middleware chain, although Django's handler asks for the asynchronous one."""
@@ -76,13 +83,20 @@ class ThreadedHandler(ASGIHandler):
         if scope["path"] == ALIVE:
             await self.send_response(self._answer(scope, io.BytesIO(), alive), send)
             return
+        held = contextlib.ExitStack()
+        with held:
+            await self._handle(scope, receive, send, held)
+
+    async def _handle(self, scope: Any, receive: Any, send: Any, held: contextlib.ExitStack) -> None:
+        """held: what the request's body holds until the response is sent."""
         try:
-            body = await read_body(scope, receive, lambda: self._is_known(scope))
+            body = await read_body(scope, receive, lambda size: self._admit(scope, size, held))
         except RequestAborted:
             return
         except BodyRefused as refusal:
             await self._refuse(scope, refusal, receive, send)
             return
+        held.callback(body.close)
         response = await self._answered(scope, body, self.get_response)
         if delay_s := getattr(response, "delay_s", 0.0):
             await asyncio.sleep(delay_s)
@@ -90,12 +104,26 @@ class ThreadedHandler(ASGIHandler):
             await self._stream(response, receive, send)
         else:
             await self.send_response(response, send)
-        body.close()
 
-    async def _is_known(self, scope: Any) -> bool:
+    async def _admit(self, scope: Any, size: int, held: contextlib.ExitStack) -> bool:
         """Whether the request comes from a user or a learner, before its body is read. Raises BodyRefused."""
+        sender = await self._sender(scope)
+        if sender is None:
+            return False
+        if not sender.is_wanted:
+            raise BodyNotWanted(self.get_response)
+        if sender.user is not None:
+            if not self._arrivals.has_place(sender.user):
+                raise BodyRefused(HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", TWO_AT_ONCE)
+            if not self._arrivals.has_room(sender.room, size):
+                raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "disk_full", NO_ROOM)
+            self._arrivals.begin(sender.user, size)
+            held.callback(self._arrivals.end, sender.user, size)
+        return True
+
+    async def _sender(self, scope: Any) -> Sender | None:
         try:
-            return await self._in_turn(_known, scope)
+            return await self._in_turn(_sender, scope)
         except NoTurn:
             raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", CROWD) from None
         except Exception as error:
@@ -172,9 +200,9 @@ class ThreadedHandler(ASGIHandler):
             raise found[0]
 
 
-def _known(scope: Any) -> bool:
+def _sender(scope: Any) -> Sender | None:
     """In a thread."""
     try:
-        return caller_is_known(scope["path"], scope["headers"])
+        return sender_of(scope["path"], scope["headers"])
     finally:
         close_old_connections()

@@ -19,6 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from jobs import blobs
 from jobs.archives import DEFAULT_LIMITS
 from jobs.humanize import filesize
+from portal import arrivals
 from portal.pages.errors import error_page
 from portal.problem_details import PROGRAMS, RETRY_AFTER_S, problem
 
@@ -33,7 +34,7 @@ FORM_BYTES = 64 * 1024
 """What a form adds to its file."""
 CAPS = (
     (re.compile(r"/agent/v1/uploads/\d+\Z"), blobs.MAX_PIECE),
-    (re.compile(r"/api/v1/tenants/[^/]+/uploads\Z"), DEFAULT_LIMITS.packed_bytes + FORM_BYTES),
+    (arrivals.UPLOADS, DEFAULT_LIMITS.packed_bytes + FORM_BYTES),
     (re.compile(r"/(healthz|readyz|metrics)\Z"), 0),
 )
 OTHER_BYTES = 1024 * 1024
@@ -59,11 +60,26 @@ class BodyRefused(Exception):
             response = error_page(request, self.status, texts=(self.status.phrase, self.text))
         if self.status == HTTPStatus.UNAUTHORIZED:
             response["WWW-Authenticate"] = 'Bearer realm="luthier"'
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if self.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             response["Retry-After"] = str(RETRY_AFTER_S)
-        response["Connection"] = "close"
-        response["Content-Length"] = str(len(response.content))
-        return response
+        return _closing(response)
+
+
+class BodyNotWanted(BodyRefused):
+    """The view responds without the body: to who may not do this at all, whatever the body is."""
+
+    def __init__(self, view: Callable[[HttpRequest], Any]) -> None:
+        super().__init__(HTTPStatus.FORBIDDEN, "body_not_wanted", "")
+        self._view = view
+
+    def respond(self, request: HttpRequest) -> HttpResponse:
+        return _closing(self._view(request))
+
+
+def _closing(response: HttpResponse) -> HttpResponse:
+    response["Connection"] = "close"
+    response["Content-Length"] = str(len(response.content))
+    return response
 
 
 def cap_of(path: str) -> int:
@@ -71,10 +87,11 @@ def cap_of(path: str) -> int:
     return next((cap for pattern, cap in CAPS if pattern.match(path)), OTHER_BYTES)
 
 
-async def read_body(scope: Any, receive: Receive, is_known: Callable[[], Awaitable[bool]]) -> IO[bytes]:
+async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awaitable[bool]]) -> IO[bytes]:
     """The body, at its beginning. Raises BodyRefused, or RequestAborted if the client left.
 
-    is_known: whether the caller is signed in; asked once, and only for a body above ANONYMOUS_BYTES.
+    is_known: whether the caller is signed in and may send so many bytes; asked once, and only for a body above
+    ANONYMOUS_BYTES. It may raise BodyRefused, too.
     """
     cap = cap_of(scope["path"])
     declared = _declared(scope)
@@ -82,8 +99,10 @@ async def read_body(scope: Any, receive: Receive, is_known: Callable[[], Awaitab
         raise _too_large(cap)
     known = False
     if declared > ANONYMOUS_BYTES:
-        known = await _only_known(is_known)
-    body = tempfile.SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE)  # noqa: SIM115 (the request's)
+        known = await _only_known(is_known, declared)
+    body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 (the request's)
+        max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE, dir=str(arrivals.folder())
+    )
     try:
         received, clock = 0, asyncio.get_running_loop()
         started = clock.time()
@@ -95,7 +114,7 @@ async def read_body(scope: Any, receive: Receive, is_known: Callable[[], Awaitab
                 raise _too_large(cap)
             if received > ANONYMOUS_BYTES and not known:
                 asked = clock.time()
-                known = await _only_known(is_known)
+                known = await _only_known(is_known, cap)
                 started += clock.time() - asked
             body.write(message.get("body", b""))
             if not message.get("more_body", False):
@@ -137,8 +156,8 @@ async def _next(receive: Receive, within_s: float) -> Any:
     return message
 
 
-async def _only_known(is_known: Callable[[], Awaitable[bool]]) -> bool:
-    if not await is_known():
+async def _only_known(is_known: Callable[[int], Awaitable[bool]], size: int) -> bool:
+    if not await is_known(size):
         text = f"A body above {filesize(ANONYMOUS_BYTES)} needs a valid session or token. Sign in first."
         raise BodyRefused(HTTPStatus.UNAUTHORIZED, "not_authenticated", text)
     return True

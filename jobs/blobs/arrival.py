@@ -6,6 +6,7 @@ transactions; the row is changed by a short statement that holds only if the row
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from django.db.models import F
 from jobs import storage
 from jobs.blobs import direct
 from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, StoreUnavailable, WrongOffset
+from jobs.blobs.promised import promised
 from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
 from jobs.failpoints import fp
 from jobs.models import Blob, StorageKind
@@ -136,11 +138,11 @@ def begin_all(
     """
     sizes = dict(files)
     while more := _more(sizes, found := _of_tenant(tenant_id, sizes)):
-        if (room := store().room()) is not None and sum(more.values()) > room:
-            raise storage.DiskFull(room, sum(more.values()))
+        place = store()
         with transaction.atomic():
             if (limit := storage.locked_limit(tenant_id)) is not None:
                 more = _more(sizes, found := _of_tenant(tenant_id, sizes))
+            promised.require(sum(more.values()), place.room)
             storage.require_room(tenant_id, limit, sum(more.values()), halting=halting)
             ended = _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind, job_id)
         _abort(ended)
@@ -212,14 +214,16 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
 
     Where other processes received the earlier pieces, the last one may return a blob that is whole but not verified:
     repeat it, with no bytes, until it is. A piece of a verified blob is ignored. Raises WrongOffset, which says where
-    to continue (also for a repeated piece), PieceTooLarge, HashMismatch, SendDirectly, OSError, StoreUnavailable or
-    Blob.DoesNotExist.
+    to continue (also for a repeated piece), PieceTooLarge, HashMismatch, SendDirectly, OSError, also for what would
+    take the disk's minimum of free space, StoreUnavailable or Blob.DoesNotExist.
     """
     place, blob = store(), Blob.objects.get(pk=blob_id)
     if blob.verified:
         return blob
     if offset + len(piece) > blob.size:
         raise PieceTooLarge(f"The declared size is {blob.size} bytes.")
+    if piece and (room := place.room()) is not None and room < len(piece):
+        raise OSError(errno.ENOSPC, "the disk is as full as LUTHIER_MIN_FREE_DISK lets it become")
     if not place.receives_pieces:
         return _take_whole(place, blob, offset, piece)
     with place.partial(_key(blob)) as partial:

@@ -5,7 +5,7 @@ A browser sends its session cookie, so its Origin must be this site; a program s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from http.cookies import CookieError, SimpleCookie
@@ -67,15 +67,15 @@ def who(known: Credentials) -> User | None:
     return None
 
 
-def caller_is_known(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a request's headers have a valid token, session or learner's secret, before anything else is judged."""
+def caller(path: str, headers: Sequence[tuple[bytes, bytes]]) -> User | learner_tokens.Grant | None:
+    """Whose valid token, session or learner's secret a request's headers have, before anything else is judged."""
     found = {name.decode("latin1").lower(): value.decode("latin1") for name, value in headers}
     if secret := learner_tokens.bearer(found.get("authorization")):
         if path.startswith("/agent/"):
-            return learner_tokens.grant_of(secret) is not None
-        return _by_token(secret) is not None
+            return learner_tokens.grant_of(secret)
+        return _by_token(secret)
     key = _cookie(found.get("cookie", ""), settings.SESSION_COOKIE_NAME)
-    return bool(key) and _by_session(key) is not None
+    return _by_session(key) if key else None
 
 
 class AccessLevel(Enum):

@@ -69,7 +69,7 @@ class Login(LoginView):
         with _checking(self.request) as admitted:
             if not admitted:
                 return wait_page(self.request, wait_s=1)
-            delay_s = delay_of(self.request.POST.get("username", ""))
+            delay_s = delay_of(given_name(self.request))
             response = super().post(*args, **kwargs)
         response.delay_s = delay_s  # type: ignore[attr-defined]  # read by portal.asgi_handler
         return response
@@ -86,7 +86,7 @@ class Login(LoginView):
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """A failure that was counted is recorded, so that a crowd of guesses above the budget fills no table."""
         counted = getattr(self.request, "axes_failures_since_start", None) or not settings.AXES_ENABLED
-        if counted and (name := self.request.POST.get("username", "")):
+        if counted and (name := given_name(self.request)):
             known = User.objects.filter(username=name[:NAME_CHARS]).exists()
             # Of others the name is left out: it may be a password in the wrong field.
             audit.record(
@@ -104,7 +104,7 @@ class Login(LoginView):
         context["passwords"] = settings.LUTHIER_PASSWORD_SIGN_IN
         context["sso_name"] = settings.LUTHIER_OIDC_NAME if settings.LUTHIER_OIDC_ISSUER else None
         context["ended"] = settings.SESSION_COOKIE_NAME in self.request.COOKIES
-        name = self.request.POST.get("username", "")
+        name = given_name(self.request)
         if name and settings.AXES_ENABLED:
             left = settings.AXES_FAILURE_LIMIT - AxesProxyHandler.get_failures(
                 self.request, {"username": name}
@@ -128,6 +128,11 @@ def _checking(request: HttpRequest) -> Iterator[bool]:
             _under_way[address] -= admitted
             if not _under_way[address]:
                 del _under_way[address]
+
+
+def given_name(request: HttpRequest) -> str:
+    """The name that is tried, as the form reads it: without spaces around it, and in NFKC."""
+    return SignIn.base_fields["username"].to_python(request.POST.get("username", "")) or ""
 
 
 def delay_of(name: str) -> float:

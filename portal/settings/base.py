@@ -277,6 +277,10 @@ WHITENOISE_ALLOW_ALL_ORIGINS = False  # no other site loads them
 WHITENOISE_IMMUTABLE_FILE_TEST = (
     r"/dist/.*-[0-9A-Z]{8}\.(?:js|css|svg|woff2)(?:\.map)?$"  # the hash in its name
 )
+FILE_UPLOAD_HANDLERS = [
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "portal.arrivals.ArrivedFile",
+]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; uploads of code stream to disk and have their own bound
 # Without scripts the quota matrix posts 12 fields per tenant and type and 8 per tenant, changed or not.
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000

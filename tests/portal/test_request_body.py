@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
+from django.core.files.uploadedfile import SimpleUploadedFile, UploadedFile
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.urls import re_path
 
 from jobs import blobs
 from jobs.archives import DEFAULT_LIMITS
 from jobs.models import Job
 from portal import asgi_handler, request_body
+from portal.arrivals import AT_ONCE, COPIES, Sender, sender_of
 from portal.asgi_handler import ThreadedHandler
-from portal.live.identity import caller_is_known
+from portal.live.identity import caller
 from portal.request_body import ANONYMOUS_BYTES, OTHER_BYTES, cap_of
-from tenants.models import Token
+from tenants.models import Token, User
+from tenants.roles import Role
 from tests import factories
 
 CHUNK = 64 * 1024
@@ -41,13 +47,17 @@ urlpatterns = [re_path(r"", digest)]
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether callers are known: its last entry."""
     answers = [False]
-    monkeypatch.setattr(asgi_handler, "_known", lambda scope: answers[-1])
+
+    def sender_of(scope: Any) -> Sender | None:
+        return Sender(7 if scope["path"] == UPLOADS else None, True, 2**40) if answers[-1] else None
+
+    monkeypatch.setattr(asgi_handler, "_sender", sender_of)
     with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=[], ALLOWED_HOSTS=["*"]):
         yield answers
 
 
 @dataclass
-class Sender:
+class Sent:
     """A request whose body is taken from it in chunks."""
 
     path: str
@@ -55,6 +65,8 @@ class Sender:
     declares: bool = True
     taken: int = 0
     stalls_after: int | None = None
+    handler: ThreadedHandler | None = None
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     response: list[Any] = field(default_factory=list)
 
     async def receive(self) -> Any:
@@ -69,8 +81,11 @@ class Sender:
 
     async def run(self) -> tuple[int, bytes]:
         headers = [(b"content-length", str(self.size).encode())] if self.declares else []
+        headers += self.headers
         scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers, "query_string": b""}
-        await ThreadedHandler().handle(scope | {"http_version": "1.1"}, self.receive, self.send)
+        await (self.handler or ThreadedHandler()).handle(
+            scope | {"http_version": "1.1"}, self.receive, self.send
+        )
         return self.response[0][1]["status"], b"".join(part["body"] for _, part in self.response[1:])
 
     @property
@@ -83,7 +98,7 @@ class Sender:
 
 
 async def test_a_large_body_of_a_stranger_is_refused_unread(known: list[bool]) -> None:
-    sender = Sender(UPLOADS, 200 * 1024**2)
+    sender = Sent(UPLOADS, 200 * 1024**2)
     status, body = await sender.run()
     assert (status, json.loads(body)["code"]) == (401, "not_authenticated")
     assert sender.taken_before_response == 0
@@ -91,7 +106,7 @@ async def test_a_large_body_of_a_stranger_is_refused_unread(known: list[bool]) -
 
 
 async def test_a_chunked_body_of_a_stranger_is_refused_at_the_strangers_share(known: list[bool]) -> None:
-    sender = Sender(UPLOADS, 200 * 1024**2, declares=False)
+    sender = Sent(UPLOADS, 200 * 1024**2, declares=False)
     assert (await sender.run())[0] == 401
     assert sender.taken_before_response <= ANONYMOUS_BYTES + CHUNK
     assert sender.taken <= ANONYMOUS_BYTES + CHUNK + request_body.LINGER_BYTES + CHUNK
@@ -101,7 +116,7 @@ async def test_a_chunked_body_of_a_stranger_is_refused_at_the_strangers_share(kn
 @pytest.mark.parametrize("declares", [True, False])
 async def test_no_caller_sends_more_than_the_path_needs(known: list[bool], path: str, declares: bool) -> None:
     known.append(True)
-    sender = Sender(path, 300 * 1024**2, declares=declares)
+    sender = Sent(path, 300 * 1024**2, declares=declares)
     status, body = await sender.run()
     assert status == 413
     assert sender.taken_before_response <= (0 if declares else cap_of(path) + CHUNK)
@@ -111,19 +126,113 @@ async def test_no_caller_sends_more_than_the_path_needs(known: list[bool], path:
 async def test_a_known_caller_uploads_a_large_file_whole(known: list[bool]) -> None:
     known.append(True)
     for declares in (True, False):
-        status, body = await Sender(UPLOADS, 40 * 1024**2, declares=declares).run()
+        status, body = await Sent(UPLOADS, 40 * 1024**2, declares=declares).run()
         assert (status, body.decode()) == (200, hashlib.sha256(bytes(40 * 1024**2)).hexdigest())
 
 
+async def test_a_user_has_two_uploads_under_way_at_most(known: list[bool]) -> None:
+    known.append(True)
+    handler = ThreadedHandler()
+    stalled = [Sent(UPLOADS, 10 * 1024**2, stalls_after=CHUNK, handler=handler) for _ in range(AT_ONCE)]
+    running = [asyncio.create_task(sent.run()) for sent in stalled]
+    while not all(sent.taken for sent in stalled):
+        await asyncio.sleep(0.01)
+    third = Sent(UPLOADS, 10 * 1024**2, handler=handler)
+    status, body = await third.run()
+    assert (status, json.loads(body)["code"], third.taken_before_response) == (429, "too_many_requests", 0)
+    assert b"Retry-After" in dict(third.response[0][1]["headers"])
+    assert (await Sent("/api/v1/jobs", OTHER_BYTES, handler=handler).run())[0] == 200, (
+        "no other request waits"
+    )
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert (await Sent(UPLOADS, 10 * 1024**2, handler=handler).run())[0] == 200
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_an_upload_for_which_the_disk_has_no_room_is_refused_unread(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch, declares: bool
+) -> None:
+    size = 10 * 1024**2
+    reserved = COPIES * (size if declares else cap_of(UPLOADS))
+    for room, refused in ((reserved - 1, True), (reserved, False)):
+        monkeypatch.setattr(asgi_handler, "_sender", lambda scope, room=room: Sender(7, True, room))
+        sent = Sent(UPLOADS, size, declares=declares)
+        status, body = await sent.run()
+        assert status == (503 if refused else 200)
+        assert not refused or json.loads(body)["code"] == "disk_full"
+        assert not refused or sent.taken_before_response <= (0 if declares else ANONYMOUS_BYTES + CHUNK)
+
+
+async def test_uploads_under_way_reserve_their_room(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 10 * 1024**2
+    users = iter(range(3))
+    monkeypatch.setattr(
+        asgi_handler, "_sender", lambda scope: Sender(next(users), True, 2 * COPIES * size - 1)
+    )
+    handler = ThreadedHandler()
+    first = Sent(UPLOADS, size, stalls_after=CHUNK, handler=handler)
+    running = asyncio.create_task(first.run())
+    while not first.taken:
+        await asyncio.sleep(0.01)
+    assert (await Sent(UPLOADS, size, handler=handler).run())[0] == 503
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await Sent(UPLOADS, size, handler=handler).run())[0] == 200
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_an_upload_of_one_who_may_not_is_answered_by_the_view_unread(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch, declares: bool
+) -> None:
+    monkeypatch.setattr(asgi_handler, "_sender", lambda scope: Sender(7, False, 2**40))
+    sent = Sent(UPLOADS, 100 * 1024**2, declares=declares)
+    status, body = await sent.run()
+    assert (status, body.decode()) == (200, hashlib.sha256(b"").hexdigest()), "the view, with no body"
+    assert sent.taken_before_response <= (0 if declares else ANONYMOUS_BYTES + CHUNK)
+    assert sent.closes
+
+
+async def test_bodies_wait_on_the_disk_of_the_data_folder(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known.append(True)
+    made: list[str] = []
+    really = tempfile.SpooledTemporaryFile
+
+    def spooled(**options: Any) -> Any:
+        made.append(options["dir"])
+        return really(**options)
+
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", spooled)
+    with override_settings(LUTHIER_DATA=tmp_path):
+        assert (await Sent(UPLOADS, 10 * 1024**2).run())[0] == 200
+    assert made == [str(tmp_path)]
+
+
+def test_a_large_file_of_a_form_waits_there_without_a_name(tmp_path: Path) -> None:
+    content = os.urandom(4 * 1024**2)
+    with override_settings(LUTHIER_DATA=tmp_path):
+        request = RequestFactory().post("/", {"archive": SimpleUploadedFile("code.zip", content)})
+        file = request.FILES["archive"]
+    assert isinstance(file, UploadedFile)
+    assert Path(f"/proc/self/fd/{file.fileno()}").readlink().is_relative_to(tmp_path)
+    assert list(tmp_path.iterdir()) == [], "it goes with the process"
+    assert (file.name, file.size, file.read()) == ("code.zip", len(content), content)
+
+
 async def test_small_bodies_need_no_one_to_be_known(known: list[bool]) -> None:
-    assert (await Sender("/login", ANONYMOUS_BYTES).run())[0] == 200
+    assert (await Sent("/login", ANONYMOUS_BYTES).run())[0] == 200
 
 
 async def test_a_body_that_stops_arriving_is_given_up(
     known: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_body, "IDLE_S", 0.1)
-    sender = Sender("/login", 30_000, stalls_after=0)
+    sender = Sent("/login", 30_000, stalls_after=0)
     sender.size, sender.stalls_after = ANONYMOUS_BYTES, 0
     monkeypatch.setattr(request_body, "LINGER_S", 0.1)
     status, body = await sender.run()
@@ -144,7 +253,7 @@ async def test_a_body_that_trickles_is_given_up_at_its_total_deadline(
         trickled += 1
         return {"type": "http.request", "body": b"x", "more_body": True}
 
-    sender = Sender("/login", 50_000)
+    sender = Sent("/login", 50_000)
     sender.receive = trickle  # type: ignore[method-assign]
     assert (await sender.run())[0] == 408
 
@@ -155,8 +264,8 @@ async def test_without_a_database_no_caller_is_known(
     def away(scope: Any) -> bool:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(asgi_handler, "_known", away)
-    sender = Sender(UPLOADS, 10 * 1024**2)
+    monkeypatch.setattr(asgi_handler, "_sender", away)
+    sender = Sent(UPLOADS, 10 * 1024**2)
     status, body = await sender.run()
     assert (status, json.loads(body)["code"]) == (503, "database_unavailable")
     assert sender.taken_before_response == 0
@@ -179,6 +288,50 @@ def test_caps_are_those_of_the_views() -> None:
 
 
 @pytest.mark.django_db
+def test_large_uploads_are_wanted_of_those_who_may_submit_in_that_tenant_alone() -> None:
+    vision = factories.tenant("vision")
+    factories.tenant("other")
+
+    def wanted(user: User, slug: str, **token: Any) -> bool:
+        _, secret = Token.objects.create(user=user, name="laptop", expiry=None, **token)
+        headers = [(b"authorization", f"Bearer {secret}".encode())]
+        sender = sender_of(f"/api/v1/tenants/{slug}/uploads", headers)
+        assert sender is not None
+        assert sender.user == user.pk
+        return sender.is_wanted
+
+    researcher = factories.member(vision, "rita")
+    viewer = factories.member(vision, "vera", Role.VIEWER)
+    admin = factories.user("root", is_superuser=True)
+    assert wanted(researcher, "vision")
+    assert not wanted(researcher, "other")
+    assert not wanted(researcher, "nowhere")
+    assert not wanted(researcher, "vision", role_ceiling=Role.VIEWER)
+    assert not wanted(viewer, "vision")
+    assert not wanted(admin, "vision")
+
+
+@pytest.mark.django_db(transaction=True)
+@override_settings(ALLOWED_HOSTS=["*"])
+def test_a_viewers_archive_is_refused_by_the_view_before_it_is_read() -> None:
+    viewer = factories.member(factories.tenant("vision"), "vera", Role.VIEWER)
+    _, secret = Token.objects.create(user=viewer, name="laptop", expiry=None)
+    headers = [
+        (b"authorization", f"Bearer {secret}".encode()), (b"content-type", b"multipart/form-data; boundary=x"),
+    ]  # fmt: skip
+    handler = ThreadedHandler()
+    try:
+        for slug, status, code in (("vision", 403, "not_allowed"), ("nowhere", 404, "not_found")):
+            path = f"/api/v1/tenants/{slug}/uploads"
+            sent = Sent(path, 100 * 1024**2, headers=headers, handler=handler)
+            found, body = asyncio.run(sent.run())
+            assert (found, json.loads(body)["code"], sent.taken_before_response) == (status, code, 0)
+            assert sent.closes
+    finally:
+        handler._requests.close()
+
+
+@pytest.mark.django_db
 def test_known_are_sessions_tokens_and_learners_and_nothing_else(client: Client) -> None:
     user = factories.user("alice")
     _, secret = Token.objects.create(user=user, name="laptop", expiry=None)
@@ -188,7 +341,8 @@ def test_known_are_sessions_tokens_and_learners_and_nothing_else(client: Client)
     cookie = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
 
     def is_known(path: str, **headers: str) -> bool:
-        return caller_is_known(path, [(name.encode(), value.encode()) for name, value in headers.items()])
+        found = caller(path, [(name.encode(), value.encode()) for name, value in headers.items()])
+        return found is not None
 
     assert is_known(UPLOADS, authorization=f"Bearer {secret}")
     assert is_known(UPLOADS, cookie=cookie)

@@ -13,6 +13,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs import blobs, storage
+from jobs.blobs import arrival
+from jobs.blobs.folder import FolderStore
+from jobs.blobs.promised import Promised
 from jobs.ingest import checkpoints, store
 from jobs.ingest.store import commit
 from jobs.models import POINT_BYTES, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
@@ -127,9 +130,71 @@ def test_no_bytes_are_asked_of_a_program_that_offers_more_than_there_can_be() ->
     assert sum(storage.used_by(job.tenant_id).values()) == 0
 
 
-def test_where_the_store_has_no_end_the_offer_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.blobs.folder import FolderStore
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """What the disk has room for, and a process that has just started."""
+    now = {"bytes": 9 * MIB}
+    monkeypatch.setattr(FolderStore, "room", lambda self: now["bytes"])
+    monkeypatch.setattr(arrival, "promised", Promised())
+    return now
 
+
+def test_room_on_the_disk_is_given_once_to_the_jobs_of_all_tenants(
+    room: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [factories.job(state=State.PROCESSING) for _ in range(3)]
+    content = b"x" * 8 * MIB
+    digest = hashlib.sha256(content).hexdigest()
+    first = Ckpt("step-1", step=1, files=[("model", len(content), digest)])
+    assert checkpoints.offer(grant(jobs[0]), first).state == "UPLOADING"
+    for job in jobs[1:]:
+        monkeypatch.setattr(arrival, "promised", Promised())  # as another web process
+        refused = checkpoints.offer(grant(job), offered(8 * MIB, name="other"))
+        assert refused.state == "REFUSED"
+        assert "the platform's disk has room for 1.0 MiB" in refused.message
+    blob = blobs.append(Blob.objects.get().pk, 0, content[: 6 * MIB])
+    room["bytes"] -= 6 * MIB
+    assert checkpoints.offer(grant(jobs[1]), offered(2 * MIB)).state == "REFUSED", "the rest is still to come"
+    assert checkpoints.offer(grant(jobs[1]), offered(MIB)).state == "UPLOADING"
+    room["bytes"] += MIB
+    assert blobs.append(blob.pk, 6 * MIB, content[6 * MIB :]).verified
+
+
+def test_the_rows_are_looked_at_only_where_that_could_matter(room: dict[str, int]) -> None:
+    room["bytes"] = 1600 * MIB
+    job = factories.job(state=State.PROCESSING)
+
+    def looks(step: int, size: int) -> int:
+        with CaptureQueriesContext(connection) as asked:
+            assert checkpoints.offer(grant(job), offered(size, step=step)).state == "UPLOADING"
+        return sum("sum(size - received)" in each["sql"] for each in asked)
+
+    assert looks(0, MIB) == 1, "a process that has just started"
+    assert [looks(step, MIB) for step in range(1, 20)] == [0] * 19
+    assert looks(20, 100 * MIB) == 1
+
+
+def test_pieces_of_accepted_files_do_not_take_the_minimum_of_free_space(room: dict[str, int]) -> None:
+    job = factories.job(state=State.PROCESSING)
+    assert checkpoints.offer(grant(job), offered(2 * MIB)).state == "UPLOADING"
+    blob = Blob.objects.get()
+    room["bytes"] = MIB - 1
+    with pytest.raises(OSError, match="LUTHIER_MIN_FREE_DISK"):
+        blobs.append(blob.pk, 0, bytes(MIB))
+    headers = {
+        "Authorization": f"Bearer {factories.secret(job, 1, 0)}",
+        "Content-Range": f"bytes 0-{MIB - 1}/{2 * MIB}",
+    }
+    path, kind = f"/agent/v1/uploads/{blob.pk}", "application/octet-stream"
+    answer = Client().put(path, bytes(MIB), content_type=kind, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_full")
+    blob.refresh_from_db()
+    assert blob.received == 0
+    room["bytes"] = MIB
+    assert blobs.append(blob.pk, 0, bytes(MIB)).received == MIB, "once there is room"
+
+
+def test_where_the_store_has_no_end_the_offer_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FolderStore, "room", lambda self: None)  # as that of a bucket
     job = factories.job(state=State.PROCESSING)
     assert checkpoints.offer(grant(job), offered(2**60)).state == "REFUSED"

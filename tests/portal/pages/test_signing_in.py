@@ -140,6 +140,19 @@ def test_guesses_from_many_addresses_slow_a_name_down_and_never_lock_it_out(
     assert sign_in(Client(REMOTE_ADDR="10.0.1.1"), "bob", "guess").delay_s == 0.0
 
 
+@pytest.mark.parametrize("written", [" alice", "alice\u3000", "\uff41\uff4c\uff49\uff43\uff45"])
+def test_a_name_is_slowed_down_and_recorded_however_it_is_written(
+    alice: User, guarded: LazySettings, written: str
+) -> None:
+    for n in range(auth.MISTYPED + 2):
+        answer = sign_in(Client(REMOTE_ADDR=f"10.0.0.{n}"), written, "guess")
+    assert answer.delay_s > 0
+    assert sign_in(Client(REMOTE_ADDR="10.0.1.1"), "alice", "guess").delay_s > answer.delay_s
+    assert {entry.target for entry in AuditEntry.objects.filter(action="login.failure")} == {"alice"}
+    own = sign_in(Client(REMOTE_ADDR="10.0.1.2"), written, factories.PASSWORD)
+    assert own.status_code == 302, "it is the name of this user"
+
+
 def test_passwords_of_one_address_are_checked_a_few_at_a_time(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
