@@ -106,6 +106,7 @@ def made(
             "value of a secret": "the value of a secret",
             "one-time password": user_reset(user=admin, username="carol").secret,
             "learner's secret": world.secrets[Who.LEARNER],
+            "session": _session_of(alice),
         }
         world.users[Who.VIEWER].refresh_from_db()
         yield world, secrets
@@ -230,6 +231,14 @@ def test_what_is_public_names_no_tenant_and_no_user(made: tuple[World, dict[str,
     for path in ("login", "welcome", "healthz", "readyz", ".well-known/security.txt"):
         text = Client().get(f"/{path}").content.decode()
         assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)] == [], path
+
+
+def _session_of(user: User) -> str:
+    """The key of a new session, as its cookie has it."""
+    client = Client()
+    client.force_login(user)
+    assert client.get("/me").status_code == 200
+    return client.session.session_key or ""
 
 
 def _stored() -> Iterator[str]:
