@@ -53,7 +53,8 @@ KEPT_BY = {
         "be deleted with their owner": f"{HERE}test_secrets_go_with_their_owner",
     },
     "confidential": {
-        "be read by its members, whom a job is shared with, and platform admins with a recorded reason":
+        "be read by its members, whom a job is shared with, and platform admins, which is recorded with the reason if "
+        "one is given":
             f"{HERE}test_a_job_is_read_by_whom_its_level_names",
         "leave by TLS": f"{HEADERS}test_over_https_no_cookie_is_another_hosts_and_nothing_goes_without_tls",
         "be removed by retention and, 90 days after it was deleted, with their job":
