@@ -16,7 +16,7 @@ from tenants import audit, two_factor
 from tenants.errors import FieldsInvalid, TooManyPasswords, problem
 from tenants.models import User
 from tenants.services.sessions import public_id
-from tenants.sessions import FRESH, is_fresh
+from tenants.sessions import FRESH, is_fresh, row_key
 
 WRONG_A_MINUTE = 5
 WRONG_AN_HOUR, HOUR_S = 20, 3600
@@ -31,7 +31,7 @@ def confirm(request: HttpRequest, user: User, password: str, *, field: str = "pa
     Raises FieldsInvalid (path: field) or TooManyPasswords.
     """
     if asked_of(user):
-        check(user, password, field=field, session=request.session.session_key)
+        check(user, password, field=field, session=row_key(request.session))
         return
     if not is_fresh(request):
         within = f"then do this within {FRESH.seconds // 60} minutes"
@@ -84,7 +84,7 @@ def change(request: HttpRequest, user: User, password: str, *, field: str = "pas
     keep = ""
     if user.token is None:
         update_session_auth_hash(request, row)  # gives this session a new key
-        keep = request.session.session_key or ""
+        keep = row_key(request.session)
     ended: int = user.sessions.exclude(pk=keep).delete()[0]
     audit.record(actor=user, action="password.change", target=user.get_username())
     return ended

@@ -30,6 +30,9 @@ access_reason: ContextVar[str] = ContextVar("access_reason", default="")
 source_address: ContextVar[str | None] = ContextVar("source_address", default=None)
 """Set for each request: the client's address, as LUTHIER_TRUSTED_PROXIES lets it be known."""
 
+OF_ADMINS_ALONE = frozenset({"job.cancel", "job.checkpoint", "job.edit", "job.halt", "job.resume"})
+"""Changes by admin_act: those of members are in the history of the job."""
+
 REASON_HEADER, REASON_PARAMETER = "X-Access-Reason", "access_reason"
 
 
@@ -166,6 +169,12 @@ def admin_act(*, user: access.Person, tenant_id: int, action: str, target: str) 
     """Record that a platform admin changed something in a tenant of others, within the change's transaction."""
     if access.is_platform_admin(user) and not access.memberships(user).filter(tenant=tenant_id).exists():
         record(actor=user, action=action, tenant_id=tenant_id, target=target, reason=access_reason.get())
+
+
+def lacks_reason(entry: AuditEntry) -> bool:
+    """Whether a platform admin did this in a tenant of others without saying why, which no one has to."""
+    of_admins = entry.action in OF_ADMINS_ALONE or entry.action.endswith((".read", ".list"))
+    return entry.tenant_id is not None and of_admins and not entry.reason
 
 
 def _cut(target: str) -> str:

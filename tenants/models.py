@@ -62,8 +62,12 @@ class User(AbstractUser):
 
 
 class Session(AbstractBaseSession):
-    """A browser's session; written by tenants.sessions. user: null until one has signed in."""
+    """A browser's session; written by tenants.sessions. user: null until one has signed in.
 
+    session_key: the SHA-256 of what the cookie has, as hexadecimal digits.
+    """
+
+    session_key = models.CharField("session key", max_length=64, primary_key=True)
     user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="sessions")
     address = models.GenericIPAddressField(null=True)  # that signed in; null: a Unix socket
     agent = models.CharField(max_length=300, blank=True)  # the User-Agent that signed in

@@ -1,17 +1,19 @@
 """The store of browser sessions (SESSION_ENGINE): rows that know their user, so that sessions can be listed and ended.
 
-A row also has the address and the browser that signed in, and when it was last used.
+A row also has the address and the browser that signed in, and when it was last used. Its key is the SHA-256 of the
+session's, which the cookie alone has: who reads the database, or a copy of it, cannot sign in by it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
-from django.contrib.sessions.backends.base import UpdateError
+from django.contrib.sessions.backends.base import SessionBase, UpdateError
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
 from django.db import transaction
 from django.db.models.functions import Now
@@ -72,7 +74,7 @@ class SessionStore(DatabaseStore):
             return
         self.create()
         moved = self.encode({MOVED: True})
-        Session.objects.filter(pk=before).update(
+        Session.objects.filter(pk=stored_key(before)).update(
             user=None, address=None, agent="", session_data=moved, expire_date=timezone.now() + MOVED_FOR
         )
 
@@ -87,10 +89,18 @@ class SessionStore(DatabaseStore):
             return
         with transaction.atomic():
             if not must_create and self.session_key is not None:
-                row = Session.objects.select_for_update().filter(pk=self.session_key).first()
+                row = Session.objects.select_for_update().filter(pk=row_key(self)).first()
                 if row is not None and MOVED in self.decode(row.session_data):
                     raise UpdateError
             super().save(must_create)
+
+    def exists(self, session_key: str) -> bool:
+        return Session.objects.filter(pk=stored_key(session_key)).exists()
+
+    def delete(self, session_key: str | None = None) -> None:
+        key = self.session_key if session_key is None else session_key
+        if key is not None:
+            Session.objects.filter(pk=stored_key(key)).delete()
 
     @classmethod
     def get_model_class(cls) -> type[Session]:
@@ -98,6 +108,7 @@ class SessionStore(DatabaseStore):
 
     def create_model_instance(self, data: dict[str, Any]) -> Any:
         row: Any = super().create_model_instance(data)
+        row.session_key = stored_key(row.session_key)
         row.user_id = int(data[SESSION_KEY]) if SESSION_KEY in data else None
         began = data.get(SIGNED_IN, {})
         row.started_at = datetime.fromisoformat(began["at"]) if began else timezone.now()
@@ -110,8 +121,9 @@ class SessionStore(DatabaseStore):
         return row
 
     def _get_session_from_db(self) -> Any:
-        row = super()._get_session_from_db()  # type: ignore[misc]  # the stubs leave it out
+        row = Session.objects.filter(pk=row_key(self), expire_date__gt=timezone.now()).first()
         if row is None:
+            self._session_key = None
             return None
         if row.user_id is not None and not self._counts(row):
             row.delete()  # so that it does not come back to life should less be required again
@@ -126,6 +138,16 @@ class SessionStore(DatabaseStore):
         now = timezone.now()
         in_time = now - row.started_at <= _lifetime() and now - row.seen_at <= longest_idle()
         return in_time and bool(self.decode(row.session_data))
+
+
+def stored_key(key: str) -> str:
+    """The key of the row of the session with this key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def row_key(session: SessionBase) -> str:
+    """The key of the session's row; empty before it has one."""
+    return "" if session.session_key is None else stored_key(session.session_key)
 
 
 def longest_idle() -> timedelta:

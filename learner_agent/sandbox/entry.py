@@ -47,7 +47,10 @@ class SandboxFailed(Exception):
 
 
 class Sandbox:
-    """One learner's. read, write: what its program may reach. own: its folder. tmp: takes the place of /tmp."""
+    """One learner's. read, write: what its program may reach. own: its folder. tmp: takes the place of /tmp.
+
+    memory_mib: the most that its /dev/shm holds; 0: as much as the kernel lets it.
+    """
 
     def __init__(self, asked: str) -> None:
         """Raises SandboxFailed."""
@@ -58,6 +61,7 @@ class Sandbox:
             self.own = str(value["own"])
             self.tmp: Optional[str] = value["tmp"]
             self.namespaces = bool(value["namespaces"])
+            self.memory_mib = int(value.get("memory_mib", 0))
         except (ValueError, KeyError, TypeError) as error:
             raise SandboxFailed("%s cannot be read: %r" % (VARIABLE, error)) from error
         self._rules = -1
@@ -67,7 +71,9 @@ class Sandbox:
         """Confine this process, and make ready what its programs enter. It has one thread. Raises SandboxFailed."""
         try:
             if self.namespaces:
-                namespaces.enter([self.own, *self._existing_writes()], self.tmp, [*self.read, *SYSTEM])
+                namespaces.enter(
+                    [self.own, *self._existing_writes()], self.tmp, [*self.read, *SYSTEM], self.memory_mib
+                )
             privileges.gain_no_more()
             rights = self._rights()
             self._rules = landlock.ruleset(rights, scoped=True)

@@ -31,11 +31,14 @@ class _Attributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
 
 
-def enter(writable: Sequence[str], tmp: Optional[str], readable: Sequence[str] = ()) -> None:
+def enter(
+    writable: Sequence[str], tmp: Optional[str], readable: Sequence[str] = (), memory_mib: int = 0
+) -> None:
     """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new, and of the folders
     with sockets of services only what is writable or readable is left.
 
-    tmp: a folder that takes the place of /tmp. The process must have one thread. Raises OSError.
+    tmp: a folder that takes the place of /tmp. memory_mib: the size of /dev/shm; 0: the kernel's. The process must have
+    one thread. Raises OSError.
     """
     here = os.getcwd()
     _unshare()
@@ -55,7 +58,8 @@ def enter(writable: Sequence[str], tmp: Optional[str], readable: Sequence[str] =
     for place in hidden:
         _make_read_only(place, 0)
     if os.path.isdir(SHARED_MEMORY):
-        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NOSUID | _NODEV, b"mode=1777")
+        size = b",size=%dm" % memory_mib if memory_mib else b""
+        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NOSUID | _NODEV, b"mode=1777" + size)
     if tmp is not None:
         _mount(tmp, TMP, None, _BIND | _REC)
     _leave_what_is_covered(here)

@@ -14,6 +14,7 @@ from portal.api.fields import ShortListQuery, StrictSerializer
 from portal.api.operations import Call, operation
 from tenants.models import User
 from tenants.services import sessions, users
+from tenants.sessions import row_key
 
 
 class SessionSerializer(ReadSerializer):
@@ -129,5 +130,5 @@ def _ended(call: Call, owner: User) -> dict[str, Any]:
 
 
 def current(call: Call) -> str | None:
-    """The key of the session that this request came with; None with a token."""
-    return None if call.user.token else call.request._request.session.session_key
+    """The key of the row of the session that this request came with; None with a token."""
+    return None if call.user.token else row_key(call.request._request.session)

@@ -21,13 +21,14 @@ from django.views.decorators.http import require_GET
 from portal.pages.admin.shell import frame as admin_frame
 from portal.pages.guard import admins_only, in_tenant
 from portal.pages.shell import frame
-from tenants import access, search
+from tenants import access, audit, search
 from tenants.errors import NotAllowed
 from tenants.models import AUDIT_TERMS, AuditEntry, QuotaChange, Tenant, User
 from tenants.roles import Permission
 from tenants.services.quotas import LIMIT_SET, WHOLE
 
 PER_PAGE = 50
+NO_REASON = "No reason given"
 SAME_CHANGE = timedelta(minutes=1)
 """A changed limit (LIMIT_SET) is listed by its row of the quota history, which says from what to what, with what its
 entry adds: both are written in one transaction, the entry first. Rows of versions that wrote no such entries have none.
@@ -188,12 +189,13 @@ def _entry_of_change() -> QuerySet[Any, Any]:
 
 def _described(row: AuditEntry) -> dict[str, Any]:
     facts = [(name.replace("_", " "), _text(value)) for name, value in row.details.items()]
-    return {"row": row, "action": row.action, "target": row.target, "facts": facts}
+    reason = NO_REASON if audit.lacks_reason(row) else row.reason
+    return {"row": row, "action": row.action, "target": row.target, "reason": reason, "facts": facts}
 
 
 def _described_limit(row: QuotaChange, entry: AuditEntry | None) -> dict[str, Any]:
     limit = (row.old_limit, row.new_limit) if row.old_limit != row.new_limit else None
-    described = _described(entry) if entry else {"row": row, "action": LIMIT_SET}
+    described = _described(entry) if entry else {"row": row, "action": LIMIT_SET, "reason": row.reason}
     return described | {"target": row.gpu_type, "limit": limit}
 
 

@@ -36,6 +36,7 @@ from tenants.sessions import (
     PROVED_AT,
     is_fresh,
     prove,
+    row_key,
     second_factor_due,
 )
 
@@ -144,7 +145,7 @@ def _take(request: HttpRequest, user: User) -> None:
     if shown is None:
         if not passwords.asked_of(user):
             raise FieldsInvalid(errors=[problem("password", "no_password", "is not set here")])
-        passwords.check(user, request.POST["password"], session=request.session.session_key)
+        passwords.check(user, request.POST["password"], session=row_key(request.session))
         shown_first(request, user, by=PASSWORD, at=time.time())
     elif "passkey" in request.POST:
         _check_passkey(request, user, request.POST["passkey"])
@@ -177,8 +178,8 @@ def _confirmed(request: HttpRequest, user: User, *, by: str, at: float, second: 
     One that was ended meanwhile stays so: it has to be there while the user's row is held, as at a sign-in.
     """
     two_factor.locked(user)
-    if not user.sessions.filter(pk=request.session.session_key).exists():
-        if Session.objects.filter(pk=request.session.session_key).exists():
+    if not user.sessions.filter(pk=row_key(request.session)).exists():
+        if Session.objects.filter(pk=row_key(request.session)).exists():
             # Another request of this browser has confirmed it, and has the later key: this one takes nothing from it.
             request.session.modified = False
         else:

@@ -26,6 +26,7 @@ from tenants.models import Token, User
 from tenants.services.members import member_accept
 from tenants.services.sessions import Ended, session_end, sessions_end
 from tenants.services.users import preference_set
+from tenants.sessions import row_key
 
 DAY_S = 24 * 3600
 SHARED_SHOWN = 50
@@ -87,7 +88,7 @@ def password(request: HttpRequest) -> HttpResponse:
         raise Http404
     if proof.lacks_factor(request, person(request)):
         return confirm.first(request, to="/me")
-    form = ChangePassword(person(request), request.POST, session=request.session.session_key)
+    form = ChangePassword(person(request), request.POST, session=row_key(request.session))
     if not form.is_valid():
         return _page(request, form, status=422)
     try:
@@ -138,7 +139,7 @@ def sign_out_others(request: HttpRequest) -> HttpResponse:
     user, tokens = person(request), request.POST.get("tokens") == "yes"
 
     def work() -> Outcome:
-        return asdict(sessions_end(user=user, owner=user, keep=request.session.session_key, tokens=tokens))
+        return asdict(sessions_end(user=user, owner=user, keep=row_key(request.session), tokens=tokens))
 
     ended = Ended(**once(request, work))
     say(request, sessions.said(ended, others=True, tokens=tokens))

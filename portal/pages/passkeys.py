@@ -28,6 +28,7 @@ from portal.pages.two_factor import (
 )
 from tenants import passkeys, two_factor
 from tenants.errors import NotFound, ServiceError
+from tenants.sessions import row_key
 
 ADDED = "Passkey added."
 
@@ -66,7 +67,7 @@ def add(request: HttpRequest) -> HttpResponse:
         ran[:] = [True]
         codes = passkeys.add(user, challenge, site, answer, name=name)
         if codes:
-            user.sessions.exclude(pk=request.session.session_key).delete()
+            user.sessions.exclude(pk=row_key(request.session)).delete()
         return {"codes": "\n".join(codes)}
 
     try:

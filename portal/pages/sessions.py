@@ -9,6 +9,7 @@ from django.http import HttpRequest
 
 from tenants.models import User
 from tenants.services.sessions import Ended, sessions_of
+from tenants.sessions import row_key
 
 BROWSERS = (("Edg/", "Edge"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
 SYSTEMS = (
@@ -22,7 +23,7 @@ SYSTEMS = (
 
 
 def rows(request: HttpRequest, owner: User) -> list[dict[str, Any]]:
-    found = sessions_of(user=request.user, owner=owner, current=request.session.session_key)
+    found = sessions_of(user=request.user, owner=owner, current=row_key(request.session))
     return [{"session": each, "browser": browser_of(each.agent)} for each in found]
 
 

@@ -31,7 +31,7 @@ from tenants import two_factor
 from tenants.errors import NotFound, ServiceError
 from tenants.models import User
 from tenants.services.sessions import sessions_end
-from tenants.sessions import FRESH, PROVED_AT, is_fresh, prove
+from tenants.sessions import FRESH, PROVED_AT, is_fresh, prove, row_key
 
 BASE = "/me/two-factor"
 CODES = "recovery-codes"
@@ -96,7 +96,7 @@ def app_confirm(request: HttpRequest) -> HttpResponse:
     def work() -> Outcome:
         ran[:] = [True]
         codes = two_factor.app_confirm(user, app, request.POST.get("code", ""), replaces=True)
-        user.sessions.exclude(pk=request.session.session_key).delete()
+        user.sessions.exclude(pk=row_key(request.session)).delete()
         return {"codes": "\n".join(codes)}
 
     try:
@@ -165,7 +165,7 @@ def remove(request: HttpRequest, act: Callable[[User], None], *, field: str, don
     def work() -> Outcome:
         with transaction.atomic():
             act(user)
-            sessions_end(user=user, owner=user, keep=request.session.session_key)
+            sessions_end(user=user, owner=user, keep=row_key(request.session))
         return {}
 
     try:

@@ -39,7 +39,7 @@ class Ended:
 
 
 def sessions_of(*, user: access.Person, owner: User, current: str | None = None) -> list[OpenSession]:
-    """The owner's sessions that let them in, the last used first. current: the key of the caller's own session.
+    """The owner's sessions that let them in, the last used first. current: the key of the row of the caller's own.
 
     Raises NotAllowed.
     """
@@ -76,7 +76,7 @@ def session_end(*, user: access.Person, owner: User, session_id: str) -> None:
 
 @transaction.atomic
 def sessions_end(*, user: access.Person, owner: User, keep: str | None = None, tokens: bool = False) -> Ended:
-    """End all sessions but the one with the key `keep`; with tokens, revoke all API tokens, too.
+    """End all sessions but the one whose row has the key `keep`; with tokens, revoke all API tokens, too.
 
     The token that the caller came with stays. Raises NotAllowed.
     """
@@ -92,8 +92,8 @@ def sessions_end(*, user: access.Person, owner: User, keep: str | None = None, t
     return Ended(ended, revoked)
 
 
-def public_id(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:ID_LENGTH]
+def public_id(row_key: str) -> str:
+    return hashlib.sha256(row_key.encode()).hexdigest()[:ID_LENGTH]
 
 
 def _require(user: access.Person, owner: User) -> None:

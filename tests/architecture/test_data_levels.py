@@ -53,7 +53,8 @@ KEPT_BY = {
         "be deleted with their owner": f"{HERE}test_secrets_go_with_their_owner",
     },
     "confidential": {
-        "be read by its members, whom a job is shared with, and platform admins with a recorded reason":
+        "be read by its members, whom a job is shared with, and platform admins, which is recorded with the reason if "
+        "one is given":
             f"{HERE}test_a_job_is_read_by_whom_its_level_names",
         "leave by TLS": f"{HEADERS}test_over_https_no_cookie_is_another_hosts_and_nothing_goes_without_tls",
         "be removed by retention and, 90 days after it was deleted, with their job":
@@ -106,6 +107,7 @@ def made(
             "value of a secret": "the value of a secret",
             "one-time password": user_reset(user=admin, username="carol").secret,
             "learner's secret": world.secrets[Who.LEARNER],
+            "session": _session_of(alice),
         }
         world.users[Who.VIEWER].refresh_from_db()
         yield world, secrets
@@ -230,6 +232,14 @@ def test_what_is_public_names_no_tenant_and_no_user(made: tuple[World, dict[str,
     for path in ("login", "welcome", "healthz", "readyz", ".well-known/security.txt"):
         text = Client().get(f"/{path}").content.decode()
         assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)] == [], path
+
+
+def _session_of(user: User) -> str:
+    """The key of a new session, as its cookie has it."""
+    client = Client()
+    client.force_login(user)
+    assert client.get("/me").status_code == 200
+    return client.session.session_key or ""
 
 
 def _stored() -> Iterator[str]:

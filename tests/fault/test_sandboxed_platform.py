@@ -67,5 +67,21 @@ def test_a_job_that_reads_the_platforms_keys_fails_with_a_diagnosis(platform: Pl
         assert path.read_text() not in client.raw_log(job, attempt=1).decode()
 
 
+def test_a_job_that_fills_shared_memory_ends_at_its_memory(platform: Platform) -> None:
+    client = platform.client()
+    fills = "import time\nwith open('/dev/shm/file', 'wb') as file:\n"
+    fills += (
+        "    for _ in range(250):\n        file.write(bytes(1 << 20))\nprint('all written')\ntime.sleep(600)"
+    )
+    job = client.submit(spec("fills", fills, resources=SMALL | {"memory": "128Mi"}, max_restarts=0))["id"]
+    client.wait_state(job, "FAILED", within_s=90)
+    assert b"No space left on device" in client.raw_log(job, attempt=1)
+    holds = fills.replace("250", "120").replace("time.sleep", "held = b'x' * (64 << 20)\ntime.sleep")
+    job = client.submit(spec("holds", holds, resources=SMALL | {"memory": "128Mi"}, max_restarts=0))["id"]
+    reason = client.wait_state(job, "FAILED", within_s=90)["reason"]
+    assert reason["code"] == "out_of_memory", reason
+    assert b"all written" in client.raw_log(job, attempt=1)
+
+
 def test_doctor_says_what_is_active(platform: Platform) -> None:
     assert "isolated by Landlock" in platform.manage("doctor")

@@ -14,6 +14,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 
 from portal.settings import env, values
+from portal.settings.base import PASSWORD_MIN_CHARS
 from tenants import password_rules
 from tenants.models import User
 from tenants.password_rules import LONGEST_PAIR, Common, is_listed, keep_list
@@ -36,6 +37,16 @@ def refused(password: str, user: User | None = None) -> list[str]:
     except ValidationError as error:
         return [str(each.code) for each in error.error_list]
     return []
+
+
+def test_a_password_has_as_many_characters_as_asked_and_never_fewer_than_8() -> None:
+    """What differs is its length alone: each is refused for nothing else."""
+    least = PASSWORD_MIN_CHARS
+    assert least >= 8
+    text = "vQ7zR4mK9tXw2LpB"
+    assert [refused(text[:count]) for count in (7, least - 1, least)] == [
+        ["password_too_short"], ["password_too_short"], [],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

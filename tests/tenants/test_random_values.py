@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
 
 from tenants import one_time
-from tenants.sessions import SessionStore
+from tenants.models import Session
+from tenants.sessions import SessionStore, row_key
+from tests import factories
 
 ROOT = Path(__file__).resolve().parents[2]
 GUESSABLE = {"random", "uuid1"}
@@ -38,3 +44,34 @@ def test_codes_and_session_keys_are_long_and_never_alike() -> None:
         keys.add(store.session_key)
     assert len(keys) == 3
     assert all(len(key or "") >= SESSION_KEY_CHARS for key in keys)
+
+
+@pytest.mark.django_db
+def test_a_row_of_a_session_signs_nobody_in() -> None:
+    client, thief = Client(), Client()
+    client.force_login(factories.user("erin"))
+    row = Session.objects.get()
+    assert row.session_key == row_key(client.session) != client.session.session_key
+    name = settings.SESSION_COOKIE_NAME
+    for key in (row.session_key, row.session_key[:32], row.session_key[:40]):
+        thief.cookies[name] = key
+        assert thief.get("/me")["Location"].startswith("/login")
+    thief.cookies[name] = client.cookies[name].value
+    assert thief.get("/me").status_code == 200
+    client.post("/logout")
+    assert not Session.objects.filter(pk=row.pk).exists()
+    assert thief.get("/me")["Location"].startswith("/login")
+
+
+@pytest.mark.django_db
+def test_a_session_of_before_keys_were_hashed_stays() -> None:
+    client = Client()
+    client.force_login(factories.user("erin"))
+    Session.objects.update(session_key=client.session.session_key)
+    assert client.get("/me")["Location"].startswith("/login"), "as it was stored"
+    client.cookies[settings.SESSION_COOKIE_NAME] = key = Session.objects.get().session_key
+    migration = import_module("tenants.migrations.0030_names_and_session_keys").Migration
+    with connection.cursor() as cursor:
+        cursor.execute(migration.operations[-1].sql)
+    assert Session.objects.get().session_key != key
+    assert client.get("/me").status_code == 200

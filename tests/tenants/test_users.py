@@ -20,6 +20,7 @@ from tenants import one_time
 from tenants.errors import AdminOnly, FieldsInvalid, LastAdmin, NameTaken, NotFound, VersionChanged
 from tenants.models import AuditEntry, OneTimePassword, Token, User
 from tenants.services import sessions, users
+from tenants.sessions import row_key
 from tests import factories
 from tests.meanwhile import Meanwhile
 
@@ -223,11 +224,11 @@ def test_sessions_are_listed_and_ended_one_or_all(admin: User) -> None:
         client.post("/login")  # so that the address is known
         client.force_login(erin)
         assert client.get("/me").status_code == 200
-    mine = clients[0].session.session_key
+    mine = row_key(clients[0].session)
     listed = sessions.sessions_of(user=erin, owner=erin, current=mine)
     assert [each.current for each in listed].count(True) == 1
     assert mine not in {each.id for each in listed}
-    second = sessions.public_id(clients[1].session.session_key or "")
+    second = sessions.public_id(row_key(clients[1].session))
     sessions.session_end(user=erin, owner=erin, session_id=second)
     assert [client.get("/me").status_code for client in clients] == [200, 302, 200]
     Token.objects.create(user=erin, name="laptop")

@@ -60,11 +60,12 @@ class Sandboxing:
         return base.Isolation(False, f"programs are partly isolated by Landlock {self.landlock}, {missing}")
 
     def of_learner(
-        self, folders: Folders, environments: Sequence[Path], shared: Sequence[Path]
+        self, folders: Folders, environments: Sequence[Path], shared: Sequence[Path], *, memory_mib: int = 0
     ) -> str | None:
         """What the agent reads from LUTHIER_SANDBOX; None without a sandbox.
 
-        environments: of which its Python runs. shared: other folders that every program reads.
+        environments: of which its Python runs. shared: other folders that every program reads. memory_mib: the limit of
+        the learner, and of what its /dev/shm holds; 0: none.
         """
         if not self.landlock:
             return None
@@ -86,6 +87,7 @@ class Sandboxing:
                 "own": str(folders.root),
                 "tmp": str(folders.root / "tmp") if tmp_is_free else None,
                 "namespaces": self.namespaces,
+                "memory_mib": memory_mib,
             }
         )
 

@@ -28,7 +28,7 @@ from gpu_scheduler.clusters.base import (
 from gpu_scheduler.clusters.local import ending as endings
 from gpu_scheduler.clusters.local import environment, layers, processes
 from gpu_scheduler.clusters.local.context import DaemonContext, clean, last_output
-from gpu_scheduler.clusters.local.memory_limits import MIB
+from gpu_scheduler.clusters.local.memory_limits import MIB, shared_memory_beside
 from gpu_scheduler.clusters.local.packages import Ready
 from gpu_scheduler.clusters.local.processes import Process, Stat
 from gpu_scheduler.clusters.local.shipper import ShipperProcess, code_version
@@ -160,7 +160,10 @@ class LocalLearner:
             ports=self._gang.ports,
             mark=mark,
             sandbox=self._context.sandboxing.of_learner(
-                self.folders, (ready.base, ready.top), self._context.shared_by_programs
+                self.folders,
+                (ready.base, ready.top),
+                self._context.shared_by_programs,
+                memory_mib=launch.memory_mib,
             ),
         )
         cwd, output, boot = self.folders.code, self.folders.launcher_log, context.boot
@@ -232,7 +235,10 @@ class LocalLearner:
         """Record the program's peak memory; kill it above its limit where no cgroup does."""
         if self.ended or self.removing or self._launcher is None or self._launcher.fileno() < 0:
             return
-        held = sum(rows[pid].rss_bytes for pid in processes.descendants(self._launcher.pid, rows))
+        pids = processes.descendants(self._launcher.pid, rows)
+        held = sum(rows[pid].rss_bytes for pid in pids)
+        if self._context.sandboxing.namespaces and not self._confined:
+            held += shared_memory_beside(self._launcher.pid, pids)
         self._peak_bytes = max(self._peak_bytes, held)
         limit_mib = self._gang.launch.memory_mib
         if limit_mib > 0 and held > limit_mib * MIB and not self._confined and not self.record.kill_reason:

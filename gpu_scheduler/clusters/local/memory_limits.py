@@ -1,7 +1,7 @@
 """Limit a learner's memory: by a cgroup where the machine permits one, else by polling.
 
 Polling reads the resident memory once per second, so a program may exceed its limit briefly; a cgroup is exact. Both
-end it with the reason ``out_of_memory``.
+end it with the reason ``out_of_memory``. Files in /dev/shm are memory, too; a cgroup counts them by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 MIB = 1024 * 1024
 MOUNT = Path("/sys/fs/cgroup")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a mount point)
 
 
 class Cgroups:
@@ -82,6 +83,29 @@ class Cgroups:
 
     def _folder(self, mark: str) -> Path:
         return self._root / f"luthier-{mark}"
+
+
+def shared_memory_beside(launcher: int, pids: Iterable[int]) -> int:
+    """Bytes in the /dev/shm of a launcher's own that none of these processes maps: what is mapped is resident memory of
+    theirs. 0 where it is the machine's, or the launcher has ended."""
+    place = Path(f"/proc/{launcher}/root", *SHARED_MEMORY.parts[1:])
+    try:
+        if place.stat().st_dev == SHARED_MEMORY.stat().st_dev:
+            return 0
+        found = os.statvfs(place)
+    except OSError:
+        return 0
+    used = (found.f_blocks - found.f_bfree) * found.f_frsize
+    return max(0, used - sum(map(_mapped, pids))) if used else 0
+
+
+def _mapped(pid: int) -> int:
+    """Resident shared memory of a process, in bytes."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssShmem:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def machine_mib(mount: Path = MOUNT, own: str | None = None) -> int:

@@ -36,6 +36,7 @@ from tenants.services.users import (
     user_two_factor_reset,
     users,
 )
+from tenants.sessions import row_key
 
 PER_PAGE = 50
 BASE = "/admin-console/users"
@@ -183,7 +184,7 @@ def end_sessions(request: HttpRequest, username: str) -> HttpResponse:
             done="Session ended.",
         )
     tokens = request.POST.get("tokens") == "yes"
-    own = request.session.session_key if owner.pk == who.pk else None
+    own = row_key(request.session) if owner.pk == who.pk else None
     ended = Ended(
         **once(request, lambda: asdict(sessions_end(user=who, owner=owner, keep=own, tokens=tokens)))
     )

@@ -163,17 +163,30 @@ class Stage:
         self, env: Mapping[str, str], sandboxing: Sandboxing, program: str = "attacks.py", *arguments: str
     ) -> str:
         """Run a program as the node daemon does; returns its log as it is in the spool."""
+        with self.launching(env, sandboxing, program, *arguments) as launcher:
+            assert launcher.wait(60) is not None
+        said = b"".join(path.read_bytes() for path in sorted(self.folders.state.glob("log/*.seg")))
+        return (self.folders.root / "launcher.log").read_text() + said.decode(errors="replace")
+
+    def launching(
+        self,
+        env: Mapping[str, str],
+        sandboxing: Sandboxing,
+        program: str,
+        *arguments: str,
+        memory_mib: int = 0,
+    ) -> subprocess.Popen[bytes]:
+        """The launcher of such a program."""
         folders = self.folders
         shared = DaemonContext(self.data, self.agent, self.python, "boot", None).shared_by_programs
-        asked = sandboxing.of_learner(folders, [Path(self.python).parent.parent], shared)
+        environment = [Path(self.python).parent.parent]
+        asked = sandboxing.of_learner(folders, environment, shared, memory_mib=memory_mib)
         base = {"PATH": os.defpath, "HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
         base |= folders.named() | ({} if asked is None else {"LUTHIER_SANDBOX": asked})
         command = [self.python, "-E", "-s", "-B", str(self.agent), "launcher"]
         command += ["--", self.python, "-B", program, *arguments]
         with (folders.root / "launcher.log").open("wb") as log:
-            assert self.run(command, base | env, stdout=log, stderr=log).wait(60) is not None
-        said = b"".join(path.read_bytes() for path in sorted(folders.state.glob("log/*.seg")))
-        return (folders.root / "launcher.log").read_text() + said.decode(errors="replace")
+            return self.run(command, base | env, stdout=log, stderr=log)
 
 
 def _write(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import LearnerSpec
-from gpu_scheduler.clusters.local import environment
+from gpu_scheduler.clusters.local import environment, processes
 from gpu_scheduler.clusters.local.builder import lock_of
 from gpu_scheduler.clusters.local.isolation import (
     Mode,
@@ -28,8 +28,10 @@ from gpu_scheduler.clusters.local.isolation import (
     probe,
     wrong_paths,
 )
+from gpu_scheduler.clusters.local.memory_limits import MIB, shared_memory_beside
 from learner_agent.sandbox import entry, hiding
 from tests.gpu_scheduler.clusters.harness import launch
+from tests.gpu_scheduler.clusters.node_daemon import wait_for
 from tests.learner_agent.breakout.stage import AGENT, Stage, stage
 
 __all__ = ["stage"]
@@ -209,6 +211,51 @@ def test_what_programs_do_works_in_the_sandbox(stage: Stage, sandboxing: Sandbox
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = stage.launch({"PORT": str(server.getsockname()[1])}, sandboxing, "works.py")
     assert "all of it works" in said, said
+
+
+FILLS = """\
+import mmap, os, pathlib, time
+own, results = pathlib.Path("/dev/shm"), pathlib.Path(os.environ["RESULT_DIR"])
+(own / "first").write_bytes(bytes(6 << 20))
+said, ask = results / "said", results / "ask"
+def meet(text):
+    said.write_text(text)
+    while not ask.exists():
+        time.sleep(0.02)
+    ask.unlink()
+meet("holds 6")
+with open(own / "first", "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+    sum(mapped[::4096])
+meet("maps 6")
+try:
+    (own / "second").write_bytes(bytes(20 << 20))
+    said.write_text("no limit")
+except OSError as error:
+    meet(error.strerror)
+"""
+
+
+def test_shared_memory_is_limited_and_counted_with_a_learners_memory(stage: Stage) -> None:
+    """It is memory of the machine, whether a process maps it or not."""
+    (stage.folders.code / "fills.py").write_text(FILLS)
+    said, ask = stage.folders.root / "results" / "said", stage.folders.root / "results" / "ask"
+
+    def held(text: str) -> float:
+        wait_for(lambda: said.exists() and said.read_text() == text)
+        pids = processes.descendants(launcher.pid, processes.table())
+        found = shared_memory_beside(launcher.pid, pids) / MIB
+        said.unlink()
+        ask.touch()
+        return found
+
+    with stage.launching({}, LOCKED, "fills.py", memory_mib=16) as launcher:
+        assert held("holds 6") == 6
+        assert held("maps 6") < 1, "it is resident memory of the program now"
+        assert 9 <= held("No space left on device") <= 10, "16, of which 6 are mapped"
+        assert launcher.wait(60) == 0
+    assert shared_memory_beside(launcher.pid, []) == 0
+    assert shared_memory_beside(os.getpid(), []) == 0, "the machine's is no program's"
 
 
 REFUSED = """\

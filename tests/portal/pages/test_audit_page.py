@@ -13,6 +13,7 @@ from django.utils import timezone
 from portal.pages import audit_log as page
 from tenants import audit
 from tenants.models import AuditEntry, QuotaChange, Tenant, User
+from tenants.roles import Role
 from tests import factories
 from tests.markup import markup
 from tests.portal.pages.conftest import SignIn
@@ -195,3 +196,26 @@ def test_a_changed_limit_shows_what_its_entry_adds_and_terms_alone_are_no_limit(
     (row,) = [row for row in client.get(PATH).context["rows"] if row["action"] == "quota.set"]
     assert (row["limit"], row["target"], row["row"].address) == (None, "cpu", "127.0.0.1")
     assert [name for name, _ in row["facts"]] == ["gang limit"]
+
+
+def test_the_managers_of_a_tenant_see_that_an_admin_gave_no_reason(
+    signed_in: SignIn, lab: Tenant, admin: User
+) -> None:
+    factories.member(lab, "boss", Role.MANAGER)
+    boss, client = signed_in(User.objects.get(username="boss")), signed_in(admin)
+    owner = factories.member(lab, "owner")
+    job, other = factories.job(owner=owner), factories.job(owner=owner)
+    client.get(f"/t/{lab.slug}/jobs/{job.pk}")
+    client.get(f"/t/{lab.slug}/jobs/{other.pk}", headers={"X-Access-Reason": "asked by alice"})
+    audit.record(actor=owner, action="job.share", tenant_id=lab.pk, target=job.pk)
+    text = markup(boss.get(f"/t/{lab.slug}/audit"))
+    rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in text.split("</tr>")]
+
+    def line(target: str, action: str) -> str:
+        (found,) = [row for row in rows if target in row and action in row]
+        return found
+
+    assert "No reason given" in line(job.pk, "Viewed a job")
+    assert "No reason given" not in line(other.pk, "Viewed a job")
+    assert "asked by alice" in line(other.pk, "Viewed a job")
+    assert "No reason given" not in line(job.pk, "Shared a job"), "a member needs none"

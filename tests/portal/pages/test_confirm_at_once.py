@@ -14,7 +14,7 @@ from tenants import two_factor
 from tenants.models import AuditEntry, Session, User
 from tenants.services import users
 from tenants.services.sessions import public_id, session_end, sessions_end
-from tenants.sessions import SessionStore
+from tenants.sessions import SessionStore, row_key
 from tests import factories
 from tests.meanwhile import Meanwhile
 from tests.stale_session import grow_stale
@@ -59,8 +59,8 @@ def end(how: str, alice: User, key: str) -> object:
 def test_an_end_that_comes_in_its_middle_ends_the_session_with_the_new_key(
     here: Client, alice: User, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    key, cycle_key = here.session.session_key, SessionStore.cycle_key
-    other = Meanwhile(lambda: end(how, alice, str(key)))
+    key, cycle_key = row_key(here.session), SessionStore.cycle_key
+    other = Meanwhile(lambda: end(how, alice, key))
 
     def while_it_waits(self: SessionStore) -> None:
         other.begin()
@@ -79,7 +79,7 @@ def test_an_end_that_comes_in_its_middle_ends_the_session_with_the_new_key(
 def test_one_that_comes_in_the_middle_of_an_end_proves_nothing(
     here: Client, alice: User, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    key, (module, name) = here.session.session_key, ENDINGS[how]
+    key, (module, name) = row_key(here.session), ENDINGS[how]
     other, hold = Meanwhile(lambda: here.post(PAGE, PASSWORD)), getattr(module, name)
 
     def while_it_waits(*given: Any) -> Any:
@@ -90,7 +90,7 @@ def test_one_that_comes_in_the_middle_of_an_end_proves_nothing(
         return held
 
     monkeypatch.setattr(module, name, while_it_waits)
-    end(how, alice, str(key))
+    end(how, alice, key)
     assert other.result().status_code == 302
     assert not confirmed()
     assert not Session.objects.filter(user=alice).exists()

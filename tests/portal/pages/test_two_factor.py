@@ -21,7 +21,7 @@ from portal.settings.secret import SecretsKeys, new_secrets_key
 from tenants import two_factor
 from tenants.models import AuditEntry, Session, User
 from tenants.services.identities import Identity, identity_link, identity_unlink
-from tenants.services.users import user_disable, user_two_factor_reset
+from tenants.services.users import user_disable, user_reset, user_two_factor_reset
 from tests import factories
 from tests.markup import markup
 from tests.portal.api.conftest import Api
@@ -75,6 +75,23 @@ def test_the_code_is_asked_after_the_password_and_nothing_is_open_before(alice: 
     assert client.session.get_expiry_age() > 13 * 86400
     entry = AuditEntry.objects.get(action="login.success")
     assert (entry.actor, entry.details) == (alice, {"second_factor": "authenticator app"})
+
+
+def test_a_reset_password_asks_for_the_second_factor_of_before(alice: User, admin: User) -> None:
+    secret, _ = factories.authenticator_app(alice)
+    given = user_reset(user=admin, username="alice").secret
+    client = Client()
+    redeemed = client.post("/login", {"username": "alice", "password": given})
+    assert redeemed["Location"] == "/welcome/password"
+    assert not is_in(client), "a one-time password signs no one in"
+    new = "one that nobody else has"
+    client.post("/welcome/password", {"new_password1": new, "new_password2": new})
+    for browser in (client, Client()):
+        answer = browser.post("/login", {"username": "alice", "password": new})
+        assert (answer.status_code, answer["Location"]) == (302, "/login/code")
+        assert not is_in(browser)
+    assert client.post("/login/code", {"code": factories.app_code(secret)}).status_code == 302
+    assert is_in(client)
 
 
 def test_without_a_second_factor_the_password_is_enough(alice: User) -> None:

@@ -11,6 +11,7 @@ from django.test import Client
 
 from portal.pages import single_sign_on as pages
 from tenants.models import AuditEntry, Session, User
+from tenants.sessions import row_key
 from tests import factories
 from tests.identity_provider.process import IdentityProvider
 from tests.markup import markup
@@ -31,7 +32,7 @@ def test_a_linked_person_signs_in_by_code_pkce_state_and_nonce(
     arrived = provider.sign_in(client, next="/help")
     assert (arrived.status_code, arrived["Location"]) == (302, "/help")
     assert signed_in(client) == "erin"
-    session = Session.objects.get(pk=client.session.session_key)
+    session = Session.objects.get(pk=row_key(client.session))
     assert session.pk != before
     assert (session.user, session.address) == (erin, "10.0.0.7")
     assert "Firefox" in session.agent
@@ -69,7 +70,7 @@ def test_a_password_login_after_a_sign_on_that_was_begun_lasts_as_long_as_any(
     client = Client()
     client.get("/login/sso")
     client.post("/login", {"username": "alice", "password": factories.PASSWORD})
-    session = Session.objects.get(pk=client.session.session_key)
+    session = Session.objects.get(pk=row_key(client.session))
     assert (session.expire_date - session.started_at).days >= 13
 
 
