@@ -406,12 +406,7 @@ def _drop_incomplete(saved: Checkpoint) -> list[int]:
         ordinal__lt=saved.ordinal,
         state=Checkpoint.State.UPLOADING,
     )
-    old = list(earlier.order_by("pk").values_list("pk", flat=True))
-    files = CheckpointFile.objects.filter(checkpoint_id__in=old)
-    blob_ids = list(files.values_list("blob_id", flat=True))
-    Checkpoint.objects.filter(pk__in=old).update(state=Checkpoint.State.DROPPED)
-    files.delete()
-    return blob_ids
+    return _drop(list(earlier.order_by("pk").values_list("pk", flat=True)))
 
 
 def _drop_old(job_id: str) -> list[int]:
@@ -436,7 +431,11 @@ def _drop_old(job_id: str) -> list[int]:
         )
     )
     in_use |= set(Job.objects.filter(resume_from__job_id=job_id).values_list("resume_from", flat=True))
-    old = [pk for pk in locked if pk not in in_use]
+    return _drop([pk for pk in locked if pk not in in_use])
+
+
+def _drop(old: list[int]) -> list[int]:
+    """Drop these checkpoints; returns their blobs."""
     if not old:
         return []
     files = CheckpointFile.objects.filter(checkpoint_id__in=old)

@@ -50,7 +50,7 @@ from learner_agent.wire_fields import MAX_DATA
 from portal import strangers
 from portal.forwarded import learners_need_tls, socket_has_tls
 from portal.live.learner_hub import OFFERS, hub, in_database
-from portal.live.socket import authenticated, binary_frame, close_reason, direct_write
+from portal.live.socket import REFUSALS, authenticated, binary_frame, close_reason, direct_write
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,6 @@ WINDOW_BYTES = 1024 * 1024
 OFFERS_WAITING = 4
 """Offers of files per learner that were read and not answered. Each may name thousands of files and takes its time, so
 beyond them the server stops reading, too."""
-
-
-REFUSALS = frozenset({CloseCode.BAD_FRAME, CloseCode.UNAUTHORIZED, CloseCode.FORBIDDEN})
-"""Codes with which a connection is closed because of what its client did or is."""
 
 
 class CloseConnection(Exception):

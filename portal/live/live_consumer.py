@@ -21,7 +21,7 @@ from portal import strangers
 from portal.live.frames import PONG, StoreDown, error_text
 from portal.live.identity import AccessLevel, Credentials, access_level, credentials, who
 from portal.live.protocol import BadFrame, Request, parse_channel, parse_request
-from portal.live.socket import authenticated, close_reason, direct_write
+from portal.live.socket import REFUSALS, authenticated, close_reason, direct_write
 from portal.live.viewer import Viewer
 from portal.live.viewer_hub import ViewerHub, hub
 from tenants.models import User
@@ -33,8 +33,6 @@ SOCKETS_MAX = 100  # per person and web process
 FRAMES_PER_S, FRAMES_BURST = 20.0, 200.0
 NOT_FOUND = "There is no such channel, or you cannot see it."
 
-REFUSALS = frozenset({CloseCode.BAD_FRAME, CloseCode.UNAUTHORIZED, CloseCode.FORBIDDEN})
-"""Codes with which a socket is closed because of what its client did or is."""
 REFUSALS_LOGGED = 20
 """Of one socket: no client fills the log, which would lose what others did."""
 

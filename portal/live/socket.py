@@ -15,8 +15,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
+from learner_agent import wire
 from portal import connections
 
+REFUSALS = frozenset({wire.CloseCode.BAD_FRAME, wire.CloseCode.UNAUTHORIZED, wire.CloseCode.FORBIDDEN})
+"""Codes with which a socket is closed because of what its client did or is."""
 CONNECTION = "luthier.connection"
 """The ASGI extension through which an application finds its connection's direct path, and says who is there."""
 FINAL_TEXT, FINAL_BINARY = 0x81, 0x82
