@@ -12,8 +12,8 @@ from gpu_scheduler.clusters.base import ChoosesPackages, ClusterError, Environme
 from jobs import clusters
 from jobs.failpoints import fp
 from jobs.lifecycle import transitions
-from jobs.lifecycle.decision import WAIT_QUEUED_S, Move
-from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.decision import WAIT_QUEUED_S
+from jobs.lifecycle.facts import Move, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows
 from jobs.models import Job, Runtime

@@ -22,6 +22,7 @@ from jobs.lifecycle.facts import (
     STORE_UNAVAILABLE,
     JobObservation,
     LearnerObservation,
+    Move,
     Order,
     Reason,
     failure,
@@ -46,24 +47,6 @@ class Act(StrEnum):
     LAUNCH = "launch"
     STOP = "stop"
     REMOVE = "remove"
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Take the job to another state. stop_reason is given with STOPPING; charged: the restart counts against
-    max_restarts; early_ends, wait_s (seconds) and agents_lost: see stopping.Ending."""
-
-    to: State
-    reason: Reason
-    stop_reason: StopReason | None = None
-    charged: bool = False
-    early_ends: int = 0
-    wait_s: float = 0
-    agents_lost: bool = False
-    learners: int | None = None
-    """The size of later attempts, where it changes."""
-    avoid: tuple[str, ...] = ()
-    """Nodes that failed the gang: for a while, learners go there only if they fit on no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +289,7 @@ def _stopping(job: JobObservation) -> Decision:
     if job.all_succeeded and stopping.is_graceful(job) and (job.gang is not None or job.all_delivered):
         return Decision(move=_FORWARD[State.PROCESSING])  # finishing wins over halting
     if job.gang is None:
-        return Decision(move=_left(job))
+        return Decision(move=stopping.ending(job))
     step = stopping.next_step(job)
     waits = Decision(requeue_after_s=WAIT_MOVING_S, note=_stopping_note(job))
     if step.remove:
@@ -326,19 +309,6 @@ def _stopping_note(job: JobObservation) -> Reason | None:
     if job.reason.code not in (CLUSTER_UNAVAILABLE, STORE_UNAVAILABLE):
         return None
     return _CANCELING if job.intent == Intent.CANCEL else _HALTING
-
-
-def _left(job: JobObservation) -> Move:
-    ending = stopping.ending(job)
-    return Move(
-        ending.to,
-        ending.reason,
-        charged=ending.charged,
-        early_ends=ending.early_ends,
-        wait_s=ending.wait_s,
-        agents_lost=ending.agents_lost,
-        learners=ending.learners,
-    )
 
 
 def _node_silent(job: JobObservation) -> Reason | None:

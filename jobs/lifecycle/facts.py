@@ -51,6 +51,25 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Take the job to another state. stop_reason is given with STOPPING. charged: the restart counts against
+    max_restarts. early_ends: attempts in a row that ended early, with this one. wait_s: how long the next one waits, in
+    seconds. agents_lost: its agents died soon after the program began."""
+
+    to: State
+    reason: Reason
+    stop_reason: StopReason | None = None
+    charged: bool = False
+    early_ends: int = 0
+    wait_s: float = 0
+    agents_lost: bool = False
+    learners: int | None = None
+    """The size of later attempts, where it changes."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that failed the gang: for a while, learners go there only if they fit on no others."""
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerObservation:
     """One rank of the live attempt: what it reported of itself, and what the cluster shows of it."""
 

@@ -34,8 +34,8 @@ from jobs import clusters, events, tokens
 from jobs.errors import ImageNotAllowed
 from jobs.failpoints import fp
 from jobs.lifecycle import choosing, leases, transitions
-from jobs.lifecycle.decision import Act, Decision, Move, decide, decide_without_cluster
-from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Reason
+from jobs.lifecycle.decision import Act, Decision, decide, decide_without_cluster
+from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Move, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
 from jobs.models import Attempt, Job, Runtime

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpu_scheduler.backoff import doubling_s
 from gpu_scheduler.clusters.base import EndReason
 from jobs.humanize import duration
-from jobs.lifecycle.facts import JobObservation, LearnerObservation, Order, Reason, ended_without_code
+from jobs.lifecycle.facts import JobObservation, LearnerObservation, Move, Order, Reason, ended_without_code
 from jobs.states import AFTER_STOPPING, BY_ORDER, OWN_FAILURES, SILENT_S, Intent, Phase, State, StopReason
 
 GRACEFUL = BY_ORDER | {StopReason.HALT_REQUESTED, StopReason.TIME_LIMIT, StopReason.PLATFORM_STOPPED}
@@ -68,22 +68,6 @@ class Step:
 
     stop_grace_s: float | None = None
     remove: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Where STOPPING leads. charged: the restart counts against max_restarts; early_ends: attempts in a row that ended
-    early, with this one; wait_s: how long the next one waits; agents_lost: its agents died soon after the program
-    began."""
-
-    to: State
-    reason: Reason
-    charged: bool = False
-    early_ends: int = 0
-    wait_s: float = 0
-    agents_lost: bool = False
-    learners: int | None = None
-    """The size of later attempts, where it changes."""
 
 
 def checkpoints_remain(job: JobObservation) -> str:
@@ -191,36 +175,36 @@ def _acknowledged(learner: LearnerObservation, job: JobObservation) -> bool:
     return learner.silent_s is not None and learner.silent_s < ACKNOWLEDGED_S
 
 
-def ending(job: JobObservation) -> Ending:
+def ending(job: JobObservation) -> Move:
     """Where the job goes now that its gang is gone."""
     reason = StopReason(job.stop_reason)
     if job.intent == Intent.CANCEL:
-        return Ending(State.CANCELED, Reason("cancel_requested", f"Canceled{checkpoints_remain(job)}."))
+        return Move(State.CANCELED, Reason("cancel_requested", f"Canceled{checkpoints_remain(job)}."))
     agents_lost = _agents_died_early(job)
     kills_them = agents_lost and job.agent_losses >= FREE_LOSSES and job.intent == Intent.RUN
     if reason in OWN_FAILURES and job.worked_with is not None and job.intent == Intent.RUN:
         return _back_to_what_worked(job, job.worked_with)
     charged = reason in OWN_FAILURES or kills_them
     if charged and job.restarts_used >= job.max_restarts:
-        return Ending(State.FAILED, _restarts_used_up(job))
+        return Move(State.FAILED, _restarts_used_up(job))
     target = AFTER_STOPPING[reason]
     if _time_is_up(job, target):
         words = ENDED_WORDS.get(reason, job.reason.message) + TIME_IS_UP + _clone_hint(job)
         lasting = {name: value for name, value in job.reason.numbers.items() if name != "since"}
-        return Ending(State.FAILED, Reason("time_limit", words, lasting))  # no outage that is over
+        return Move(State.FAILED, Reason("time_limit", words, lasting))  # no outage that is over
     if reason in ENDED_WORDS:
         numbers = (
             job.reason.numbers if job.reason.code == reason else {}
         )  # not those of an outage of the cluster
         words = ENDED_WORDS[reason] + (_clone_hint(job) if target == State.FAILED else "") + _of_lost(job)
-        return Ending(target, Reason(reason.value, words, numbers))
+        return Move(target, Reason(reason.value, words, numbers))
     if target == State.QUEUED and job.intent == Intent.HALT:
         before = ORDER_MESSAGES[reason][1] + "." if reason in BY_ORDER else job.reason.message
-        return Ending(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
+        return Move(State.HALTED, Reason("halt_requested", f"Halted. Before that: {before}"))
     if target != State.QUEUED:
-        return Ending(target, job.reason)
+        return Move(target, job.reason)
     if job.corrupt_checkpoints and not job.has_checkpoint:
-        return Ending(
+        return Move(
             State.FAILED,
             Reason(
                 "no_valid_checkpoint",
@@ -232,12 +216,10 @@ def ending(job: JobObservation) -> Ending:
         return _queued_by_order(job, reason)
     if reason is StopReason.PLATFORM_STOPPED:  # nothing that happened to the job: no restart, no back-off
         words = "Platform stopped. Continues automatically; doesn't count against max_restarts."
-        return Ending(
-            State.QUEUED, Reason(reason.value, words, job.reason.numbers), early_ends=job.early_ends
-        )
+        return Move(State.QUEUED, Reason(reason.value, words, job.reason.numbers), early_ends=job.early_ends)
     if job.reason.code == EndReason.NOT_PREPARED and job.not_prepared + 1 >= PREPARE_TRIES:
         words = f"{job.reason.message} Tried {job.not_prepared + 1} times in a row."
-        return Ending(State.FAILED, Reason(EndReason.NOT_PREPARED.value, words, job.reason.numbers))
+        return Move(State.FAILED, Reason(EndReason.NOT_PREPARED.value, words, job.reason.numbers))
     used = job.restarts_used + 1 if charged else job.restarts_used
     numbers = {**job.reason.numbers, "restarts_used": used, "max_restarts": job.max_restarts}
     early_ends = _early_ends(job)
@@ -248,12 +230,17 @@ def ending(job: JobObservation) -> Ending:
         numbers["wait_s"] = wait_s
     free = "" if charged else "; doesn't count against max_restarts"
     message = f"{job.reason.message} {words}{free}."
-    return Ending(
-        State.QUEUED, Reason(job.reason.code, message, numbers), charged, early_ends, wait_s, agents_lost
+    return Move(
+        State.QUEUED,
+        Reason(job.reason.code, message, numbers),
+        charged=charged,
+        early_ends=early_ends,
+        wait_s=wait_s,
+        agents_lost=agents_lost,
     )
 
 
-def _back_to_what_worked(job: JobObservation, learners: int) -> Ending:
+def _back_to_what_worked(job: JobObservation, learners: int) -> Move:
     """The platform chose the size with which the program failed at once, so that costs no restart. It is not chosen
     again (`measuring`)."""
     words = (
@@ -262,14 +249,14 @@ def _back_to_what_worked(job: JobObservation, learners: int) -> Ending:
         " this doesn't count against max_restarts."
     )
     reason = Reason(job.reason.code, words, {**job.reason.numbers, "learners": learners})
-    return Ending(State.QUEUED, reason, early_ends=_early_ends(job), learners=learners)
+    return Move(State.QUEUED, reason, early_ends=_early_ends(job), learners=learners)
 
 
 def _learners(count: int) -> str:
     return f"{count} learner{'' if count == 1 else 's'}"
 
 
-def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
+def _queued_by_order(job: JobObservation, reason: StopReason) -> Move:
     """Back to its old place in the queue, at no charge. A stop order that came while it was being rescaled replaces the
     resize; a request of its owner voids it."""
     order = job.pending_order
@@ -282,7 +269,7 @@ def _queued_by_order(job: JobObservation, reason: StopReason) -> Ending:
     numbers: dict[str, object] = {"restarts_used": job.restarts_used, "max_restarts": job.max_restarts}
     if order is not None:
         numbers |= order.numbers
-    return Ending(State.QUEUED, Reason(reason.value, text, numbers), learners=learners)
+    return Move(State.QUEUED, Reason(reason.value, text, numbers), learners=learners)
 
 
 def _change(job: JobObservation, order: Order) -> str:

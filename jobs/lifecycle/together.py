@@ -25,8 +25,8 @@ from django.db import connection
 from gpu_scheduler.clusters.base import Observation
 from jobs.failpoints import fp
 from jobs.lifecycle import leases, reconcile, transitions
-from jobs.lifecycle.decision import Act, Decision, Move, decide, moves_ahead
-from jobs.lifecycle.facts import JobObservation
+from jobs.lifecycle.decision import Act, Decision, decide, moves_ahead
+from jobs.lifecycle.facts import JobObservation, Move
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load_all
 from jobs.models import Runtime

@@ -26,8 +26,7 @@ from jobs.accounting import NOTED_EVERY_S, PAUSE_S, ran_s
 from jobs.failpoints import fp
 from jobs.humanize import devices, duration, slot_time
 from jobs.lifecycle import preparation_log
-from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import BEING_STARTED, PREPARING, JobObservation, Reason
+from jobs.lifecycle.facts import BEING_STARTED, PREPARING, JobObservation, Move, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, halt_message, halt_receipt
 from jobs.models import Attempt, ClusterNode, Job, JobEvent, Learner

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import LearnerPhase
-from jobs.lifecycle.decision import WAIT_WORKING_S, Act, Move, decide
-from jobs.lifecycle.facts import JobObservation, Order, Reason
+from jobs.lifecycle.decision import WAIT_WORKING_S, Act, decide
+from jobs.lifecycle.facts import JobObservation, Move, Order, Reason
 from jobs.states import BY_ORDER, FINAL, HOLDS_GPUS, Intent, Phase, State, StopReason
 from learner_agent.wire_fields import SETUP_FAILED
 from tests.jobs.lifecycle.observations import (

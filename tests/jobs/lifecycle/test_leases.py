@@ -16,8 +16,7 @@ from pytest_django import Settings
 
 from jobs import failpoints
 from jobs.lifecycle import cycle, leases, observation, periodic, reconcile, transitions
-from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.facts import Move, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.models import WORKER_SILENT_S, Attempt, ClusterNode, Job, Learner, Worker
 from jobs.states import EventCode, Intent, State

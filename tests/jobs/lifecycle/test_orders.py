@@ -19,8 +19,8 @@ from gpu_scheduler.model import Plan, Resize, Snapshot, Stop
 from gpu_scheduler.policies.base import Policy
 from gpu_scheduler.policies.fair_share import FairShare
 from jobs.lifecycle import cycle
-from jobs.lifecycle.decision import Move, decide
-from jobs.lifecycle.facts import JobObservation, Order, Reason
+from jobs.lifecycle.decision import decide
+from jobs.lifecycle.facts import JobObservation, Move, Order, Reason
 from jobs.lifecycle.plan_effects import check_orders, write_orders
 from jobs.models import Job
 from jobs.selectors.snapshot import snapshot

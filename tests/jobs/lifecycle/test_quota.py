@@ -18,8 +18,7 @@ from gpu_scheduler.clusters.memory import MemoryCluster
 from gpu_scheduler.model import Node, Placement, Start
 from jobs import clusters, failpoints, invariants
 from jobs.lifecycle import leases, observation, plan_effects, transitions
-from jobs.lifecycle.decision import Move
-from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.facts import Move, Reason
 from jobs.models import Attempt, Job
 from jobs.states import Intent, State, StopReason
 from tenants.models import Quota, Tenant

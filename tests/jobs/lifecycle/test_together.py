@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from gpu_scheduler.model import Node
 from jobs import clusters, invariants
 from jobs.lifecycle import observation, transitions
-from jobs.lifecycle.decision import Move, decide, moves_ahead
-from jobs.lifecycle.facts import Reason
+from jobs.lifecycle.decision import decide, moves_ahead
+from jobs.lifecycle.facts import Move, Reason
 from jobs.models import Attempt, Job, Learner
 from jobs.selectors.snapshot import database_now
 from jobs.states import PROGRESS, EventCode, Intent, Phase, State, StopReason
