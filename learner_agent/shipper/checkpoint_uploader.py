@@ -63,13 +63,10 @@ class CheckpointUploader:
         self._busy = asyncio.Lock()
 
     @property
-    def saw_manifest(self) -> bool:
-        """True if this program saves with manifests: then it needs no implicit checkpoint.
-
-        A restored one counts. After an attempt that ended before its first save the folder has only that one, and
-        stored as an implicit checkpoint it would replace the real one.
-        """
-        return any(":" in key for key in self._done) or bool(self._seen) or bool(find_checkpoints(self.base))
+    def has_saved(self) -> bool:
+        """True if this attempt's program has saved with a manifest: then it needs no implicit checkpoint. A restored
+        one does not count: a clone's program may save in another way than the one before."""
+        return any(":" in key for key in self._done) or bool(self._seen)
 
     async def upload_new_checkpoints(self) -> None:
         """Upload every checkpoint that the server does not have yet, the newest first."""

@@ -16,7 +16,7 @@ from learner_agent.shipper.checkpoint_uploader import CheckpointUploader
 from learner_agent.shipper.connection import Connection
 from learner_agent.shipper.description import UNRESTORED, JobDescription
 from learner_agent.shipper.metrics.log_rules import LogRules, TooSlow
-from learner_agent.shipper.outputs import FileSet, NotWhole, gather
+from learner_agent.shipper.outputs import FileSet, NotWhole, gather, restored_folders
 from learner_agent.shipper.results import Found
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import objects
@@ -26,6 +26,11 @@ NOT_RANK_0 = (
     " Save with training.checkpoint(step, part=training.rank(), of=training.world_size())."
 )
 """One set is restored for all learners: one that saves last, or counts steps faster, must not replace the model."""
+BESIDE_RESTORED = (
+    "The files in its CHECKPOINT_DIR beside {folder}, from which it resumed, are not stored: it failed before its first"
+    " save with training.checkpoint, so they may be no checkpoint. A program that imports learner_agent.training and"
+    " saves in another way gets them stored if it ends with code 0."
+)
 
 
 class FinalFiles:
@@ -71,19 +76,30 @@ class FinalFiles:
         return found.files
 
     def _implicit_checkpoint(self) -> Found:
-        """CHECKPOINT_DIR as it is, of a program that saves without manifests. Raises TooMany."""
-        if self._uploader.saw_manifest:
+        """CHECKPOINT_DIR as it is, of a program that saves without manifests, but for what was restored from one that
+        saves with them. Raises TooMany."""
+        if self._uploader.has_saved:
             return Found()
         folder = self._settings.checkpoint_dir
-        files = gather(folder, what="implicit", world=self._job.world())
+        restored = restored_folders(folder)
+        files = gather(folder, what="implicit", world=self._job.world(), without=restored)
         if files is None or self._was_restored(files):
             return Found()
+        if restored and not self._saves_in_its_own_way():
+            return Found(notes=[("implicit_not_kept", BESIDE_RESTORED.format(folder=restored[0].name))])
         if self._settings.rank:
             return Found(notes=[("implicit_not_kept", NOT_RANK_0)])
         found = Found(files if files.offer.files else None)
         if files.left_out:
             found.notes.append(("implicit_left_out", results.left_out_message(folder.name, files.left_out)))
         return found
+
+    def _saves_in_its_own_way(self) -> bool:
+        """Whether files beside a restored checkpoint are a save. Of a program that knows this platform's module and
+        fails, they may be what it left before its first save: as the newest checkpoint they would replace the real one.
+        """
+        ended = self._spool.read("exit") or {}
+        return not self._spool.has("imported") or ended.get("code") == 0
 
     def _was_restored(self, files: FileSet) -> bool:
         """True if these are the files that the attempt began with: nothing was saved since."""

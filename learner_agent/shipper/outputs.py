@@ -183,9 +183,22 @@ def describe(folder: Path, places: Iterable[Path]) -> Listing:
     return Listing(files, left_out)
 
 
-def gather(folder: Path, *, what: FileSetKind, world: int) -> FileSet | None:
-    """Describe a directory as it is; None if it is empty. Raises TooMany for more files than MAX_FILES."""
-    found = describe(folder, entries(folder))
+def restored_folders(base: Path) -> list[Path]:
+    """The folders of a checkpoint with manifests that this attempt began with."""
+    return [manifest.parent for manifest in find_checkpoints(base) if _is_restored(manifest, base)]
+
+
+def _is_restored(manifest: Path, base: Path) -> bool:
+    with suppress(OSError, ValueError, AttributeError, RecursionError):  # a program may have written anything
+        return bool(json.loads(_read(manifest, base)).get("restored"))
+    return False
+
+
+def gather(folder: Path, *, what: FileSetKind, world: int, without: Iterable[Path] = ()) -> FileSet | None:
+    """Describe a directory as it is, but for these folders in it; None if it is empty. Raises TooMany for more files
+    than MAX_FILES."""
+    places = (place for place in entries(folder) if not any(place.is_relative_to(one) for one in without))
+    found = describe(folder, places)
     if not found.files and not found.left_out:
         return None
     try:

@@ -203,7 +203,8 @@ def test_what_looks_like_a_cause_is_none_where_the_program_went_on(
         (134, "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
          + "".join(f"frame #{n}: start_thread + 0x1 (0x2 in libc.so)\n" for n in range(60)), FailureCause.PEER_LOST),
         (1, "OOM when allocating tensor with shape[64,3]; on GPU\n"
-         + TRACEBACK.replace("    main()\n", "    main()\n" * 40) + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + "=" * 60,
+         + TRACEBACK.replace("    main()\n", "    main()\n" * 40)
+         + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + "=" * 60,
          FailureCause.GPU_OUT_OF_MEMORY),
         (2, "".join(f"                [--option-{n} N]\n" for n in range(300)) + "train.py: error: no such: --foo",
          FailureCause.BAD_ARGUMENTS),

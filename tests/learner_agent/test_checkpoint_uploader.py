@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from learner_agent import training
 from learner_agent.shipper import checkpoint_uploader, http
+from learner_agent.shipper.description import JobDescription
+from learner_agent.shipper.final_files import FinalFiles
 from learner_agent.shipper.http import Unreachable
 from learner_agent.spool import Spool
 from learner_agent.wire import Ckpt
@@ -214,3 +219,76 @@ def test_times_of_saves_that_a_program_wrote_into_the_spool_do_no_harm(
     asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
 
     assert 0 < server.saved_ns[1] <= time.time_ns()
+
+
+def final_files(server: Server, tmp_path: Path) -> FinalFiles:
+    """Of learner 0, whose program has ended."""
+    kept = uploader(server, tmp_path)
+    settings = SimpleNamespace(
+        checkpoint_dir=tmp_path / "checkpoints",
+        result_dir=tmp_path / "results",
+        model_dir=tmp_path / "code",
+        rank=0,
+    )
+    for folder in (settings.checkpoint_dir, settings.result_dir, settings.model_dir):
+        folder.mkdir(exist_ok=True)
+    job = JobDescription(kept.spool)
+    return FinalFiles(settings, kept.spool, server, kept, job, None, pytest.fail)  # type: ignore[arg-type]
+
+
+def restored(tmp_path: Path) -> None:
+    """As inputs.restore leaves a checkpoint that was saved with a manifest."""
+    folder = tmp_path / "checkpoints" / "step-5"
+    folder.mkdir(parents=True)
+    (folder / "w.pt").write_text("restored")
+    (folder / "manifest.json").write_text(json.dumps({"step": 5, "restored": True, "of": 1}))
+
+
+@pytest.mark.parametrize(
+    ("imports", "code", "stored"), [(False, 0, True), (False, 143, True), (True, 0, True), (True, 1, False)]
+)
+def test_a_clone_that_saves_in_its_own_way_has_its_saves_stored_though_it_began_from_a_manifest(
+    tmp_path: Path, *, imports: bool, code: int, stored: bool
+) -> None:
+    """Its program was edited. What a failed one left before its first save must not replace the real one."""
+    server = Server(lambda: None)
+    files = final_files(server, tmp_path)
+    restored(tmp_path)
+    (tmp_path / "checkpoints" / "mine.pt").write_text("what torch.save wrote")
+    spool = Spool(tmp_path / "state")
+    spool.write("exit", {"code": code})
+    if imports:
+        (spool.root / "imported").touch()
+
+    asyncio.run(files.store())
+
+    assert server.stored == ([b"what torch.save wrote"] if stored else [])
+    assert [note["code"] for note in server.reported] == ([] if stored else ["implicit_not_kept"])
+    assert all("beside step-5, from which it resumed" in note["message"] for note in server.reported)
+
+
+def test_of_an_attempt_that_saved_nothing_a_restored_checkpoint_is_not_stored_again(tmp_path: Path) -> None:
+    server = Server(lambda: None)
+    files = final_files(server, tmp_path)
+    restored(tmp_path)
+
+    asyncio.run(files.store())
+
+    assert (server.stored, server.reported) == ([], [])
+
+
+def test_a_program_that_saved_with_a_manifest_needs_no_other_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its shipper has started again since, and its own copy is gone."""
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    server = Server(lambda: None)
+    restored(tmp_path)
+    saved(7, tmp_path)
+    asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+    shutil.rmtree(tmp_path / "checkpoints" / "step-7")
+    (tmp_path / "checkpoints" / "log.txt").write_text("of the program")
+
+    asyncio.run(final_files(server, tmp_path).store())
+
+    assert server.stored == [b"7"]

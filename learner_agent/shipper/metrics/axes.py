@@ -8,7 +8,7 @@ place, and pages must not call it a step.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -146,6 +146,26 @@ class Axes(Struct):
     def _new(self, names: set[str], ends: Mapping[str, int]) -> MetricAxis:
         begun = continued(names, ends)
         return MetricAxis(place=begun.place, shift=begun.shift, in_order=begun.in_order, falls=self.falls)
+
+
+@dataclass
+class Notes:
+    """Reports about a source to on_note, by code and message. said: points not stored of which it was reported."""
+
+    on_note: Callable[[str, str], None]
+    label: str
+    said: int
+    ended: bool = False
+
+    def fell(self, before: Axes, now: Axes) -> None:
+        if now.fell and not before.fell:
+            self.on_note("step_fell_back", now.fell)
+
+    def dropped(self, now: Axes) -> None:
+        if is_due(now.dropped, self.said, ended=self.ended):
+            self.said = now.dropped
+            n = "1 point was" if now.dropped == 1 else f"{now.dropped:,} points were"
+            self.on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
-from learner_agent.shipper.metrics.axes import BARE, NOT_STORED, Axes, Place, Placed, is_due
+from learner_agent.shipper.metrics.axes import BARE, Axes, Notes, Place, Placed
 from learner_agent.spool import TORN, Spool
 from learner_agent.untrusted_files import LARGE_BYTES
 from learner_agent.wire import Metric
@@ -87,12 +87,11 @@ class ReportedMetrics:
         )  # at the cursor, or before it; and after the frame that was read last
         self._saved = _State()
         self._on_skipped, self._has_skipped = on_skipped, False
-        self._on_note, self._ends = on_note, ends or {}
-        self._at_end = False
+        self._ends = ends or {}
         with suppress(msgspec.ValidationError):
             saved = spool.read(STATE, most=LARGE_BYTES)
             self._saved = msgspec.convert(saved, _State) if saved is not None else _State()
-        self._said = self._saved.axes.dropped
+        self._notes = Notes(on_note, self.label, self._saved.axes.dropped)
 
     def rewind(self, cursor: int) -> None:
         if cursor < self._state.at:
@@ -102,27 +101,18 @@ class ReportedMetrics:
         self.cursor = cursor
 
     def confirm(self, frame: Metric) -> None:
-        fell = self._next.axes.fell
-        if fell and not self._state.axes.fell:
-            self._on_note("step_fell_back", fell)
+        self._notes.fell(self._state.axes, self._next.axes)
         self.cursor, self._state = frame.next, self._next
         if self._state.at >= self._saved.at + SAVE_BYTES:
             self._saved = self._state
             with suppress(OSError):  # a full disk: after a restart more is read again
                 self._spool.write(STATE, msgspec.to_builtins(self._saved))
-        self._tell()
+        self._notes.dropped(self._state.axes)
 
     def end(self) -> None:
         """The program has ended: what is not stored is reported in full."""
-        self._at_end = True
-        self._tell()
-
-    def _tell(self) -> None:
-        count = self._state.axes.dropped
-        if is_due(count, self._said, ended=self._at_end):
-            self._said = count
-            n = "1 point was" if count == 1 else f"{count:,} points were"
-            self._on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
+        self._notes.ended = True
+        self._notes.dropped(self._state.axes)
 
     def read(self) -> Metric | None:
         while self._state.at < self.cursor:  # the server has these points

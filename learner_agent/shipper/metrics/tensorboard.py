@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
-from learner_agent.shipper.metrics.axes import NOT_STORED, Axes, Placed, is_due
+from learner_agent.shipper.metrics.axes import Axes, Notes, Placed
 from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
 from learner_agent.shipper.outputs import LinkedFolder, entries, open_file
 from learner_agent.spool import Spool
@@ -50,8 +50,6 @@ class TensorBoard:
     _next_offsets: dict[str, int] = field(default_factory=dict)
     _axes: Axes = field(default_factory=Axes)
     _next_axes: Axes = field(default_factory=Axes)
-    _said: int = 0
-    _at_end: bool = False
     _next_scan_at: float = 0.0
     _unread: list[tuple[Path, Path]] = field(default_factory=list)  # of the last scan, the next one last
 
@@ -60,7 +58,7 @@ class TensorBoard:
         offsets = saved.get("offsets")
         with suppress(msgspec.ValidationError):
             self._axes = msgspec.convert(saved.get("axes", {}), Axes)
-        self._said = self._axes.dropped
+        self._notes = Notes(self.on_note, self.label, self._axes.dropped)
         # Of a shipper of the version before, these are all that is there.
         numbers = {
             path: int(number_or(at, 0))
@@ -74,19 +72,11 @@ class TensorBoard:
         """Do nothing: the position is in the spool, and reading from an older one changes nothing."""
 
     def confirm(self, frame: Metric) -> None:
-        if self._next_axes.fell and not self._axes.fell:
-            self.on_note("step_fell_back", self._next_axes.fell)
+        self._notes.fell(self._axes, self._next_axes)
         self.offsets, self._axes, self.cursor = self._next_offsets, self._next_axes, frame.next
         with suppress(OSError):  # a full disk: after a restart some points are sent again
             self.spool.write(STATE, {"offsets": self.offsets, "axes": msgspec.to_builtins(self._axes)})
-        self._tell()
-
-    def _tell(self) -> None:
-        count = self._axes.dropped
-        if is_due(count, self._said, ended=self._at_end):
-            self._said = count
-            n = "1 point was" if count == 1 else f"{count:,} points were"
-            self.on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
+        self._notes.dropped(self._axes)
 
     def read(self) -> Metric | None:
         """Return the next points.
@@ -111,8 +101,8 @@ class TensorBoard:
     def end(self) -> None:
         """The program has ended: from now on None means that nothing is left."""
         self.scan_every_s = self._next_scan_at = 0.0
-        self._at_end = True
-        self._tell()
+        self._notes.ended = True
+        self._notes.dropped(self._axes)
 
     def _read_file(self, root: Path, path: Path) -> Metric | None:
         key = str(path)
