@@ -1,7 +1,8 @@
 """Whose bytes lie in the store: one place belongs to one installation, and only its own database may judge them.
 
-A mark in the place and in the database says so. A wrong DATABASE_URL, or a new database next to used bytes, then
-removes nothing: every byte would be without a row there.
+A mark in the place and in the database says so. A wrong DATABASE_URL, a new database next to used bytes, or a restored
+one next to those of the installation that was dumped (`portal.backup.restoring`), then removes nothing: every byte
+would be without a row there, or is another row's, too.
 """
 
 from __future__ import annotations

@@ -222,12 +222,12 @@ def tidy(before: Result) -> Result:
     tokens, _rows = Token.objects.filter(expiry__lt=Now() - EXPIRED_KEPT).delete()
     known = str(before.get("store", ""))
     mark = blobs.own_mark(known)
-    swept, at = blobs.sweep(KEEP), ""
+    swept, at = 0, ""
     if mark:
         orphans, at = blobs.sweep_keys(KEEP, str(before.get("swept_to", "")))
-        swept += orphans
+        swept = blobs.sweep(KEEP) + orphans
     else:
-        logger.warning("the blob store is another database's: bytes without a row stay")
+        logger.warning("the blob store is another installation's: nothing is removed from it")
     return {
         "store": mark or known,
         "answers": answers,

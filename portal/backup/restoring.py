@@ -6,9 +6,11 @@ know are left alone for 15 minutes after the start (docs/operations.md).
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import psycopg2
 
+from jobs.blobs.store import Store
 from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, copy_private, run_tool
 from portal.settings.embedded import Layout
 from portal.settings.secret import replace
@@ -23,20 +26,38 @@ from portal.settings.values import database_from_url
 from portal.supervisor import postgres
 
 START_S = 60.0
+APART = 10**9
+"""Numbers between those of an installation whose store is used and those of its copy."""
+OF_ANOTHER = (
+    "The store of files has the mark of an installation. If that is gone, restore with --take-over; otherwise stop and"
+    " copy the store: nothing that this copy no longer needs is removed from it."
+)
 
 Say = Callable[[str], None]
 
 
 def restore(
-    source: Path, where: Layout, *, database_url: str | None, blobs: Path | None, say: Say
+    source: Path,
+    where: Layout,
+    *,
+    database_url: str | None,
+    blobs: Path | None,
+    place: Store,
+    take_over: bool,
+    say: Say,
 ) -> Manifest:
-    """Restore source. blobs: the folder that gets the stored files; None: they are in a bucket.
+    """Restore source. blobs: the folder that gets the stored files; None: they are in a bucket. place: the store there.
+    take_over: no other installation uses it any more.
 
     Raises BackupError before anything was changed if the target is not empty, or if the backup is not whole. Where it
     fails later, what it made is removed, so that it can be tried again.
     """
     found = Manifest.read(source)
     copied = blobs if not found.blobs_in else None
+    if found.blobs_in and blobs is not None and not blobs.exists():
+        raise BackupError(
+            f"The stored files were in {found.blobs_in}. Set LUTHIER_BLOBS to where they are now."
+        )
     if copied is not None and copied.exists() and any(copied.iterdir()):
         raise BackupError(f"{copied} is not empty. Move it away first.")
     if database_url:
@@ -58,9 +79,30 @@ def restore(
         else:
             made.enter_context(_removed_on_failure(where.postgres_data))
             database = made.enter_context(_embedded(where))
+        highest = max((number for _, number in place.older_than(math.inf)), default=0)
+        apart = bool(place.mark()) and not take_over
+        if apart:
+            say(OF_ANOTHER)
         _load(source, database, say)
+        mark = place.mark(new=uuid.uuid4().hex) if take_over else ""
+        _separate(database, highest + (APART if apart else 0), mark)
         _put_keys(source, where)
     return found
+
+
+def _separate(database: Mapping[str, Any], number: int, mark: str) -> None:
+    """Let new files get numbers above this one, so that none has the key of one that is there. The dump sets both back:
+    the numbers, and whose files the installation may remove."""
+    with _connected(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT setval('jobs_blob_id_seq', greatest(last_value, %s)) FROM jobs_blob_id_seq", [number]
+        )
+        cursor.execute(
+            "INSERT INTO jobs_periodictask (name, result) VALUES ('tidy', jsonb_build_object('store', %s::text))"
+            " ON CONFLICT (name) DO UPDATE SET result = jobs_periodictask.result - 'swept_to' || excluded.result",
+            [mark],
+        )
+        connection.commit()
 
 
 @contextmanager

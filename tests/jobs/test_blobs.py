@@ -245,6 +245,25 @@ def test_a_place_belongs_to_the_database_that_has_its_mark() -> None:
     assert blobs.own_mark(mark) == mark, "a copy of the bytes has no mark"
 
 
+def test_nothing_is_removed_from_a_place_of_another_installation(settings: Any, tmp_path: Path) -> None:
+    """Such as a rehearsal of a restore that uses the original's files: its rows name the same bytes."""
+    settings.LUTHIER_BLOBS = str(tmp_path)
+    (tmp_path / MARK).write_text("the original's")
+    tenant = factories.tenant()
+    released, orphan = blobs.put(tenant.pk, b"released"), blobs.put(tenant.pk, b"without a row")
+    Blob.objects.filter(pk=released.pk).update(released_at=Now() - timedelta(days=2))
+    Blob.objects.filter(pk=orphan.pk).delete()
+    os.utime(factories.bytes_of(orphan), (0, 0))
+
+    result = periodic.tidy({"store": ""})
+    assert (result["store"], result["swept"]) == ("", 0)
+    assert factories.bytes_of(released).exists()
+    assert factories.bytes_of(orphan).exists()
+
+    (tmp_path / MARK).unlink()
+    assert periodic.tidy(result)["swept"] == 2, "by an operator's word"
+
+
 def test_a_sweep_spares_an_old_row_whose_bytes_still_come() -> None:
     blob = blobs.begin(factories.tenant().pk, sha256(b"abcdef"), 6)
     blobs.append(blob.pk, 0, b"abc")
