@@ -34,7 +34,7 @@ from jobs.selectors.metrics import ORDER
 from jobs.states import EventCode, Phase
 from jobs.storage import StorageFull, used_by
 from jobs.tokens import LIVE, Grant
-from learner_agent.wire import Ack, Nack, StreamFrame, number_out
+from learner_agent.wire import Ack, Metric, Nack, StreamFrame, number_out
 
 ZSTD_LEVEL = 3
 _of_thread = threading.local()
@@ -62,6 +62,10 @@ WHERE l.id = ANY(%s)
 ORDER BY l.id
 FOR NO KEY UPDATE OF l
 """
+EARLIER_BY_RULE = """
+SELECT l.id FROM jobs_learner l JOIN unnest(%s, %s::int[]) AS v(job_id, attempt) USING (job_id)
+WHERE l.attempt < v.attempt AND l.steps_by_rule
+"""
 LOCK_PROGRESS = """
 SELECT job_id, step, total, metrics, log_seq, log_bytes, metric_names, metric_lost, metric_seq, metric_rolled
 FROM jobs_progress WHERE job_id = ANY(%s) ORDER BY job_id FOR NO KEY UPDATE
@@ -79,7 +83,7 @@ WHERE l.id = v.id
 """
 FORGET_EARLIER_STEPS = """
 UPDATE jobs_learner SET first_step = NULL, last_step = NULL, steps_by_rule = false
-WHERE job_id = %s AND attempt < %s AND steps_by_rule
+WHERE id = ANY(%s) AND job_id = %s AND attempt < %s AND steps_by_rule
 """
 """An earlier attempt that ended before its counter fell back read the same counter for steps. Which metric's counter
 that was is not kept: where one falls back and another counts on, the earlier attempt's steps become unknown, too."""
@@ -158,7 +162,8 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         grants[grant.learner_id] = grant
         frames[grant.learner_id].append(frame)
     with transaction.atomic(), connection.cursor() as cursor:
-        rows, limits = _lock_learners(cursor, grants)
+        earlier = _whose_steps_may_be_forgotten(cursor, grants, frames)
+        rows, limits = _lock_learners(cursor, grants, earlier)
         progress = _lock_progress(cursor, rows)
         used = {tenant_id: sum(used_by(tenant_id).values()) for tenant_id in limits}
         rooms = {tenant_id: max(0, limits[tenant_id] - used[tenant_id]) for tenant_id in limits}
@@ -177,9 +182,9 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
         _limit_metrics(cursor, rows, progress)
         _write_logs(cursor, rows, progress)
         fp("ingest.after_logs")
-        _write_points(cursor, rows, progress)
+        _write_points(cursor, rows, progress, earlier)
         fp("ingest.after_points")
-        _write_learners(cursor, rows)
+        _write_learners(cursor, rows, earlier)
         fp("ingest.after_learners")
         _write_progress(cursor, progress)
         full = {tenant_id: StorageFull(used[tenant_id], limits[tenant_id], 0) for tenant_id in limits}
@@ -197,11 +202,32 @@ def commit(batch: Sequence[tuple[Grant, StreamFrame]]) -> Committed:
     )
 
 
-def _lock_learners(cursor: Any, grants: dict[int, Grant]) -> tuple[list[LearnerUpdate], dict[int, int]]:
-    """The learners, and the storage limits of their tenants, by number, as far as they have one."""
-    cursor.execute(LOCK_LEARNERS, [list(grants)])
+def _whose_steps_may_be_forgotten(
+    cursor: Any, grants: dict[int, Grant], frames: dict[int, list[StreamFrame]]
+) -> list[int]:
+    """Learners of earlier attempts that the frames may leave without steps, to be locked with those that sent them."""
+    attempts = {
+        grant.job_id: grant.attempt
+        for learner_id, grant in grants.items()
+        if grant.attempt > 1
+        and any(isinstance(frame, Metric) and frame.in_order for frame in frames[learner_id])
+    }
+    if not attempts:
+        return []
+    cursor.execute(EARLIER_BY_RULE, [list(attempts), list(attempts.values())])
+    return [learner_id for (learner_id,) in cursor.fetchall()]
+
+
+def _lock_learners(
+    cursor: Any, grants: dict[int, Grant], earlier: list[int]
+) -> tuple[list[LearnerUpdate], dict[int, int]]:
+    """The learners, and the storage limits of their tenants, by number, as far as they have one. earlier: others, which
+    are locked with them."""
+    cursor.execute(LOCK_LEARNERS, [[*grants, *earlier]])
     rows, limits = [], {}
     for learner_id, *columns, limit in cursor.fetchall():
+        if learner_id not in grants:
+            continue
         rows.append(LearnerUpdate(grants[learner_id], *columns))
         if limit is not None:
             limits[grants[learner_id].tenant_id] = limit
@@ -315,7 +341,9 @@ def _grow_tombstone(cursor: Any, grant: Grant, offset: int, size: int, lines: in
     return bool(cursor.rowcount)
 
 
-def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress]) -> None:
+def _write_points(
+    cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _Progress], earlier: list[int]
+) -> None:
     values: dict[tuple[int, str, int], tuple[Any, ...]] = {}
     for row in rows:
         job, grant = progress[row.grant.job_id], row.grant
@@ -326,7 +354,7 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
                  at_ms, value),
             )  # fmt: skip
         if row.has_progress:
-            _note_progress(cursor, job, row)
+            _note_progress(cursor, job, row, earlier)
     if not values:
         return
     template = "(%s, %s::bigint, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s::float8)"
@@ -348,11 +376,11 @@ def _write_points(cursor: Any, rows: list[LearnerUpdate], progress: dict[str, _P
             job.metric_rolled = roll_up(cursor, job_id, job.metric_rolled, job.metric_seq)
 
 
-def _note_progress(cursor: Any, job: _Progress, row: LearnerUpdate) -> None:
+def _note_progress(cursor: Any, job: _Progress, row: LearnerUpdate, earlier: list[int]) -> None:
     """Record the newest step for lists of jobs."""
     job.changed = True
     if row.began_in_order and row.grant.attempt > 1:
-        cursor.execute(FORGET_EARLIER_STEPS, [row.grant.job_id, row.grant.attempt])
+        cursor.execute(FORGET_EARLIER_STEPS, [earlier, row.grant.job_id, row.grant.attempt])
         row.no_steps = row.no_steps or cursor.rowcount > 0
     job.step = row.last_step if row.last_step is not None or row.no_steps else job.step
     job.total = row.total if row.total is not None else job.total
@@ -368,7 +396,7 @@ def _note_value(job: _Progress, rank: int, name: str, step: int, value: float, *
         job.metrics[name] = {"last": number_out(value), "step": step, "rank": rank, "axis": axis}
 
 
-def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
+def _write_learners(cursor: Any, rows: list[LearnerUpdate], earlier: list[int]) -> None:
     values = [
         (
             row.grant.learner_id, row.log_bytes, row.log_lines, row.log_crc, row.log_sealed, row.metric_cursor,
@@ -381,7 +409,7 @@ def _write_learners(cursor: Any, rows: list[LearnerUpdate]) -> None:
         execute_values(cursor.cursor, UPDATE_LEARNERS, values, template=template, page_size=len(values))
     for row in rows:
         if row.no_steps:
-            cursor.execute(FORGET_EARLIER_STEPS, [row.grant.job_id, row.grant.attempt])
+            cursor.execute(FORGET_EARLIER_STEPS, [earlier, row.grant.job_id, row.grant.attempt])
         if row.changes:
             _write_report(cursor, row)
 

@@ -13,6 +13,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from jobs.ingest import store
 from jobs.ingest.intents import note_seen, resumption, session_states
 from jobs.ingest.store import MAX_ERRORS, commit
 from jobs.models import Job, JobEvent, Learner, LogChunk, MetricPoint, MetricRollup, Progress
@@ -21,6 +22,7 @@ from jobs.states import EventCode, Intent, Phase, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ack, Data, Event, Final, JobIntent, Metric, Nack, StreamFrame
 from tests import factories
+from tests.meanwhile import Meanwhile
 
 pytestmark = pytest.mark.django_db
 
@@ -171,6 +173,32 @@ def test_a_counter_that_falls_back_before_any_step_of_its_attempt_was_none_of_th
     Progress.objects.filter(job=job).update(step=1_547)
     submit(job, Metric("rules", 0, 9, [("loss", 1, 0, 1.0), ("loss", 2, 0, 0.9)], in_order=["loss"]))
     assert Progress.objects.get(job=job).step is None
+    assert runs.filter(attempt=1).values_list("first_step", "last_step").get() == (None, None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_last_lines_of_an_attempt_and_a_counter_that_falls_back_in_the_next_do_not_block_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = factories.job(state=State.PROCESSING, attempt=2)
+    runs = Learner.objects.filter(job=job)
+    runs.filter(attempt=1).update(first_step=1, last_step=100, steps_by_rule=True, processing_at=Now())
+    late, live = grant(job, attempt=1), grant(job)
+    fell_back = Metric("rules", 0, 9, [("loss", 5, 0, 1.0)], in_order=["loss"])
+    begun: list[Meanwhile] = []
+    lock_progress = store._lock_progress
+
+    def with_the_learner_locked(*arguments: Any) -> Any:
+        if not begun:
+            begun.append(Meanwhile(lambda: commit([(live, fell_back)])))
+            begun[0].begin()
+            assert not begun[0].is_over, "it waits for the learner of the earlier attempt"
+        return lock_progress(*arguments)
+
+    monkeypatch.setattr(store, "_lock_progress", with_the_learner_locked)
+    assert commit([(late, data(0, b"late\n"))]).lines == 1
+    assert begun[0].result().points == 1
+    assert log_of(job) == b"late\n"
     assert runs.filter(attempt=1).values_list("first_step", "last_step").get() == (None, None)
 
 
