@@ -23,6 +23,7 @@ from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 
 READY = ".luthier-ready"
 BUILDING = ".building-"
+LOCK = ".lock"
 """In the name of a folder that is no environment yet, or no longer. A dot hides it from `ls` and from `sklearn-*`."""
 LAST_LINES = 40
 """Of one command, from which its failure is read."""
@@ -287,10 +288,21 @@ def builder_environment(given: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def exclusive_lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the one builder's place for this runtime: waits for another builder to finish, or says that there is one."""
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            is_ours = True
-        except BlockingIOError:
-            is_ours = False
-        yield is_ours
+    path = folder.with_name(f".{folder.name}{LOCK}")
+    while True:
+        with open(path, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                is_ours = True
+            except BlockingIOError:
+                is_ours = False
+            if not is_ours or _is_at(lock.fileno(), path):  # else it was removed while this one waited
+                yield is_ours
+                return
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -25,11 +25,15 @@ from packaging.utils import canonicalize_name
 
 from gpu_scheduler.clusters.base import EnvironmentSpec, GangSpec
 from gpu_scheduler.clusters.local import interpreters, layers, package_cache, runtime_failure
-from gpu_scheduler.clusters.local.builder import BUILDING, Build, Preparing, exclusive_lock, is_complete
+from gpu_scheduler.clusters.local.builder import BUILDING, LOCK, Build, Preparing, exclusive_lock, is_complete
 from gpu_scheduler.clusters.local.runtime_failure import RuntimeFailed
 from gpu_scheduler.clusters.local.runtimes import Runtimes
 
 WHEELS = ("--only-binary", ":all:")
+RESOLVING, INSTALLING = ".resolving-", ".installing-"
+"""Beginnings of the names of a builder's temporary folders."""
+LEFT_S = 24 * 3600.0
+"""Far longer than a builder needs one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ class Environments:
                         shutil.rmtree(leftover, ignore_errors=True)
         found = package_cache.scan(self._home), package_cache.scan(self._bases)
         package_cache.remove(package_cache.surplus(*found, kept, time.time()))
+        for home in (self._home, self._bases):
+            _remove_drafts(home)
+            _remove_locks(home)
 
     def close(self) -> None:
         """Cancel running builds: nothing of them is kept, the next use starts again."""
@@ -185,7 +192,7 @@ class ChosenBuild(Build):
         lock = self.folder.with_name(f".{self.folder.name}.lock.txt")
         interpreter = str(building / "bin" / "python")
         if not lock.exists():
-            with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=".resolving-") as place:
+            with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=RESOLVING) as place:
                 wanted, chosen = Path(place, "in.txt"), Path(place, "out.txt")
                 wanted.write_text("\n".join(self._requirements) + "\n")
                 self._call(
@@ -261,7 +268,7 @@ class PackagesBuild(Build):
 
     def _resolve(self, has: dict[str, str]) -> tuple[str, ...]:
         """Versions for the requirements that leave the runtime as it is, else any. Raises RuntimeFailed."""
-        with tempfile.TemporaryDirectory(dir=self._home, prefix=".resolving-") as place:
+        with tempfile.TemporaryDirectory(dir=self._home, prefix=RESOLVING) as place:
             if has:
                 try:
                     return self._compile(Path(place), [f"{name}=={version}" for name, version in has.items()])
@@ -283,7 +290,7 @@ class PackagesBuild(Build):
         return tuple(sorted(line for line in lines if line and not line.startswith("#")))
 
     def _install(self, building: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=self._home, prefix=".installing-") as place:
+        with tempfile.TemporaryDirectory(dir=self._home, prefix=INSTALLING) as place:
             chosen = Path(place, "chosen.txt")
             chosen.write_text("\n".join(self.missing) + "\n")
             self._call(
@@ -294,6 +301,22 @@ class PackagesBuild(Build):
         # By an interpreter that reads no .pth file; what does not compile is not for this Python.
         self._run([os.path.realpath(self.python), "-I", "-S", "-m", "compileall", "-q", str(site)])
         layers.put_on(building, self._base)
+
+
+def _remove_drafts(home: Path) -> None:
+    for draft in (*home.glob(f"{RESOLVING}*"), *home.glob(f"{INSTALLING}*")):
+        with suppress(OSError):
+            if time.time() - draft.stat().st_mtime > LEFT_S:
+                shutil.rmtree(draft)
+
+
+def _remove_locks(home: Path) -> None:
+    """Of environments that are gone, unless a builder has one: its folder comes later."""
+    for lock in home.glob(f".*{LOCK}"):
+        folder = lock.with_name(lock.name[1:].removesuffix(LOCK))
+        with suppress(OSError), exclusive_lock(folder, wait=False) as is_ours:
+            if is_ours and not folder.exists():
+                lock.unlink()
 
 
 def no_python(version: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +172,65 @@ def test_what_a_killed_builder_left_is_no_runtime_and_goes_with_the_next_start(
     environments.sweep().join()
     assert not held.exists()
     assert is_complete(folder)
+
+
+def test_what_a_killed_daemon_left_and_locks_of_what_is_gone_go_with_the_sweep(
+    runtimes: Runtimes, tmp_path: Path
+) -> None:
+    environments = Environments(tmp_path / "data", runtimes)
+    bases, tops = tmp_path / "data" / "runtimes", tmp_path / "data" / "environments"
+    left = [bases / ".resolving-old", tops / ".resolving-old", tops / ".installing-old"]
+    young, there = tops / ".installing-young", tops / "0123"
+    for folder in (*left, young, there):
+        folder.mkdir(parents=True)
+    for folder in left:
+        (folder / "requirements.txt").touch()
+        os.utime(folder, (0, 0))
+    locks = {name: tops / f".{name}.lock" for name in ("gone", "busy", "0123")}
+    for lock in (*locks.values(), tops / ".0123.lock.txt"):
+        lock.touch()
+    with exclusive_lock(tops / "busy"):
+        environments.sweep().join()
+        assert sorted(path.name for path in (*bases.iterdir(), *tops.iterdir())) == [
+            ".0123.lock", ".0123.lock.txt", ".busy.lock", ".installing-young", "0123",
+        ]  # fmt: skip
+    environments.sweep().join()
+    assert not locks["busy"].exists()
+
+
+def test_a_builder_that_waited_for_a_lock_which_was_removed_has_the_new_one(tmp_path: Path) -> None:
+    folder, path, waits, ended = (
+        tmp_path / "0123",
+        tmp_path / ".0123.lock",
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def work() -> None:
+        with exclusive_lock(folder):
+            waits.set()
+            ended.wait(60)
+
+    thread = threading.Thread(target=work)
+    with exclusive_lock(folder):
+        removed = path.stat()
+        thread.start()
+        wait_for(lambda: opened(removed) > 1)
+        path.unlink()
+    assert waits.wait(60)
+    with exclusive_lock(folder, wait=False) as is_ours:
+        assert not is_ours
+    ended.set()
+    thread.join()
+
+
+def opened(file: os.stat_result) -> int:
+    """How often this process has that file open."""
+    count = 0
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += os.path.samestat(handle.stat(), file)
+    return count
 
 
 @pytest.mark.parametrize(
