@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import ClusterBusy
 from jobs import blobs, retention
+from jobs.blobs.folder import FolderStore
+from jobs.blobs.store import MARK, store
 from jobs.lifecycle import periodic
 from jobs.models import (
     Blob,
@@ -40,6 +42,14 @@ from tests.jobs.lifecycle.world import World, gang
 from tests.log_collector import LogCollector
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def unmarked() -> None:
+    """The store is that of another test's database no more."""
+    place = store()
+    assert isinstance(place, FolderStore)
+    (place.root / MARK).unlink(missing_ok=True)
 
 
 def be_due() -> None:
