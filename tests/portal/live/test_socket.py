@@ -150,7 +150,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> OpenConnections:
     return found
 
 
-class Doors:
+class ByName:
     """An application that accepts everyone and knows those who send a name."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -166,7 +166,7 @@ class Doors:
 
 
 async def test_a_websocket_counts_for_its_address_until_its_user_is_known(opened: OpenConnections) -> None:
-    async with serving(Doors(), http=Http) as port, contextlib.AsyncExitStack() as held:
+    async with serving(ByName(), http=Http) as port, contextlib.AsyncExitStack() as held:
         where = f"ws://127.0.0.1:{port}/"
         clients = [await held.enter_async_context(connect(where, proxy=None)) for _ in range(3)]
         assert opened._by_address["127.0.0.1"] == 3
@@ -183,7 +183,7 @@ async def test_a_refused_stranger_who_answers_no_close_frame_is_gone_soon(
     opened: OpenConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Socket, "REFUSED_S", 0.1)
-    async with serving(Doors(), http=Http) as port:
+    async with serving(ByName(), http=Http) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(HANDSHAKE)
         await reader.readuntil(b"\r\n\r\n")
