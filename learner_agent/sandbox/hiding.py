@@ -19,7 +19,7 @@ _LINKS_MAX = 40  # as the kernel follows
 
 
 def folders(granted: Iterable[str]) -> List[str]:
-    """What to cover, with the home folder of the user: no folder that is granted as a whole or lies in another one."""
+    """What to cover, with the home folder of the user: no folder that is granted as a whole or is in another one."""
     named = [os.path.realpath(path) for path in (*FOLDERS, *_home())]
     found = sorted({path for path in named if path != os.sep and os.path.isdir(path)})
     whole = [os.path.realpath(path) for path in granted]
@@ -80,5 +80,5 @@ def outermost(paths: Iterable[str]) -> List[str]:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether path is root or lies below it; both are absolute."""
+    """Whether path is root or below it; both are absolute."""
     return os.path.commonpath([path, root]) == root

@@ -1,4 +1,4 @@
-"""What is stored of logins can sign nobody in.
+"""What is stored of logins can sign no one in.
 
 django-axes kept names as they were typed, passwords in the wrong field among them, and sign-ins for ever, beside the
 audit log. Failures count for minutes, and are counted under other names now. Of sessions, which stay, the hash of the

@@ -22,6 +22,7 @@ from tenants.services.projects import project_changes_apply
 from tenants.services.secrets import secret_set
 from tenants.services.sessions import public_id as session_id
 from tenants.services.views import view_create
+from tenants.sessions import row_key
 from tenants.tokens import public_id
 from tests import factories
 
@@ -168,10 +169,10 @@ def build() -> World:
 
 
 def _session_of(user: User) -> str:
-    """The key of a session in which the user is signed in."""
+    """The key of the row of a session in which the user is signed in."""
     client = Client()
     client.force_login(user)
-    return client.session.session_key or ""
+    return row_key(client.session)
 
 
 def _fill(job: Job) -> None:

@@ -62,7 +62,7 @@ def test_a_job_that_reads_the_platforms_keys_fails_with_a_diagnosis(platform: Pl
         thief = spec("thief", f"print(open({str(path)!r}).read())", resources=SMALL, max_restarts=0)
         job = client.submit(thief)["id"]
         reason = client.wait_state(job, "FAILED", within_s=90)["reason"]
-        # Hidden, because it lies below /tmp, as it would below the home folder of the platform's user.
+        # Hidden, because it is below /tmp, as it would below the home folder of the platform's user.
         assert f"could not find the file {path}" in reason["message"], reason
         assert path.read_text() not in client.raw_log(job, attempt=1).decode()
 

@@ -47,7 +47,7 @@ def test_codes_and_session_keys_are_long_and_never_alike() -> None:
 
 
 @pytest.mark.django_db
-def test_a_row_of_a_session_signs_nobody_in() -> None:
+def test_a_row_of_a_session_signs_no_one_in() -> None:
     client, thief = Client(), Client()
     client.force_login(factories.user("erin"))
     row = Session.objects.get()

@@ -528,7 +528,7 @@ ROOT_ONLY = {
     mount_over_a_folder, change_the_root, become_another_user, make_a_device, give_a_file_away, read_shadow,
     open_by_handle, new_mount_namespace, enter_the_namespaces_of_a_process, have_a_service_at_home_read_the_secret_key,
 }  # fmt: skip
-"""What the kernel refuses to any other user in any case; and nobody has no home."""
+"""What the kernel refuses to any other user in any case; and the other one has no home folder."""
 
 TRIES = [
     value

@@ -85,7 +85,7 @@ class Stage:
         return Path(place, f".{self.root.name}", "socket")
 
     def services(self) -> dict[str, str]:
-        """Such sockets, by the kind of folder. nobody has no home folder."""
+        """Such sockets, by the kind of folder; not each user has a home folder."""
         home = pwd.getpwnam(self.user).pw_dir
         places = {"run": "/run", "var": "/var/lib", "tmp": "/tmp"} | (
             {"home": home} if Path(home).is_dir() else {}
@@ -127,7 +127,7 @@ class Stage:
             os.chown(folder, account.pw_uid, account.pw_gid)
 
     def clear(self) -> None:
-        """Remove what lies outside its folder."""
+        """Remove what is outside its folder."""
         for socket in self.services().values():
             shutil.rmtree(Path(socket).parent, ignore_errors=True)
 

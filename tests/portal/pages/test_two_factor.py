@@ -84,7 +84,7 @@ def test_a_reset_password_asks_for_the_second_factor_of_before(alice: User, admi
     redeemed = client.post("/login", {"username": "alice", "password": given})
     assert redeemed["Location"] == "/welcome/password"
     assert not is_in(client), "a one-time password signs no one in"
-    new = "one that nobody else has"
+    new = "one that no other has"
     client.post("/welcome/password", {"new_password1": new, "new_password2": new})
     for browser in (client, Client()):
         answer = browser.post("/login", {"username": "alice", "password": new})
