@@ -100,9 +100,8 @@ async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awai
     known = False
     if declared > ANONYMOUS_BYTES:
         known = await _only_known(is_known, declared)
-    body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 (the request's)
-        max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE, dir=str(arrivals.folder())
-    )
+    place = str(arrivals.folder()) if arrivals.UPLOADS.match(scope["path"]) else None  # others are small
+    body = tempfile.SpooledTemporaryFile(settings.FILE_UPLOAD_MAX_MEMORY_SIZE, dir=place)  # noqa: SIM115 (the request's)
     try:
         received, clock = 0, asyncio.get_running_loop()
         started = clock.time()

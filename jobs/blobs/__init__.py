@@ -3,7 +3,7 @@
 Code, checkpoints and results are here, in a folder or an S3 bucket (LUTHIER_BLOBS). Nothing here interprets the bytes.
 """
 
-from jobs.blobs.arrival import MAX_PIECE, append, begin, begin_all, hold, known, put
+from jobs.blobs.arrival import append, begin, begin_all, hold, known, put
 from jobs.blobs.calls import places
 from jobs.blobs.errors import (
     BeingFinished,
@@ -20,7 +20,7 @@ from jobs.blobs.errors import (
 from jobs.blobs.ownership import own_mark
 from jobs.blobs.reading import check, discard, is_sound, is_there, open, read
 from jobs.blobs.removal import release, sweep, sweep_keys
-from jobs.blobs.store import BLOCK, key_of
+from jobs.blobs.store import BLOCK, MAX_PIECE, key_of
 
 __all__ = [
     "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",

@@ -28,7 +28,6 @@ from jobs.failpoints import fp
 from jobs.models import Blob, StorageKind
 from tenants.rows import Rows
 
-MAX_PIECE = 8 * 1024 * 1024
 HASHERS = 256
 HASHED_AT_ONCE = 1024 * BLOCK
 """What one request hashes again at most, of pieces that another process received: a second or two."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from jobs.blobs.store import MARK, number_of
+from jobs.blobs.store import MARK, MAX_PIECE, number_of
 from jobs.disk import disk_of
 
 PART = ".part"
@@ -31,6 +32,8 @@ class FolderStore:
         self.root = root
 
     def check(self) -> None:
+        if (self.room() or 0) < MAX_PIECE:  # pieces are refused, and what waits for that is not stalled
+            raise OSError(errno.ENOSPC, "the disk is as full as LUTHIER_MIN_FREE_DISK lets it become")
         with self.scratch():
             pass
 

@@ -16,7 +16,12 @@ from jobs import storage
 SHARE = 16
 """Of what is free, one part is promised without a look at the rows: that is right for as many web processes."""
 LOCK = 4_770_003
-SUM = "SELECT coalesce(sum(size - received), 0) FROM jobs_blob WHERE NOT verified"
+SUM = """
+SELECT coalesce(sum(b.size - b.received), 0) FROM jobs_blob b WHERE NOT b.verified AND EXISTS (
+  SELECT FROM jsonb_array_elements_text(b.requested_from) AS asked (job)
+  JOIN jobs_attempt a ON a.job_id = asked.job AND a.held)
+"""
+"""Of files that a live attempt may still send: what a lost learner left half sent is promised no more."""
 
 
 class Promised:
@@ -32,7 +37,7 @@ class Promised:
         room: how many the disk has room for; None if unknown, as of a store on other machines.
         """
         free = room()
-        if free is None:
+        if free is None or needed <= 0:
             return
         with self._lock:
             if self._bytes is not None and self._bytes + needed <= free // SHARE:

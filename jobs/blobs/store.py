@@ -17,6 +17,8 @@ from typing import IO, BinaryIO, Protocol
 from django.conf import settings
 
 BLOCK = 1024 * 1024
+MAX_PIECE = 8 * BLOCK
+"""Bytes that learners send in one request."""
 
 
 @dataclass(frozen=True, slots=True)

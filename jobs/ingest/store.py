@@ -210,7 +210,10 @@ def _whose_steps_may_be_forgotten(
         grant.job_id: grant.attempt
         for learner_id, grant in grants.items()
         if grant.attempt > 1
-        and any(isinstance(frame, Metric) and frame.in_order for frame in frames[learner_id])
+        and any(
+            isinstance(frame, Metric) and frame.in_order and frame.src == "rules"
+            for frame in frames[learner_id]
+        )
     }
     if not attempts:
         return []

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from jobs.failpoints import fp
 from jobs.models import WORKER_ALIVE, Worker
@@ -348,7 +348,10 @@ def keep_worker_alive(worker_id: int) -> bool:
 
     If the database's clock was set back since the last time, nothing may wait until it has come to where it was.
     """
-    with connection.cursor() as cursor:
+    with (
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):  # a mend that fails is tried again at the next beat
         cursor.execute(KEEP_ALIVE, {"id": worker_id, "jump_s": CLOCK_JUMP_S})
         row = cursor.fetchone()
         if row is not None and row[0]:

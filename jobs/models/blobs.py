@@ -44,6 +44,7 @@ class Blob(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "sha256"], name="blob_once")]
+        indexes = [models.Index(fields=["id"], condition=models.Q(verified=False), name="blob_arriving")]
 
     def is_requested_from(self, job_id: str) -> bool:
         """Whether learners of this job may send its bytes and see what has arrived of them."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 from collections import deque
+from contextlib import suppress
 from typing import Iterable, Iterator, List, Sequence, Tuple
 
 FOLDERS = ("/run", "/var", "/tmp")  # noqa: S108 (to be covered)
-NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/netconfig", "/run/nscd", "/run/avahi-daemon",
-         "/var/lib/sss/pipes/nss")  # fmt: skip
+NAMES = ("/run/systemd/resolve", "/run/systemd/userdb", "/run/resolvconf", "/run/netconfig", "/run/nscd",
+         "/run/nslcd", "/run/samba/winbindd", "/run/avahi-daemon", "/var/lib/sss/pipes/nss")  # fmt: skip
 """What names of machines and users are looked up by; only names are asked for there."""
 _LINKS_MAX = 40  # as the kernel follows
 
@@ -47,8 +48,11 @@ def links(places: Sequence[str], paths: Iterable[str]) -> "dict[str, str]":
     """The symbolic links in the places that lead to the paths, and those directly in a place: where each leads."""
     found = {step: to for path in paths for step, to in _followed(path)}
     for place in places:
-        with os.scandir(place) as entries:
-            found.update((entry.path, os.readlink(entry.path)) for entry in entries if entry.is_symlink())
+        with suppress(OSError), os.scandir(place) as entries:  # a home folder may be closed to its user
+            for entry in entries:
+                with suppress(OSError):  # gone since
+                    if entry.is_symlink():
+                        found[entry.path] = os.readlink(entry.path)
     return {step: to for step, to in found.items() if any(is_below(step, place) for place in places)}
 
 
@@ -60,10 +64,11 @@ def _followed(path: str) -> Iterator[Tuple[str, str]]:
             at = os.path.dirname(at)
         elif name and name != os.curdir:
             step = os.path.join(at, name)
-            if not os.path.islink(step):
+            try:
+                to = os.readlink(step)
+            except OSError:  # no link, or gone since
                 at = step
                 continue
-            to = os.readlink(step)
             yield step, to
             links_left -= 1
             at = os.sep if to.startswith(os.sep) else at

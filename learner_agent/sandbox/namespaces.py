@@ -45,16 +45,21 @@ def enter(
     _mount(None, "/", None, _REC | _PRIVATE)
     granted = [*writable, *readable, *hiding.NAMES]
     hidden = [place for place in hiding.folders(granted) if tmp is None or place != TMP]
-    links = hiding.links(hidden, [*granted, *(os.path.join(path, "bin", "python") for path in readable)])
+    own_tmp = [] if tmp is None else [TMP]
+    links = hiding.links(
+        hidden, [*granted, *own_tmp, *(os.path.join(path, "bin", "python") for path in readable)]
+    )
     kept = [(path, _clone(path)) for path in map(os.path.realpath, writable)]
     _make_read_only("/", _AT_RECURSIVE)
     read_only = [(path, _clone(path)) for path in hiding.below(hidden, [*readable, *hiding.NAMES])]
     for place in hidden:
-        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, b"mode=755,size=1m")
+        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, b"mode=755,size=16m")
     for link, target in links.items():
         os.makedirs(os.path.dirname(link), exist_ok=True)
         os.symlink(target, link)
     _attach(read_only + kept)
+    for path in map(os.path.realpath, own_tmp):
+        os.makedirs(path, exist_ok=True)  # /tmp may be a link into a covered folder
     for place in hidden:
         _make_read_only(place, 0)
     if os.path.isdir(SHARED_MEMORY):

@@ -85,7 +85,10 @@ class FinalFiles:
         files = gather(folder, what="implicit", world=self._job.world(), without=restored)
         if files is None or self._was_restored(files):
             return Found()
-        if restored and not self._saves_in_its_own_way():
+        begun = any(
+            path.startswith("step-") for path, _, _ in files.offer.files
+        )  # a save without its manifest yet
+        if restored and (begun or not self._saves_in_its_own_way()):
             return Found(notes=[("implicit_not_kept", BESIDE_RESTORED.format(folder=restored[0].name))])
         if self._settings.rank:
             return Found(notes=[("implicit_not_kept", NOT_RANK_0)])

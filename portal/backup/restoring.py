@@ -53,6 +53,10 @@ def restore(
     fails later, what it made is removed, so that it can be tried again.
     """
     found = Manifest.read(source)
+    if blobs is None and not found.blobs_in:
+        raise BackupError(
+            f"The stored files are in {source / BLOBS}. Unset LUTHIER_BLOBS, or set it to a folder."
+        )
     copied = blobs if not found.blobs_in else None
     if found.blobs_in and blobs is not None and not blobs.exists():
         raise BackupError(

@@ -23,7 +23,7 @@ INSERT INTO tenants_auditentry (action, target, reason, details, request_id)
 SELECT 'retention.audit', '', '', jsonb_build_object('entries', marked - recorded, 'before', 'this version'), ''
 FROM (SELECT count(*) AS marked FROM tenants_auditseal WHERE removed) m,
   (SELECT coalesce(sum((details->>'entries')::bigint), 0) AS recorded FROM tenants_auditentry
-   WHERE action = 'retention.audit') r
+   WHERE action = 'retention.audit' AND jsonb_typeof(details->'entries') = 'number') r
 WHERE marked > recorded;
 """
 

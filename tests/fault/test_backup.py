@@ -13,8 +13,8 @@ import pytest
 
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.store import MARK, number_of
-from portal.backup.contents import BLOBS, DUMP, Manifest, run_tool, tool
-from portal.backup.restoring import _connected, _embedded
+from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, run_tool, tool
+from portal.backup.restoring import _connected, _embedded, restore
 from portal.settings.embedded import layout
 from portal.settings.secret import new_secrets_key
 from tests.fault.specs import TRAINS, spec
@@ -231,6 +231,15 @@ def test_a_restore_needs_the_place_of_the_stored_files(tmp_path: Path, empty: Pa
     Manifest("", 0, 0, 0, "s3://of-the-original").write(empty)
     with pytest.raises(AssertionError, match="Set LUTHIER_BLOBS to where they are now"):
         Platform(tmp_path / "data").manage("restore", str(empty))
+
+
+def test_files_of_a_backup_are_not_left_out_where_the_store_is_a_bucket(tmp_path: Path, empty: Path) -> None:
+    Manifest("", 0, 1, 1).write(empty)
+    with pytest.raises(BackupError, match="Unset LUTHIER_BLOBS, or set it to a folder"):
+        restore(
+            empty, layout(tmp_path / "data"), database_url=None, blobs=None, place=FolderStore(tmp_path),
+            take_over=False, say=print,
+        )  # fmt: skip
 
 
 SECRETS_OF_LEARNERS = """

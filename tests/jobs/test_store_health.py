@@ -10,7 +10,9 @@ import pytest
 
 from jobs import blobs
 from jobs.blobs import health
+from jobs.blobs.folder import FolderStore
 from jobs.blobs.health import examine
+from jobs.blobs.store import MAX_PIECE
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
@@ -62,6 +64,16 @@ def test_a_folder_that_cannot_be_written_is_away(tmp_path: Path, settings: Any) 
     (tmp_path / "blobs").write_text("a file")
     settings.LUTHIER_BLOBS = str(tmp_path / "blobs")
     assert examine({}, NOON)["away"]
+
+
+def test_a_folder_whose_disk_takes_no_more_pieces_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it is not stalled."""
+    monkeypatch.setattr(FolderStore, "room", lambda self: MAX_PIECE - 1)
+    away = examine({}, NOON)
+    assert away["away"]
+    assert "LUTHIER_MIN_FREE_DISK" in away["problem"]
+    monkeypatch.setattr(FolderStore, "room", lambda self: MAX_PIECE)
+    assert not examine(away, later(1))["away"]
 
 
 @pytest.mark.django_db

@@ -267,6 +267,21 @@ def test_a_clone_that_saves_in_its_own_way_has_its_saves_stored_though_it_began_
     assert all("beside step-5, from which it resumed" in note["message"] for note in server.reported)
 
 
+def test_a_save_that_was_begun_beside_a_restored_one_is_no_checkpoint(tmp_path: Path) -> None:
+    """Its program writes manifests, and was ended before this one."""
+    server = Server(lambda: None)
+    files = final_files(server, tmp_path)
+    restored(tmp_path)
+    (tmp_path / "checkpoints" / "step-9").mkdir()
+    (tmp_path / "checkpoints" / "step-9" / "w.pt").write_text("half of it")
+    Spool(tmp_path / "state").write("exit", {"code": 143})
+
+    asyncio.run(files.store())
+
+    assert server.stored == []
+    assert [note["code"] for note in server.reported] == ["implicit_not_kept"]
+
+
 def test_of_an_attempt_that_saved_nothing_a_restored_checkpoint_is_not_stored_again(tmp_path: Path) -> None:
     server = Server(lambda: None)
     files = final_files(server, tmp_path)

@@ -240,6 +240,23 @@ def test_event_files_whose_steps_begin_again_draw_every_point_in_order(spool: Sp
     assert "of loss in TensorBoard files fell back from 4 to 0" in notes[0][1]
 
 
+def test_several_processes_that_write_the_same_steps_have_each_once(spool: Spool) -> None:
+    """As torchrun's ranks do, each with a file of its own: they are read one after the other."""
+    for rank in range(3):
+        folder = spool.root.parent / "tb"
+        folder.mkdir(exist_ok=True)
+        with (folder / f"events.out.tfevents.{rank}.host").open("wb") as out:
+            for step in range(50):
+                out.write(record(event(step, simple("loss", 1.0 + rank), at=1_000.0 + step + rank / 10)))
+    notes: list[tuple[str, str]] = []
+    source = event_files(spool, notes)
+    frames = list(iter_frames(source))
+    source.end()
+    assert places([point for frame in frames for point in frame.points]) == list(range(50))
+    assert not any(frame.in_order or frame.fell_ms for frame in frames)
+    assert {code for code, _ in notes} == {"points_not_stored"}
+
+
 @pytest.mark.parametrize("save_bytes", [0, 200, 10**9])
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 33])
 def test_a_restarted_shipper_sends_reports_to_the_same_places(
@@ -782,8 +799,8 @@ def tensor(tag: str, kind: int, content: bytes, number: int = 4) -> bytes:
     return field(5, field(1, field(1, tag.encode()) + field(8, field(1, kind) + field(number, content))))
 
 
-def event(step: int, summary: bytes) -> bytes:
-    return varint(1 << 3 | 1) + struct.pack("<d", 1_700_000_000.25) + field(2, step) + summary
+def event(step: int, summary: bytes, at: float = 1_700_000_000.25) -> bytes:
+    return varint(1 << 3 | 1) + struct.pack("<d", at) + field(2, step) + summary
 
 
 def record(content: bytes) -> bytes:

@@ -203,9 +203,9 @@ async def test_bodies_wait_on_the_disk_of_the_data_folder(
     made: list[str] = []
     really = tempfile.SpooledTemporaryFile
 
-    def spooled(**options: Any) -> Any:
+    def spooled(*sizes: int, **options: Any) -> Any:
         made.append(options["dir"])
-        return really(**options)
+        return really(*sizes, **options)
 
     monkeypatch.setattr(tempfile, "SpooledTemporaryFile", spooled)
     with override_settings(LUTHIER_DATA=tmp_path):
@@ -222,6 +222,7 @@ def test_a_large_file_of_a_form_waits_there_without_a_name(tmp_path: Path) -> No
     assert Path(f"/proc/self/fd/{file.fileno()}").readlink().is_relative_to(tmp_path)
     assert list(tmp_path.iterdir()) == [], "it goes with the process"
     assert (file.name, file.size, file.read()) == ("code.zip", len(content), content)
+    request.close()
 
 
 async def test_small_bodies_need_no_one_to_be_known(known: list[bool]) -> None:

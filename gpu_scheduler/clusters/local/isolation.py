@@ -76,7 +76,7 @@ class Sandboxing:
         ]
         named = [folders.root, *reads, *writes]
         tmp_is_free = not any(
-            _contains(SHARED_TMP, path) or _contains(SHARED_TMP, path.resolve()) for path in named
+            _contains(SHARED_TMP, path) or _contains(SHARED_TMP.resolve(), path.resolve()) for path in named
         )
         return json.dumps(
             {

@@ -92,10 +92,12 @@ NOT_STORED = "Of {label}, {n} not stored, because there is another value at the 
 
 
 class MetricAxis(Axis):
-    """The axis of one metric. value: the one at its place; falls: how often steps had begun again by then."""
+    """The axis of one metric. value: the one at its place; falls: how often steps had begun again by then; at_ms: the
+    latest time of its points."""
 
     value: float | str | None = None
     falls: Place = 0
+    at_ms: Place = 0
 
 
 class Axes(Struct):
@@ -123,7 +125,9 @@ class Axes(Struct):
         value = number_out(number)
         axis = replace(self.of.get(name) or self._new({name}, ends))
         is_behind = axis.falls < self.falls  # others have begun again since
-        if step == axis.printed and not is_behind:
+        # What is older than the last point is another writer's: several processes may report the same metrics.
+        is_late = 0 < at_ms < axis.at_ms and axis.printed is not None and step <= axis.printed
+        if is_late or (step == axis.printed and not is_behind):
             self.dropped += name != BARE and value != axis.value
             return
         falls, before = axis.falls_at(step), axis.printed
@@ -136,7 +140,7 @@ class Axes(Struct):
                 name=name or "what it reports", label=label, before=before, step=step
             )
             into.fall(at_ms or now_ms())
-        axis.value, axis.falls = value, self.falls
+        axis.value, axis.falls, axis.at_ms = value, self.falls, max(at_ms, axis.at_ms)
         self.of[name] = axis
         into.count(step, has_point=name != BARE and not axis.in_order)
         if name != BARE:

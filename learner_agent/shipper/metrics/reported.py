@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -20,6 +21,8 @@ from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, SECONDS_PER_STEP, 
 
 STATE = "shipper/reported.json"
 READ_BYTES = 256 * 1024
+READ_AGAIN_S = 0.1
+"""In one go, of what the server has already: heartbeats and the log wait for it."""
 SAVE_BYTES = 1024 * 1024
 """After so much of the file the state is saved; what follows is read again after a restart."""
 MAX_LINE = 64 * 1024
@@ -115,9 +118,13 @@ class ReportedMetrics:
         self._notes.dropped(self._state.axes)
 
     def read(self) -> Metric | None:
+        until = time.monotonic() + READ_AGAIN_S
         while self._state.at < self.cursor:  # the server has these points
             passed = self._read(self._state, self.cursor - self._state.at)
             self._state = replace(self._state, at=self.cursor) if passed is None else passed[1]
+            if self._state.at < self.cursor and time.monotonic() > until:
+                self._next = self._state
+                return Metric(self.name, self.cursor, self.cursor, [])  # and on with the next frame
         found = self._read(self._state, READ_BYTES)
         if found is None:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -18,7 +19,7 @@ from jobs.blobs.folder import FolderStore
 from jobs.blobs.promised import Promised
 from jobs.ingest import checkpoints, store
 from jobs.ingest.store import commit
-from jobs.models import POINT_BYTES, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
+from jobs.models import POINT_BYTES, Attempt, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt, Data, Event, Metric
@@ -167,11 +168,19 @@ def test_the_rows_are_looked_at_only_where_that_could_matter(room: dict[str, int
     def looks(step: int, size: int) -> int:
         with CaptureQueriesContext(connection) as asked:
             assert checkpoints.offer(grant(job), offered(size, step=step)).state == "UPLOADING"
-        return sum("sum(size - received)" in each["sql"] for each in asked)
+        return sum("sum(b.size - b.received)" in each["sql"] for each in asked)
 
     assert looks(0, MIB) == 1, "a process that has just started"
     assert [looks(step, MIB) for step in range(1, 20)] == [0] * 19
     assert looks(20, 100 * MIB) == 1
+
+
+def test_what_a_lost_learner_left_half_sent_is_promised_no_more(room: dict[str, int]) -> None:
+    lost, other = (factories.job(state=State.PROCESSING) for _ in range(2))
+    assert checkpoints.offer(grant(lost), offered(8 * MIB)).state == "UPLOADING"
+    assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "REFUSED"
+    Attempt.objects.filter(job=lost).update(held=False, closed_at=Now())
+    assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "UPLOADING"
 
 
 def test_pieces_of_accepted_files_do_not_take_the_minimum_of_free_space(room: dict[str, int]) -> None:
