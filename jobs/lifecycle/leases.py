@@ -351,7 +351,7 @@ def keep_worker_alive(worker_id: int) -> bool:
     with (
         transaction.atomic(),
         connection.cursor() as cursor,
-    ):  # a mend that fails is tried again at the next beat
+    ):  # what fails is tried again at the next beat
         cursor.execute(KEEP_ALIVE, {"id": worker_id, "jump_s": CLOCK_JUMP_S})
         row = cursor.fetchone()
         if row is not None and row[0]:

@@ -21,7 +21,7 @@ from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, SECONDS_PER_STEP, 
 
 STATE = "shipper/reported.json"
 READ_BYTES = 256 * 1024
-READ_AGAIN_S = 0.1
+REREAD_S = 0.1
 """In one go, of what the server has already: heartbeats and the log wait for it."""
 SAVE_BYTES = 1024 * 1024
 """After so much of the file the state is saved; what follows is read again after a restart."""
@@ -118,7 +118,7 @@ class ReportedMetrics:
         self._notes.dropped(self._state.axes)
 
     def read(self) -> Metric | None:
-        until = time.monotonic() + READ_AGAIN_S
+        until = time.monotonic() + REREAD_S
         while self._state.at < self.cursor:  # the server has these points
             passed = self._read(self._state, self.cursor - self._state.at)
             self._state = replace(self._state, at=self.cursor) if passed is None else passed[1]
