@@ -417,12 +417,23 @@ def test_without_a_broker_jobs_start_and_the_jobs_of_a_killed_worker_are_taken_o
         wait_for(lambda: state(job) == State.DEPLOYING)
         # A worker dies with the job's lease in its hand.
         worker = Worker.objects.get(name__startswith="one").pk
-        workers[0].send_signal(signal.SIGSTOP)
-        Job.objects.filter(pk=job.pk).update(
-            lease_owner=str(worker),
-            lease_token="00000000-0000-4000-8000-000000000000",
-            lease_until=Now() + timedelta(seconds=19),  # nearly as long as a lease can be
-        )
+
+        def stops_with_the_lease() -> bool:
+            """Not while it has the row locked: it goes on, and is stopped again."""
+            workers[0].send_signal(signal.SIGSTOP)
+            try:
+                return bool(
+                    Job.objects.filter(pk=job.pk).update(
+                        lease_owner=str(worker),
+                        lease_token="00000000-0000-4000-8000-000000000000",
+                        lease_until=Now() + timedelta(seconds=19),  # nearly as long as a lease can be
+                    )
+                )
+            except OperationalError:
+                workers[0].send_signal(signal.SIGCONT)
+                return False
+
+        wait_for(stops_with_the_lease)
         fence = job_of(job).fence
         time.sleep(1)
         assert job_of(job).fence == fence, "a worker that was silent for a second keeps its leases"
