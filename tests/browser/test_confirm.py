@@ -16,9 +16,11 @@ STALE = """
 from django.contrib.auth import get_user_model
 from tenants.sessions import FRESH, PROVED_AT, SessionStore
 for row in get_user_model().objects.get(username="admin").sessions.all():
-    session = SessionStore(row.pk)
-    session[PROVED_AT] = session[PROVED_AT] - FRESH.total_seconds() - 1
-    session.save()
+    store = SessionStore()  # the row does not have the key
+    found = store.decode(row.session_data)
+    found[PROVED_AT] -= FRESH.total_seconds() + 1
+    row.session_data = store.encode(found)
+    row.save(update_fields=["session_data"])
 """
 
 
