@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pla
 @pytest.fixture(scope="session")
 def platform(installation: tuple[Platform, IdentityProvider]) -> Platform:
     return installation[0]
+
+
+@pytest.fixture
+def meeting(platform: Platform) -> Path:
+    """A folder that programs and this test share; what else is outside their own folders no program reaches."""
+    folder = platform.meeting / uuid.uuid4().hex
+    folder.mkdir(parents=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

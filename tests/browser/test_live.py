@@ -125,9 +125,9 @@ def test_a_page_is_not_handed_over_to_whom_another_tab_signed_in(platform: Platf
 
 
 def test_numbers_and_curve_are_whole_after_the_web_server_was_killed(
-    platform: Platform, alice: Client, open_as: Open, tmp_path: Path
+    platform: Platform, alice: Client, open_as: Open, meeting: Path
 ) -> None:
-    gate = tmp_path / "gate"
+    gate = meeting / "gate"
     job = trains(alice, "killed-web", 200, 0.05, str(gate))
     page = open_as("alice", f"/t/vision-lab/jobs/{job}")
     expect(page.locator("x-chart canvas").first).to_be_visible(timeout=60_000)

@@ -51,8 +51,8 @@ def again(client: Client, job: str, attempt: int) -> None:
     printed(client, job, attempt)
 
 
-def test_all_attempts_are_one_log(alice: Client, open_as: Open, tmp_path: Path) -> None:
-    enough = tmp_path / "enough"
+def test_all_attempts_are_one_log(alice: Client, open_as: Open, meeting: Path) -> None:
+    enough = meeting / "enough"
     job = submitted(alice, "attempts", PRINTS_AND_WAITS, str(enough))
     alice.wait_state(job, "PROCESSING")
     printed(alice, job, 1)
@@ -103,10 +103,8 @@ def test_all_attempts_are_one_log(alice: Client, open_as: Open, tmp_path: Path) 
     expect(border).to_have_count(2)
 
 
-def test_a_link_to_a_line_of_an_earlier_attempt_opens_it(
-    alice: Client, open_as: Open, tmp_path: Path
-) -> None:
-    enough = tmp_path / "enough"
+def test_a_link_to_a_line_of_an_earlier_attempt_opens_it(alice: Client, open_as: Open, meeting: Path) -> None:
+    enough = meeting / "enough"
     job = submitted(alice, "linked", PRINTS_AND_WAITS, str(enough))
     alice.wait_state(job, "PROCESSING")
     printed(alice, job, 1)

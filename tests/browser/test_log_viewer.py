@@ -67,9 +67,9 @@ def all_lines(page: Page, count: int) -> list[tuple[int, str]]:
 
 
 def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
-    platform: Platform, alice: Client, open_as: Open, tmp_path: Path
+    platform: Platform, alice: Client, open_as: Open, meeting: Path
 ) -> None:
-    enough = tmp_path / "enough"
+    enough = meeting / "enough"
     job = submitted(
         alice, "counted", programs.COUNTS_UNTIL, f"{enough} 50 0.5"
     )  # 100 lines a second bound what is to be read in the end
@@ -88,9 +88,9 @@ def test_lines_come_by_themselves_and_each_once_over_a_killed_web_server(
 
 
 def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
-    alice: Client, open_as: Open, tmp_path: Path
+    alice: Client, open_as: Open, meeting: Path
 ) -> None:
-    enough = tmp_path / "enough"
+    enough = meeting / "enough"
     job = submitted(alice, "flood", programs.COUNTS_UNTIL, f"{enough} 500 0.7")
     page = open_as("alice", log_of(job))
     expect(page.locator("x-log .log-status")).to_contain_text(",", timeout=60_000)

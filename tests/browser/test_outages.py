@@ -37,9 +37,9 @@ def catches_up(page: Page, client: Client, job: str, after: str) -> None:
 
 
 def test_a_page_left_open_over_all_faults_shows_each_line_once(
-    platform: Platform, alice: Client, open_as: Callable[..., Page], tmp_path: Path
+    platform: Platform, alice: Client, open_as: Callable[..., Page], meeting: Path
 ) -> None:
-    enough = tmp_path / "enough"
+    enough = meeting / "enough"
     job = submitted(alice, "over-all-faults", programs.COUNTS_UNTIL, f"{enough} 5 0.1")
     alice.wait_state(job, "PROCESSING")
     page = open_as("alice", log_of(job))
