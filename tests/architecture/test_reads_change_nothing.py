@@ -6,22 +6,20 @@ The list is made from all routes; what a read may note is named here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.db import connection, transaction
-from django.test import Client, override_settings
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from portal.settings.env import Environment
-from portal.settings.single_sign_on import providers
 from tests.architecture import rows, test_isolation_matrix, test_page_matrix
-from tests.architecture.test_isolation_matrix import OPERATIONS
-from tests.architecture.test_page_matrix import CELLS, ROUTES
-from tests.architecture.world import ISSUER, Who, World, build
+from tests.architecture.test_isolation_matrix import OPERATIONS, _fresh_throttles
+from tests.architecture.test_page_matrix import CELLS, ROUTES, world
+from tests.architecture.world import Who, World
 
+__all__ = ["_fresh_throttles", "world"]
 pytestmark = pytest.mark.django_db
 
 READERS = (Who.OWNER, Who.MANAGER, Who.ADMIN)
@@ -36,20 +34,6 @@ VALUES = re.compile(
     r"(?<!FOR )(?<!KEY )\bUPDATE\s+\"?(\w+)\"?(?:\s+(?:AS\s+)?\w+)?\s+SET\s+(.*?)(?:\sWHERE|\Z)", re.DOTALL
 )
 COLUMN = re.compile(r"\"?(\w+)\"?\s*=")
-
-
-@pytest.fixture(scope="module")
-def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
-    known = providers(Environment(luthier_oidc_issuer=ISSUER, luthier_oidc_client_id="luthier"))
-    single_sign_on = override_settings(LUTHIER_OIDC_ISSUER=ISSUER, SOCIALACCOUNT_PROVIDERS=known)
-    with django_db_blocker.unblock(), transaction.atomic(), single_sign_on:
-        yield build()
-        transaction.set_rollback(True)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_throttles() -> None:
-    cache.clear()
 
 
 @pytest.mark.parametrize("name", READS)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
@@ -107,8 +108,12 @@ def test_a_worker_that_stops_leaves_what_it_started_to_others_at_once(
 ) -> None:
     """A batch of each thread waits for the cluster; those of the others that a pass started are held by none."""
     claim = leases.claim_due
-    of_others = lambda owner, *rest, **more: claim(owner, *rest, **more) if owner == "w2" else []  # noqa: E731
-    monkeypatch.setattr(leases, "claim_due", of_others)  # no tick claims any
+
+    def of_others(owner: str, *rest: Any, **more: Any) -> list[leases.Lease]:
+        """No tick of this worker claims any."""
+        return claim(owner, *rest, **more) if owner == "w2" else []
+
+    monkeypatch.setattr(leases, "claim_due", of_others)
     monkeypatch.setattr(ticker_module.together, "SHARED", 1)
     submit, slow = submitter(), SlowCluster()
     jobs = {submit().pk for _ in range(SLOTS)}
