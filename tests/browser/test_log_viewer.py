@@ -111,6 +111,25 @@ def test_what_is_read_stays_where_it_is_while_ten_thousand_lines_come(
     wait_for(lambda: page.evaluate(ROWS)[-1][1] == last, within_s=60)
 
 
+def test_the_first_pixel_of_a_scroll_back_stops_following(
+    alice: Client, open_as: Open, meeting: Path
+) -> None:
+    enough = meeting / "enough"
+    job = submitted(alice, "quiet", programs.COUNTS_UNTIL, f"{enough} 500 0.7")
+    page = open_as("alice", log_of(job))
+    expect(page.locator("x-log .log-status")).to_contain_text("Following", timeout=60_000)
+    page.locator("x-log .log-row").last.hover()
+    page.mouse.wheel(0, -1)
+    expect(page.locator("x-log .log-status")).to_contain_text("Paused")
+    count = counted(page)
+    wait_for(lambda: counted(page) >= count + 1_000, within_s=60, every_s=0.3)
+    expect(page.locator("x-log .log-status")).to_contain_text("Paused")
+    page.locator("x-log .log-scroller").press("End")
+    expect(page.locator("x-log .log-status")).to_contain_text("Following")
+    enough.touch()
+    alice.wait_state(job, "COMPLETED", within_s=60)
+
+
 def test_a_reader_who_goes_to_the_start_while_the_lines_load_is_left_there(
     alice: Client, open_as: Open
 ) -> None:

@@ -94,7 +94,7 @@ export class Pane {
     if (px < 0) this.pause();
     this.top += px;
     this.refresh();
-    this.afterUser();
+    this.afterUser(px);
   }
 
   toStart(): void {
@@ -195,12 +195,13 @@ export class Pane {
     if (moved < 0) this.pause();
     this.expected = this.scroller.scrollTop;
     this.schedule();
-    this.afterUser();
+    this.afterUser(moved);
   }
 
-  /** The user has scrolled: at the very end, follow again. */
-  private afterUser(): void {
-    if (!this.following && this.top >= this.fullHeight() - this.scroller.clientHeight - 2) this.follow();
+  /** The user has scrolled by so many px: down to the very end, follow again. A smooth scroll up begins there, too. */
+  private afterUser(px: number): void {
+    const isAtEnd = this.top >= this.fullHeight() - this.scroller.clientHeight - 2;
+    if (!this.following && px > 0 && isAtEnd) this.follow();
     this.options.moved();
   }
 
