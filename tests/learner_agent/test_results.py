@@ -15,7 +15,7 @@ from jobs.states import EventCode, Intent
 from learner_agent.shipper.results import collect, is_kept
 from tests import factories
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
-from tests.learner_agent.test_metric_sources import event, record, simple
+from tests.learner_agent.metrics.sources import event, record, simple
 
 MakeRig = Callable[..., Rig]
 
