@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -31,11 +31,13 @@ from jobs.tokens import Grant
 from learner_agent.wire_fields import BEING_FINISHED
 from portal.problem_details import RETRY_AFTER_S, problem
 
+if TYPE_CHECKING:
+    from jobs.blobs.s3 import S3Store
+
 logger = logging.getLogger(__name__)
 
 RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})\Z")
-
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 INLINE_BYTES = 16 * 1024
 MAX_JSON_BYTES = 1024 * 1024
@@ -251,6 +253,21 @@ def for_upload(view: Callable[[HttpRequest, Grant, Blob], HttpResponse]) -> View
     return found
 
 
+def for_direct_upload(view: Callable[[HttpRequest, Grant, Blob, S3Store], HttpResponse]) -> View:
+    """As for_upload, with the store, if that takes large files from learners itself; otherwise 409."""
+
+    @for_upload
+    @wraps(view)
+    def direct_only(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+        if (place := direct.direct()) is not None:
+            return view(request, grant, blob, place)
+        return problem(
+            409, "not_direct", "This installation's store takes files in pieces, through this server."
+        )
+
+    return direct_only
+
+
 @for_learner("PUT")
 @for_upload
 def upload(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
@@ -284,14 +301,9 @@ def upload(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
 
 
 @for_learner("GET", "POST")
-@for_upload
-def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+@for_direct_upload
+def upload_parts(request: HttpRequest, grant: Grant, blob: Blob, place: S3Store) -> HttpResponse:
     """GET: which parts of a large file the store has. POST number, size, sha256: where to send one."""
-    place = direct.direct()
-    if place is None:
-        return problem(
-            409, "not_direct", "This installation's store takes files in pieces, through this server."
-        )
     if request.method == "GET":
         have = [] if blob.verified else direct.arrived(place, blob)
         if direct.note_arrived(blob, have, grant.learner_id):
@@ -321,14 +333,9 @@ def upload_parts(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse
 
 
 @for_learner("POST")
-@for_upload
-def upload_finish(request: HttpRequest, grant: Grant, blob: Blob) -> HttpResponse:
+@for_direct_upload
+def upload_finish(request: HttpRequest, grant: Grant, blob: Blob, place: S3Store) -> HttpResponse:
     """All parts are in the store: make them one file. parts: the SHA-256 of each, in order."""
-    place = direct.direct()
-    if place is None:
-        return problem(
-            409, "not_direct", "This installation's store takes files in pieces, through this server."
-        )
     wanted = _object(request).get("parts")
     if not isinstance(wanted, list) or not all(isinstance(one, str) and SHA256.match(one) for one in wanted):
         return problem(

@@ -23,7 +23,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal import budgets, passwords, proof
-from portal.pages.form_responses import sentence
+from portal.pages.form_responses import problem_of
 from portal.pages.guard import View, person, signed_in
 from portal.pages.site import CHALLENGE, given, refused, site_of
 from tenants import audit, passkeys, two_factor
@@ -104,7 +104,7 @@ def page(request: HttpRequest) -> HttpResponse:
         try:
             _take(request, person(request))
         except ServiceError as error:
-            wrong = _text(error)
+            wrong = problem_of(error)
         else:
             return HttpResponseRedirect(ADDRESS)
     return _go_on(request) if is_fresh(request) else _ask(request, wrong)
@@ -123,7 +123,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
     try:
         return given(request, passkeys.check_begin(user, site_of(request), replaces=before))
     except ServiceError as error:
-        return refused(_text(error))
+        return refused(problem_of(error))
 
 
 def shown_first(request: HttpRequest, user: User, *, by: str, at: float) -> None:
@@ -247,11 +247,6 @@ def _ask(request: HttpRequest, wrong: str) -> HttpResponse:
         "site": site,
     }
     return render(request, "confirm.html", context, status=422 if wrong else 200)
-
-
-def _text(error: ServiceError) -> str:
-    wrong = error.details.get("errors") or []
-    return sentence(f"This {wrong[0]['message']}") if wrong else error.message
 
 
 def _own_page(request: HttpRequest, url: str) -> str:

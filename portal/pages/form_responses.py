@@ -61,6 +61,12 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
+def problem_of(error: ServiceError) -> str:
+    """The error as one sentence for the one field of its form."""
+    wrong = error.details.get("errors") or []
+    return sentence(f"This {wrong[0]['message']}") if wrong else error.message
+
+
 def _plain(path: str) -> str:
     """changes[0].if_limit reads "Changes 0 if limit"."""
     text = re.sub(r"[_.\[\]]+", " ", path).strip()

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal import budgets, code_budget
 from portal.pages import two_factor as pages
 from portal.pages.auth import delay_of, locked_out
+from portal.pages.form_responses import problem_of
 from portal.pages.session_start import AWAITED, SET_UP, Awaited, awaited, finish
 from portal.pages.site import CHALLENGE, given, refused, site_of
 from tenants import audit, passkeys, two_factor
@@ -81,7 +82,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
         else:
             begun = passkeys.add_begin(known.user, site_of(request), replaces=before)
     except ServiceError as error:
-        return refused(pages.problem_of(error))
+        return refused(problem_of(error))
     return given(request, begun)
 
 
@@ -100,7 +101,7 @@ def set_up(request: HttpRequest) -> HttpResponse:
         try:
             response = finish(request, known, lambda: _first_factor(request, known, codes), to=pages.BASE)
         except (FieldsInvalid, PasskeyRefused) as error:
-            problem = pages.problem_of(error)
+            problem = problem_of(error)
         else:
             if response is None:
                 return _too_late(request)

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from portal import proof
 from portal.pages import confirm
 from portal.pages.form_once import Outcome, once, say
+from portal.pages.form_responses import problem_of
 from portal.pages.guard import person, signed_in
 from portal.pages.site import CHALLENGE, given, refused, site_of
 from portal.pages.two_factor import (
@@ -21,7 +22,6 @@ from portal.pages.two_factor import (
     begun_too_long_ago,
     confirmed,
     note_begun,
-    problem_of,
     remove,
     show,
     turned_on,

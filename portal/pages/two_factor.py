@@ -23,7 +23,7 @@ from django.views.decorators.http import require_GET, require_POST
 from portal import passwords, proof
 from portal.pages import confirm, shown_once
 from portal.pages.form_once import Outcome, once, say
-from portal.pages.form_responses import sentence
+from portal.pages.form_responses import problem_of
 from portal.pages.guard import View, person, signed_in
 from portal.pages.shell import frame, last_tenant
 from portal.pages.site import site_of
@@ -206,12 +206,6 @@ def give_codes(request: HttpRequest, response: HttpResponse, codes: list[str], *
     """Let the response take them to the page, which then leads on to `to`."""
     text = shown_once.packed({"text": "\n".join(codes), "to": to})
     shown_once.give(request, response, CODES, text, path=BASE)
-
-
-def problem_of(error: ServiceError) -> str:
-    """The error as one sentence for its field."""
-    wrong = error.details.get("errors") or []
-    return sentence(f"This {wrong[0]['message']}") if wrong else error.message
 
 
 def qr(text: str) -> dict[str, Any]:

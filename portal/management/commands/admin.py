@@ -3,16 +3,16 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError
+from django.core.management.base import CommandError, CommandParser
 
 from portal.health.diagnosis import running_url
+from portal.management.database_command import DatabaseCommand
 from tenants import one_time
 from tenants.errors import ServiceError
 from tenants.services.users import admin_of_the_shell
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Create a platform admin, or with --reset make an existing user one again, with a one-time password."
     )
@@ -32,10 +32,6 @@ class Command(BaseCommand):
             raise CommandError("--email is for a new admin; with --reset the address stays as it is.")
         try:
             made = admin_of_the_shell(username=name, email=options["email"], reset=reset)
-        except OperationalError as error:
-            raise CommandError(
-                f"The database is not responding; is `manage.py up` running? {error}"
-            ) from error
         except ServiceError as error:
             wrong = error.details.get("errors") or []
             texts = [f"{each['path']} {each['message']}" for each in wrong] or [error.message]

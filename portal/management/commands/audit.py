@@ -3,13 +3,12 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from jobs.serialization import json_bytes
+from portal.management.database_command import DatabaseCommand
 from tenants.audit import export, sealed
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Print the audit log as JSON lines, oldest first, with each entry's place in the chain."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from portal.backup.contents import MANIFEST, BackupError
 from portal.backup.making import make
+from portal.management.database_command import DatabaseCommand
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Copy the running installation into a new folder: database, stored files, keys."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -9,10 +9,11 @@ from dataclasses import asdict
 from string import hexdigits
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from jobs.humanize import slot_time
 from jobs.selectors.decisions import Checked, Verdict, check_newest
+from portal.management.database_command import DatabaseCommand
 
 MOST = 10_000
 WORDS = {
@@ -27,7 +28,7 @@ WRONG = (Verdict.DIFFERENT, Verdict.DAMAGED)
 """What must not happen."""
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Plan again what was planned, from the snapshots that are kept, and say whether the decisions are those that"
         " are stored. Changes nothing. Fails if a snapshot is damaged, or gives other decisions by the same program."

@@ -3,15 +3,15 @@
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError
+from django.core.management.base import CommandError, CommandParser
 
 from gpu_scheduler.clusters.base import ClusterError
 from portal import demo
 from portal.health.diagnosis import running_url
+from portal.management.database_command import DatabaseCommand
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Create missing demo tenants and users, set new passwords and tokens, and print them."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -20,10 +20,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             users = demo.make_demo()
-        except OperationalError as error:
-            raise CommandError(
-                f"The database is not responding; is `manage.py up` running? {error}"
-            ) from error
         except ClusterError as error:
             raise CommandError(f"The cluster does not report its nodes: {error}") from error
         if options["json"]:

@@ -6,11 +6,12 @@ import argparse
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils.dateparse import parse_date, parse_datetime
 
 from jobs.selectors.fairness import COLUMNS, Line, Report, fairness, recompute
 from jobs.selectors.snapshot import database_now
+from portal.management.database_command import DatabaseCommand
 
 MAX_SPAN = timedelta(days=400)
 SAME_WITHIN_S = 1.0
@@ -29,7 +30,7 @@ def time_of(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Recompute from attempts, events and the history of quotas what each tenant was entitled to and received, in"
         " whole hours, and say where the stored figures differ. Changes nothing."

@@ -3,13 +3,12 @@
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from gpu_scheduler.clusters.base import ClusterError
 from jobs import clusters, invariants
+from portal.management.database_command import DatabaseCommand
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Check the rules that hold after any crash. Changes nothing. Exit code 1 when one is broken."
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 from django.db import OperationalError, connection
 
 from portal.database import roles
 from portal.health.checks import pending_migrations
+from portal.management.database_command import DatabaseCommand
 from portal.runtimes import register_runtimes
 from portal.settings.env import refuse_at_start
 from tenants.models import User
@@ -41,7 +42,7 @@ WAIT_S = 60
 POLL_S = 0.05
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Bring the database up to date; create the demo if it is empty."
     requires_system_checks: list[str] = []
 

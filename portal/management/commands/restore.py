@@ -4,18 +4,19 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from jobs.blobs import BlobError
 from jobs.blobs.store import store
 from portal.backup.contents import MANIFEST, BackupError
 from portal.backup.restoring import restore
+from portal.management.database_command import DatabaseCommand
 from portal.settings.base import EMBEDDED, ENV
 from portal.supervisor.errors import CannotStart
 from portal.supervisor.lock import DataLock
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Restore a backup into an empty data folder (LUTHIER_DATA) and database, while the platform is stopped."
     requires_system_checks: list[str] = []
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from jobs import retention
 from jobs.humanize import filesize
 from jobs.selectors.retention import Effect, effects
+from portal.management.database_command import DatabaseCommand
 from tenants.models import Tenant
 from tenants.retention import Kind, Rule
 from tenants.services.retention import default_rules, effective_rules
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Remove the data that retention rules no longer keep, or preview it."
     requires_system_checks: list[str] = []
 

@@ -10,15 +10,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from jobs.models import Runtime
 from jobs.services import runtimes
 from jobs.spec.requirement import requirements_of
+from portal.management.database_command import DatabaseCommand
 from tenants.errors import ServiceError
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Add, list or remove the runtimes that jobs can name; nothing has to be restarted."
     requires_system_checks: list[str] = []
 

@@ -4,14 +4,15 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from portal.management.database_command import DatabaseCommand
 from portal.settings.secret import new_secrets_key
 from tenants import keyring, sealed_rows
 from tenants.errors import SecretsUnavailable
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Show the keys that encrypt stored secrets, and rotate them. Never prints a secret."
 
     def add_arguments(self, parser: CommandParser) -> None:

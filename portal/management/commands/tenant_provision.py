@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from gpu_scheduler.clusters.base import ClusterError
 from gpu_scheduler.clusters.kubernetes.client import Api
@@ -13,13 +13,14 @@ from gpu_scheduler.clusters.kubernetes.provisioning import Change, Provisioner
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, ProvisionSettings
 from gpu_scheduler.clusters.kubernetes.tenancy import TenantLimits
 from jobs.clusters import DriverSettings
+from portal.management.database_command import DatabaseCommand
 from tenants.models import Quota, Tenant
 
 INSTALLATION = "(installation)"
 """Printed in place of a tenant's name, in front of changes that all tenants share."""
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Create the namespaces of tenants on the Kubernetes cluster, and repair what is different from what they"
         " need. Uses KUBE_PROVISION_KUBECONFIG, an administrator's identity. Run it again after changes of quotas."

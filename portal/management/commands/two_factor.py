@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError
+from django.core.management.base import CommandError, CommandParser
 
+from portal.management.database_command import DatabaseCommand
 from tenants import two_factor
 from tenants.errors import ServiceError
 from tenants.models import User
 from tenants.services.users import user_two_factor_reset
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = "Say whether a user has two-factor authentication, or with --reset remove it."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -25,10 +25,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             self._run(options["username"], reset=options["reset"])
-        except OperationalError as error:
-            raise CommandError(
-                f"The database is not responding; is `manage.py up` running? {error}"
-            ) from error
         except ServiceError as error:
             raise CommandError(error.message) from error
 

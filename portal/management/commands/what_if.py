@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from gpu_scheduler.model import Project
 from gpu_scheduler.policies import BadPolicy
@@ -24,6 +24,7 @@ from jobs.selectors.project_effects import as_planned
 from jobs.selectors.replay import MOST, SAME_S, Replay, TenantWaits, replay
 from jobs.selectors.snapshot import database_now, projects
 from jobs.selectors.what_if import Affected, would_start
+from portal.management.database_command import DatabaseCommand
 from tenants.errors import Overcommitted
 from tenants.models import Quota, Tenant
 from tenants.services.projects import WHOLE, Change, project_changes_tried, projects_of
@@ -211,7 +212,7 @@ def _divided(
     return tuple(divided), notes
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Show what the scheduler would start now, or with --replay how long jobs of the last days would have waited,"
         " with the current limits or others. Changes nothing."
