@@ -35,7 +35,7 @@ from portal.database.threads import DatabaseThreads
 from portal.error_responses import CROWD, OUTAGE, crowded
 from portal.health.views import alive
 from portal.middleware import with_security_headers
-from portal.request_body import BodyNotWanted, BodyRefused, discard_rest, read_body
+from portal.request_body import BodyNotWanted, BodyRefused, discard_rest, no_room, read_body
 from portal.streaming import PLAIN
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ PROBES = frozenset({"/readyz", "/metrics"})
 TWO_AT_ONCE = (
     f"You have {UPLOADS_AT_ONCE} uploads under way, the most allowed. Send this one when one has ended."
 )
-NO_ROOM = "The platform's disk has no room for this now. Ask an operator of this installation to make room."
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 T = TypeVar("T")
@@ -116,7 +115,7 @@ class ThreadedHandler(ASGIHandler):
             if not self._arrivals.has_place(sender.user):
                 raise BodyRefused(HTTPStatus.TOO_MANY_REQUESTS, "too_many_requests", TWO_AT_ONCE)
             if not self._arrivals.has_room(sender.room, size):
-                raise BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "disk_full", NO_ROOM)
+                raise no_room()
             self._arrivals.begin(sender.user, size)
             held.callback(self._arrivals.end, sender.user, size)
         return True

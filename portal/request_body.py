@@ -6,6 +6,7 @@ All of it is decided before a byte reaches the disk. Views have their own, stric
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -88,7 +89,7 @@ def cap_of(path: str) -> int:
 
 
 async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awaitable[bool]]) -> IO[bytes]:
-    """The body, at its beginning. Raises BodyRefused, or RequestAborted if the client left.
+    """The body, at its beginning. Raises BodyRefused, also where the disk is full, or RequestAborted if the client left.
 
     is_known: whether the caller is signed in and may send so many bytes; asked once, and only for a body above
     ANONYMOUS_BYTES. It may raise BodyRefused, too.
@@ -100,7 +101,8 @@ async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awai
     known = False
     if declared > ANONYMOUS_BYTES:
         known = await _only_known(is_known, declared)
-    place = str(arrivals.folder()) if arrivals.UPLOADS.match(scope["path"]) else None  # others are small
+    is_large = cap > settings.FILE_UPLOAD_MAX_MEMORY_SIZE  # others never leave the memory
+    place = str(arrivals.folder()) if is_large else None
     body = tempfile.SpooledTemporaryFile(settings.FILE_UPLOAD_MAX_MEMORY_SIZE, dir=place)  # noqa: SIM115 (the request's)
     try:
         received, clock = 0, asyncio.get_running_loop()
@@ -115,7 +117,7 @@ async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awai
                 asked = clock.time()
                 known = await _only_known(is_known, cap)
                 started += clock.time() - asked
-            body.write(message.get("body", b""))
+            _write(body, message.get("body", b""))
             if not message.get("more_body", False):
                 body.seek(0)
                 return body
@@ -136,6 +138,20 @@ async def discard_rest(receive: Receive) -> None:
                     return
     except TimeoutError:
         return
+
+
+def _write(body: IO[bytes], part: bytes) -> None:
+    try:
+        body.write(part)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise no_room() from error
+
+
+def no_room() -> BodyRefused:
+    text = "The platform's disk has no room for this now. Ask an operator of this installation to make room."
+    return BodyRefused(HTTPStatus.SERVICE_UNAVAILABLE, "disk_full", text)
 
 
 def _declared(scope: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -34,6 +35,7 @@ from tests import factories
 
 CHUNK = 64 * 1024
 UPLOADS = "/api/v1/tenants/vision/uploads"
+PIECES = "/agent/v1/uploads/7"
 
 
 def digest(request: HttpRequest, **path: str) -> HttpResponse:
@@ -196,8 +198,9 @@ async def test_an_upload_of_one_who_may_not_is_answered_by_the_view_unread(
     assert sent.closes
 
 
+@pytest.mark.parametrize(("path", "size"), [(UPLOADS, 10 * 1024**2), (PIECES, blobs.MAX_PIECE)])
 async def test_bodies_wait_on_the_disk_of_the_data_folder(
-    known: list[bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    known: list[bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, size: int
 ) -> None:
     known.append(True)
     made: list[str] = []
@@ -209,8 +212,27 @@ async def test_bodies_wait_on_the_disk_of_the_data_folder(
 
     monkeypatch.setattr(tempfile, "SpooledTemporaryFile", spooled)
     with override_settings(LUTHIER_DATA=tmp_path):
-        assert (await Sent(UPLOADS, 10 * 1024**2).run())[0] == 200
+        assert (await Sent(path, size).run())[0] == 200
     assert made == [str(tmp_path)]
+
+
+async def test_a_piece_for_which_the_disk_has_no_room_is_refused_to_be_sent_again(
+    known: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known.append(True)
+    took: list[int] = []
+
+    def full(self: Any, part: bytes) -> int:
+        took.append(len(part))
+        if sum(took) > 3 * 1024**2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(part)
+
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
+    sent = Sent(PIECES, blobs.MAX_PIECE)
+    status, body = await sent.run()
+    assert (status, json.loads(body)["code"]) == (503, "disk_full")
+    assert b"Retry-After" in dict(sent.response[0][1]["headers"])
 
 
 def test_a_large_file_of_a_form_waits_there_without_a_name(tmp_path: Path) -> None:
