@@ -82,6 +82,7 @@ AUTH_USER_MODEL = "tenants.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
+    "portal",  # first: its commands take the place of Django's of the same name
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",
@@ -98,7 +99,6 @@ INSTALLED_APPS = [
     "rest_framework",
     "tenants",
     "jobs",
-    "portal",
 ]
 
 MIDDLEWARE = [

@@ -301,3 +301,16 @@ def _at_once(times: int, act: Callable[[], Any]) -> int:
         thread.join()
     assert len(won) == times
     return sum(won)
+
+
+@pytest.mark.parametrize("command", [["createsuperuser", "--noinput"], ["changepassword", "admin"]])
+def test_django_makes_no_admin_and_sets_no_password_without_an_entry(
+    admin: User, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"USERNAME": "mallory", "EMAIL": "m@example.org", "PASSWORD": NEW}.items():
+        monkeypatch.setenv(f"DJANGO_SUPERUSER_{name}", value)
+    monkeypatch.setattr("getpass.getpass", lambda *asked, **more: NEW)
+    with pytest.raises(CommandError, match="manage.py admin NAME"):
+        call_command(*command)
+    assert set(User.objects.filter(is_superuser=True).values_list("username", flat=True)) == {"admin"}
+    assert authenticate(None, username="admin", password=factories.PASSWORD) is not None
