@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from django.conf import settings
 
 from jobs.humanize import filesize
 
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Of an OSError: there is no room, in contrast to a disk or a folder that does not respond."""
 DEFAULT_MINIMUM = 2 * 1024**3
 DEFAULT_SHARE = 0.02
 """Without LUTHIER_MIN_FREE_DISK the minimum is DEFAULT_MINIMUM, or this share of a disk for which that is much."""

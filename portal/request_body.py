@@ -6,7 +6,6 @@ All of it is decided before a byte reaches the disk. Views have their own, stric
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from django.http import HttpRequest, HttpResponse
 
 from jobs import blobs
 from jobs.archives import DEFAULT_LIMITS
+from jobs.disk import DISK_FULL
 from jobs.humanize import filesize
 from portal import arrivals
 from portal.pages.errors import error_page
@@ -144,7 +144,7 @@ def _write(body: IO[bytes], part: bytes) -> None:
     try:
         body.write(part)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in DISK_FULL:
             raise
         raise no_room() from error
 

@@ -227,7 +227,8 @@ def blob_store() -> HealthCheck:
     if age_s > STORE_CHECK_OVERDUE_S:
         return HealthCheck("blobs", f"last checked {age_s:.0f} s ago; unknown since")
     if found.problem:
-        return HealthCheck("blobs", "away" if found.away else "slow", warnings=(found.sentence,))
+        state = "full" if found.full else "away" if found.away else "slow"
+        return HealthCheck("blobs", state, warnings=(found.sentence,))
     return HealthCheck("blobs", "responding")
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from jobs import blobs
 from jobs.blobs import health
 from jobs.blobs.folder import FolderStore
 from jobs.blobs.health import examine
 from jobs.blobs.store import MAX_PIECE
+from jobs.models import PeriodicTask
+from portal.health import checks
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
@@ -35,7 +38,7 @@ AWAY = blobs.StoreUnavailable("Could not connect.\nAnd more")
 def test_an_outage_has_a_beginning_and_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, None)
     well = examine({}, NOON)
-    assert well == {"problem": "", "away": False, "since": None, "back_at": None}
+    assert well == {"problem": "", "away": False, "full": False, "since": None, "back_at": None}
     answers(monkeypatch, AWAY)
     away = examine(well, later(1))
     assert (away["problem"], away["away"], away["since"]) == (
@@ -66,12 +69,23 @@ def test_a_folder_that_cannot_be_written_is_away(tmp_path: Path, settings: Any) 
     assert examine({}, NOON)["away"]
 
 
-def test_a_folder_whose_disk_takes_no_more_pieces_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for it is not stalled."""
+@pytest.mark.django_db
+def test_a_folder_whose_disk_takes_no_more_pieces_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And away: what waits for it is not stalled."""
     monkeypatch.setattr(FolderStore, "room", lambda self: MAX_PIECE - 1)
     away = examine({}, NOON)
     assert away["away"]
-    assert "LUTHIER_MIN_FREE_DISK" in away["problem"]
+    assert away["full"]
+    PeriodicTask.objects.create(name=health.TASK, result=away, done_at=Now())
+    assert health.health().sentence == (
+        "The store of files has been full since 2026-11-25 12:00:00 UTC: the disk is as full as LUTHIER_MIN_FREE_DISK"
+        " lets it become."
+    )
+    assert checks.blob_store().found == "full"
+    with monkeypatch.context() as silent:
+        answers(silent, AWAY)
+        other = examine(away, later(1))
+    assert (other["since"], other["full"]) == (later(1).isoformat(), False), "another problem"
     monkeypatch.setattr(FolderStore, "room", lambda self: MAX_PIECE)
     assert not examine(away, later(1))["away"]
 
