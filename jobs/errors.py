@@ -102,6 +102,12 @@ class CodeNotStored(JobError):
     code = "store_unavailable"
 
 
+class DiskIsFull(JobError):
+    """The platform's disk has too little free space: no job and no code is accepted. Jobs that are there continue."""
+
+    code = "disk_full"
+
+
 class CheckpointNotFound(JobError):
     """The job has no valid checkpoint of this number."""  # details: checkpoints, the numbers that exist
 

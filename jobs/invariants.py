@@ -69,14 +69,17 @@ RULES = (
     ),
     Invariant(
         "StorageSum",
-        "The bytes that are counted for a tenant are those of its log lines, metric points and files.",
+        "The bytes that are counted for a tenant are those of its log lines, metric points, files and specs.",
         f"""SELECT format('tenant %s, %s: counted %s, stored %s', coalesce(c.tenant_id, s.tenant_id),
              coalesce(c.kind, s.kind), coalesce(c.bytes, 0), coalesce(s.bytes, 0))
            FROM ({COUNTED.format(which="true")}) c
            FULL JOIN (
              SELECT tenant_id, 'logs' AS kind, sum(len) AS bytes FROM jobs_logchunk WHERE NOT tombstone GROUP BY 1
              UNION ALL SELECT tenant_id, 'metrics', count(*) * {POINT_BYTES} FROM jobs_metricpoint GROUP BY 1
-             UNION ALL SELECT tenant_id, kind, sum(size) FROM jobs_blob GROUP BY 1, 2) s
+             UNION ALL SELECT tenant_id, kind, sum(bytes) FROM (
+               SELECT tenant_id, kind, size AS bytes FROM jobs_blob
+               UNION ALL SELECT tenant_id, 'code', jobs_spec_bytes(spec, spec_text, packages) FROM jobs_job) f
+             GROUP BY 1, 2) s
            ON s.tenant_id = c.tenant_id AND s.kind = c.kind WHERE coalesce(c.bytes, 0) <> coalesce(s.bytes, 0)""",
     ),
     Invariant(

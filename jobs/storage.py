@@ -1,7 +1,8 @@
 """How many bytes a tenant stores: triggers note every change in StorageChange, a periodic task adds them up.
 
 Readers add both in one statement, so of one snapshot. Logs count as printed, metric points as POINT_BYTES each, files
-once per tenant and content, from the moment they are offered until they are removed from the store (docs/adr/0066).
+once per tenant and content, from the moment they are offered until they are removed from the store (docs/adr/0066). A
+spec counts as code, with what is larger than usual of it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SELECT count(*) FROM taken
 
 LOCK = 4_770_002
 """Advisory lock, with the tenant's number: two offers must not both take the last bytes."""
+SPEC_FREE_BYTES = 4096
+"""Of each spec: about what the job's row and its history take whatever the spec says. See jobs_spec_bytes in SQL."""
 MOST = MAX_BYTES
 """What a tenant without a limit may store: no store holds the files of 2^60 bytes that a program may declare."""
 HALT_SHARE = 10

@@ -1,7 +1,7 @@
 """Archives of code on their way: from whom, and whether the disk has room, before they are read; where bodies wait.
 
-All that do not fit into memory, learners' pieces as well, wait on the disk of the data folder, whose minimum of free space counts: the machine's folder for temporary files
-may be small, and all programs of the machine need it.
+All that do not fit into memory, learners' pieces as well, wait on the disk of the data folder, whose minimum of free
+space counts: the machine's folder for temporary files may be small, and all programs of the machine need it.
 """
 
 from __future__ import annotations

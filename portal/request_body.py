@@ -89,7 +89,8 @@ def cap_of(path: str) -> int:
 
 
 async def read_body(scope: Any, receive: Receive, is_known: Callable[[int], Awaitable[bool]]) -> IO[bytes]:
-    """The body, at its beginning. Raises BodyRefused, also where the disk is full, or RequestAborted if the client left.
+    """The body, at its beginning. Raises BodyRefused (also where the disk is full), or RequestAborted if the client
+    left.
 
     is_known: whether the caller is signed in and may send so many bytes; asked once, and only for a body above
     ANONYMOUS_BYTES. It may raise BodyRefused, too.

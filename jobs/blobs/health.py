@@ -25,8 +25,8 @@ SLOW_S = 2.0
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
     """problem: what is wrong, a clause without a period; empty if nothing is, or if no worker has checked yet. away:
-    nothing can be stored; otherwise the store is only slow. full: it responds, and its disk has no room; then it is away,
-    too. since: when that began. back_at: when an outage ended last.
+    nothing can be stored; otherwise the store is only slow. full: it responds, and its disk has no room; then it is
+    away, too. since: when that began. back_at: when an outage ended last.
     checked_at: None if no worker has checked yet."""
 
     problem: str = ""

@@ -26,6 +26,8 @@ from jobs.services.submit import (
     create_job,
     hold_code,
     job_check,
+    require_disk,
+    require_submit,
     store_code,
 )
 from jobs.spec import Spec
@@ -67,6 +69,8 @@ def clone_prepare(
     """Check a clone and store its code, outside of a transaction. text: its spec as a whole, in YAML, in place of
     changes. Raises as job_submit."""
     source = job_get(user=user, job_id=job_id)
+    require_submit(user, source.tenant)
+    require_disk()
     checked = job_check(
         user=user,
         tenant=source.tenant,
@@ -84,7 +88,7 @@ def clone_accept(prepared: PreparedClone) -> Job:
     source, submission, checked = prepared.source, prepared.submission, prepared.submission.checked
     user, spec = submission.user, checked.spec
     with transaction.atomic():
-        project, _ = check_again(user, source.tenant, spec)
+        project, _ = check_again(user, source.tenant, spec, submission.source)
         # An upload's id is valid only for a day, the source's own archive longer.
         code = source.code if _same_code(source, spec) else hold_code(spec, source.tenant, submission.code)
         chosen = checkpoint_of(source, prepared.checkpoint, keep=True)

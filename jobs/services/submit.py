@@ -19,9 +19,11 @@ from django.db.models.functions import Now
 
 from gpu_scheduler.model import Priority, WaitReason
 from jobs import archives, blobs, events, storage, wake
+from jobs.disk import DISK_FULL, low_disk
 from jobs.errors import (
     CodeInvalid,
     CodeNotStored,
+    DiskIsFull,
     JobError,
     JobForbidden,
     SpecInvalid,
@@ -39,7 +41,7 @@ from jobs.spec import Findings, Spec, SpecError, check, codes, parse, sound_part
 from jobs.spec.model import Code
 from jobs.spec.problems import Problem, printable
 from jobs.states import EventCode
-from jobs.storage import NoRoom
+from jobs.storage import SPEC_FREE_BYTES, NoRoom
 from tenants import access, rows
 from tenants.errors import NotAllowed, NotFound
 from tenants.models import Tenant, User
@@ -49,6 +51,9 @@ FIRST_LOOK = Now() + timedelta(seconds=30)
 """The scheduling cycle handles waiting jobs; the single job's reconciliation only makes sure that none is forgotten."""
 TO_CHOOSE = Now() + timedelta(seconds=1)
 """Then the versions of its packages are chosen, unless it has started: what prepares it chooses them, too."""
+
+TEXT_BYTES = 32 * 1024
+"""Of a spec as submitted: what is kept at most beyond twice the spec itself, of comments and blank lines."""
 
 Source = str | bytes | Mapping[str, Any]
 
@@ -94,6 +99,16 @@ def require_submit(user: User, tenant: Tenant) -> None:
         raise JobForbidden(access.needs(Permission.SUBMIT, tenant))
 
 
+def require_disk() -> None:
+    """Raise DiskIsFull while a disk has less free than its minimum: a job's row takes room in the database, too."""
+    try:
+        low = low_disk()
+    except OSError:
+        return  # unknown; what needs the folder says so itself
+    if low is not None:
+        raise DiskIsFull(f"{DiskIsFull()} ({low.text}.) Ask an operator of this installation to make room.")
+
+
 def job_check(
     *,
     user: User,
@@ -107,7 +122,9 @@ def job_check(
     Raises JobForbidden, TenantSuspended, UploadNotFound, or SpecInvalid with all errors at once.
     """
     spec = _spec_of(user, tenant, source, content_type, kept)
-    return _checked(spec, user, tenant, kept)
+    checked = _checked(spec, user, tenant, kept)
+    _require_room(tenant, spec, source)
+    return checked
 
 
 def _spec_of(
@@ -178,6 +195,7 @@ def job_submit(*, user: User, tenant: Tenant, source: Source, content_type: str 
 def job_prepare(*, user: User, tenant: Tenant, source: Source, content_type: str | None = None) -> Prepared:
     """Check a job and store its code, outside of a transaction. Raises as job_submit, here or where it is accepted."""
     spec = _spec_of(user, tenant, source, content_type)
+    require_disk()
     try:
         stored = _stored(spec, tenant)
     except CodeNotStored:
@@ -201,7 +219,12 @@ def _stored(spec: Spec, tenant: Tenant) -> Blob | None:
     except archives.ArchiveError:
         return None  # said along with everything else that is wrong
     except (blobs.StoreUnavailable, OSError) as error:
-        raise CodeNotStored from error
+        raise not_stored(error) from error
+
+
+def not_stored(error: Exception) -> JobError:
+    """What to say of a store that could not be asked or written."""
+    return DiskIsFull() if isinstance(error, OSError) and error.errno in DISK_FULL else CodeNotStored()
 
 
 @retry_on_serialization_failure
@@ -212,7 +235,7 @@ def job_accept(prepared: Prepared, *, warnings: list[Problem] | None = None) -> 
     job, refused = None, None
     with transaction.atomic(savepoint=False):  # what fails in here fails whole, also within an answer_once
         try:
-            project, found = check_again(user, tenant, spec)
+            project, found = check_again(user, tenant, spec, prepared.source)
         except JobError as error:
             # Raised outside: nothing was written, so a transaction around this one stays usable.
             refused = error
@@ -244,8 +267,8 @@ def _write(prepared: Prepared, project: str) -> Job:
     return job
 
 
-def check_again(user: User, tenant: Tenant, spec: Spec) -> tuple[str, Sequence[Problem]]:
-    """Raise as job_check where the role, the tenant or the installation does not allow the job.
+def check_again(user: User, tenant: Tenant, spec: Spec, source: Source) -> tuple[str, Sequence[Problem]]:
+    """Raise as job_check where the role, the tenant or the installation does not allow the job. In a transaction.
 
     Returns the project that it is in ("": none), and what its author may want to change.
     """
@@ -259,7 +282,21 @@ def check_again(user: User, tenant: Tenant, spec: Spec) -> tuple[str, Sequence[P
     findings = check(spec, context)
     if errors := SpecError(findings.errors).as_list():
         raise SpecInvalid(errors=errors)
+    _require_room(tenant, spec, source, lock=True)
     return context.project_of(spec), findings.warnings
+
+
+def _require_room(tenant: Tenant, spec: Spec, source: Source, *, lock: bool = False) -> None:
+    """Raise SpecInvalid if the tenant may not store the job's row. lock: within the transaction that writes it."""
+    row = json.dumps(spec.normalized, ensure_ascii=False) + _text(source, spec)
+    size = len(row.encode()) + sum(map(len, spec.requirements)) - SPEC_FREE_BYTES
+    if size <= 0:
+        return
+    try:
+        limit = storage.locked_limit(tenant.pk) if lock else tenant.storage_limit
+        storage.require_room(tenant.pk, limit, size)
+    except NoRoom as full:
+        raise SpecInvalid(errors=[Problem("", full.reason, str(full)).as_dict()]) from full
 
 
 def parse_spec(source: Source, content_type: str | None = None) -> Spec:
@@ -305,7 +342,7 @@ def store_code(spec: Spec, tenant: Tenant) -> Blob | None:
     except NoRoom as full:
         raise SpecInvalid(errors=[_no_room(full).as_dict()]) from full
     except (blobs.StoreUnavailable, OSError) as error:
-        raise CodeNotStored from error
+        raise not_stored(error) from error
 
 
 def _too_large(code: Code, tenant: Tenant) -> tuple[Problem, ...]:
@@ -353,7 +390,7 @@ def create_job(
         name=spec.name,
         tags=list(spec.tags),
         spec=normalized,
-        spec_text=_text(source),
+        spec_text=_text(source, spec),
         code=code,
         packages={
             name: list(lines) for name, lines in (("requirements", requirements), ("lock", lock)) if lines
@@ -399,7 +436,14 @@ def create_job(
     return job
 
 
-def _text(source: Source) -> str:
+def _text(source: Source, spec: Spec) -> str:
+    """The spec as submitted, without what is beyond TEXT_BYTES of it; its last line then says so."""
     if isinstance(source, Mapping):
         return ""
-    return source if isinstance(source, str) else source.decode("utf-8", "replace")
+    text = source if isinstance(source, str) else source.decode("utf-8", "replace")
+    if len(text) <= TEXT_BYTES:
+        return text
+    most = 2 * len(json.dumps(spec.normalized, ensure_ascii=False)) + TEXT_BYTES
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}\n# The rest, {len(text) - most:,} characters, is not kept.\n"

@@ -11,6 +11,7 @@ from jobs import archives, blobs
 from jobs.errors import CodeNotStored, JobForbidden, TenantSuspended, UploadInvalid
 from jobs.failpoints import fp
 from jobs.models import Blob, Upload
+from jobs.services.submit import require_disk
 from jobs.spec.problems import Problem
 from jobs.storage import NoRoom
 from tenants import access
@@ -31,8 +32,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
     """Keep a zip or tar.gz for a job to name in code.upload. archive: seekable.
 
     Raises UploadInvalid with the archive's own code (archive_too_large, archive_unsafe_path …) and all its faults,
-    or with storage_full;
-    nothing is kept then.
+    or with storage_full, and DiskIsFull; nothing is kept then.
     """
     prepared = upload_prepare(user=user, tenant=tenant, archive=archive)
     return upload_accept(user=user, tenant=tenant, prepared=prepared)
@@ -41,6 +41,7 @@ def upload_store(*, user: User, tenant: Tenant, archive: IO[bytes]) -> Upload:
 def upload_prepare(*, user: User, tenant: Tenant, archive: IO[bytes]) -> PreparedUpload:
     """Look through an archive and store it, outside of a transaction. Raises as upload_store."""
     _require(user, tenant)
+    require_disk()
     archive.seek(0)
     try:
         found = archives.inspect(archive)

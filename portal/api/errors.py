@@ -44,6 +44,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     jobs.RemovedByRetention: HTTPStatus.GONE,
     jobs.CodeInvalid: HTTPStatus.BAD_REQUEST,
     jobs.CodeNotStored: HTTPStatus.SERVICE_UNAVAILABLE,
+    jobs.DiskIsFull: HTTPStatus.SERVICE_UNAVAILABLE,
     jobs.JobChanged: HTTPStatus.PRECONDITION_FAILED,
     jobs.IdempotencyKeyInvalid: HTTPStatus.BAD_REQUEST,
     jobs.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pytest
 
@@ -108,3 +109,18 @@ def test_sums_beyond_a_bigint_are_counted(job: Job) -> None:
     for n in range(3):
         Blob.objects.create(tenant=job.tenant, sha256=str(n) * 64, size=2**62)
     assert used(job.tenant_id) == {"checkpoints": 3 * 2**62}
+
+
+def test_a_spec_counts_as_code_with_what_is_larger_than_usual_of_it(job: Job) -> None:
+    assert used(job.tenant_id) == {}, "one of a usual size"
+    kept = len(json.dumps(job.spec)) + len(json.dumps(job.packages))
+    Job.objects.filter(pk=job.pk).update(spec_text="x" * 10_000)
+    assert used(job.tenant_id) == {"code": kept + 10_000 - storage.SPEC_FREE_BYTES}
+    Job.objects.filter(pk=job.pk).update(spec_text="", packages={"lock": ["y" * 10_000]})
+    assert used(job.tenant_id)["code"] > 10_000 - storage.SPEC_FREE_BYTES
+    Job.objects.filter(pk=job.pk).update(packages={})
+    assert used(job.tenant_id) == {}
+    large = factories.job(of=job.tenant, spec_text="x" * 10_000)
+    assert used(job.tenant_id)["code"] > 10_000 - storage.SPEC_FREE_BYTES
+    Job.objects.filter(pk=large.pk).update(spec_text="")
+    assert used(job.tenant_id) == {}

@@ -310,7 +310,7 @@ def test_django_makes_no_admin_and_sets_no_password_without_an_entry(
     for name, value in {"USERNAME": "mallory", "EMAIL": "m@example.org", "PASSWORD": NEW}.items():
         monkeypatch.setenv(f"DJANGO_SUPERUSER_{name}", value)
     monkeypatch.setattr("getpass.getpass", lambda *asked, **more: NEW)
-    with pytest.raises(CommandError, match="manage.py admin NAME"):
+    with pytest.raises(CommandError, match=r"manage\.py admin NAME"):
         call_command(*command)
     assert set(User.objects.filter(is_superuser=True).values_list("username", flat=True)) == {"admin"}
     assert authenticate(None, username="admin", password=factories.PASSWORD) is not None

@@ -1,4 +1,4 @@
-"""Django's `changepassword` would set a password that the audit log does not mention, and leave sessions as they are."""
+"""Django's `changepassword` would set a password without a word in the audit log, and leave sessions as they are."""
 
 from typing import Any
 

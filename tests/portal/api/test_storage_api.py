@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from jobs import blobs
-from tenants.models import AuditEntry, Tenant
-from tests.portal.api.conftest import Api
+import base64
+import io
+import re
+import zipfile
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from jobs import blobs, storage
+from jobs.models import Job
+from jobs.services.submit import TEXT_BYTES
+from portal.api.examples import SPEC_YAML
+from tenants.models import AuditEntry, Tenant, User
+from tests.portal.api.conftest import JOBS, Api
 
 PATH = "/tenants/vision-lab/storage"
 REASON = {"reason": "Their grant pays for it"}
@@ -39,3 +52,65 @@ def test_a_wrong_limit_changes_nothing_and_all_that_is_wrong_is_named(admin: Api
 
 def test_a_member_cannot_set_the_limit(alice: Api) -> None:
     assert alice.put(PATH, {"limit_bytes": None, **REASON}).status_code == 403
+
+
+@pytest.fixture
+def with_code(installation: object, alice: Api) -> str:
+    """A job whose code is stored."""
+    made = alice("POST", JOBS, SPEC_YAML, **YAML)
+    assert made.status_code == 201
+    return str(made.json()["id"])
+
+
+YAML = {"Content-Type": "application/yaml"}
+COMMENT = "\n# " + base64.b85encode(bytes(range(256)) * 500).decode() + "\n"
+
+
+def test_specs_do_not_fill_the_database_past_the_limit(alice: Api, with_code: str) -> None:
+    tenant = Tenant.objects.get(slug="vision-lab")
+    Tenant.objects.filter(pk=tenant.pk).update(storage_limit=100_000)
+    answers = [alice("POST", JOBS, f"{SPEC_YAML}\n# {n}{COMMENT}", **YAML) for n in range(5)]
+    assert [answer.status_code for answer in answers] == [201, 201, 201, 400, 400]
+    (error,) = answers[-1].json()["errors"]
+    assert (error["path"], error["code"]) == ("", "storage_full")
+    assert sum(storage.used_by(tenant.pk).values()) <= 100_000
+    assert (
+        alice("POST", f"{JOBS}:validate", SPEC_YAML + COMMENT, **YAML).json()["errors"][0]["code"]
+        == "storage_full"
+    )
+    assert alice("POST", JOBS, SPEC_YAML, **YAML).status_code == 201, "one of a usual size"
+
+
+def test_of_comments_a_part_is_kept_which_says_so(alice: Api, with_code: str) -> None:
+    assert alice("POST", JOBS, SPEC_YAML + COMMENT, **YAML).status_code == 201
+    kept = Job.objects.latest("pk").spec_text
+    assert kept.startswith(SPEC_YAML)
+    assert TEXT_BYTES < len(kept) < TEXT_BYTES + 10_000 < len(SPEC_YAML + COMMENT)
+    assert re.search(r"\n# The rest, [\d,]+ characters, is not kept.\n$", kept)
+
+
+def test_while_the_disk_is_full_nothing_new_is_accepted_and_it_is_said(
+    alice: Api, with_code: str, settings: Any
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a.py", "print()")
+    settings.LUTHIER_MIN_FREE_DISK = 1 << 60
+    before = Job.objects.count()
+    files = {"archive": SimpleUploadedFile("code.zip", archive.getvalue())}
+    for refused in (
+        alice("POST", JOBS, SPEC_YAML, **YAML),
+        alice("POST", f"/jobs/{with_code}/clone", {}),
+        alice.client.post("/api/v1/tenants/vision-lab/uploads", files, headers=alice.headers),
+    ):
+        assert (refused.status_code, refused.json()["code"]) == (503, "disk_full"), refused.content
+        assert "at least 1.0 EiB required" in refused.json()["detail"]
+    assert alice("POST", f"{JOBS}:validate", SPEC_YAML, **YAML).status_code == 200, "it stores nothing"
+    assert Job.objects.count() == before
+    browser = Client()
+    browser.force_login(User.objects.get(username="alice"))
+    page = browser.post("/t/vision-lab/jobs/new", {"spec": SPEC_YAML})
+    assert page.status_code == 422
+    assert "has too little free space" in page.content.decode()
+    settings.LUTHIER_MIN_FREE_DISK = 0
+    assert alice("POST", JOBS, SPEC_YAML, **YAML).status_code == 201
