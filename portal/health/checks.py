@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from ipaddress import ip_network
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -26,6 +27,7 @@ ANSWER_S = 2.0
 FRESH_S, FAILING_FRESH_S = 1.0, 0.2
 """Results are shared by requests for this long, and while something fails, less: the end of a start shows at once."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
+LOOPBACK = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
 STORE_CHECK_OVERDUE_S = 90
 """A worker checks the store of files every 15 s, after other tasks."""
 
@@ -208,11 +210,27 @@ def cluster() -> HealthCheck:
     found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
     if not usable:
         return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+    warnings = proxies_that_programs_are()
     if isolation is None:
-        return HealthCheck("cluster", found)
+        return HealthCheck("cluster", found, warnings=warnings)
     if isolation.holds:
-        return HealthCheck("cluster", f"{found}; {isolation.text}")
-    return HealthCheck("cluster", found, warnings=(f"{isolation.text[:1].upper()}{isolation.text[1:]}.",))
+        return HealthCheck("cluster", f"{found}; {isolation.text}", warnings=warnings)
+    return HealthCheck(
+        "cluster", found, warnings=(f"{isolation.text[:1].upper()}{isolation.text[1:]}.", *warnings)
+    )
+
+
+def proxies_that_programs_are() -> tuple[str, ...]:
+    """Programs of the local cluster share this machine's network, so each is a proxy that is trusted here."""
+    if settings.LUTHIER_CLUSTER != "local":
+        return ()
+    here = [str(each) for each in settings.LUTHIER_TRUSTED_PROXIES if each.overlaps(LOOPBACK[each.version])]
+    if not here:
+        return ()
+    return (
+        f"LUTHIER_TRUSTED_PROXIES names this machine ({', '.join(here)}), on which programs of jobs run: each can"
+        " choose the address that budgets, limits and the audit log see. Give the proxy an address of its own.",
+    )
 
 
 def blob_store() -> HealthCheck:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from io import StringIO
+from ipaddress import ip_network
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from gpu_scheduler.clusters.base import ClusterBusy
+from gpu_scheduler.clusters.base import ClusterBusy, Isolation
 from jobs import clusters
 from jobs.models import SCHEDULER, PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
@@ -276,6 +277,30 @@ def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker)
         answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "the node daemon is not there" in answer.json()["parts"]["cluster"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "trusted", "warned"),
+    [
+        ("local", "127.0.0.1/32", True),
+        ("local", "::1/128", True),
+        ("local", "0.0.0.0/0", True),
+        ("local", "10.0.0.5/32", False),
+        ("kubernetes", "127.0.0.1/32", False),
+    ],
+)
+def test_a_proxy_that_each_program_of_the_machine_is_is_warned_of(
+    client: Client, worker: Worker, settings: Settings, cluster: str, trusted: str, warned: bool
+) -> None:
+    settings.LUTHIER_TRUSTED_PROXIES = (ip_network(trusted),)
+    with mock.patch.object(checks, "clusters") as found:
+        found.current.return_value.nodes.return_value = [mock.Mock(ready=True)]
+        found.isolation.return_value = Isolation(True, "programs are isolated")
+        settings.LUTHIER_CLUSTER = cluster
+        warnings = checks.cluster().warnings
+    assert [trusted in warning and "LUTHIER_TRUSTED_PROXIES" in warning for warning in warnings] == [
+        True
+    ] * warned
 
 
 def test_a_node_daemon_that_is_frozen_is_named_in_time(
