@@ -256,7 +256,7 @@ def _shipper(spec: GangSpec, rank: int, settings: KubernetesSettings) -> Manifes
         "name": SHIPPER,
         "image": settings.agent_image,
         "command": ["python3", "-m", "learner_agent", "shipper"],
-        "workingDir": WORK,
+        "workingDir": AGENT,  # Python imports from there first, and the program writes to WORK
         "restartPolicy": "Always",
         "env": [
             *_variables({**env, "PYTHONPATH": AGENT}),
