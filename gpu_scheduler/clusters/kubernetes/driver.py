@@ -293,7 +293,8 @@ class _Launch:
                 message = f"Node {learner.node} does not exist or is not ready."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if (kind := resources.slot_type_of(node, gpus)) != spec.slot_type:
-                raise LaunchRefused(f"Node {learner.node} has no {spec.slot_type}, it has {kind}.")
+                message = f"Node {learner.node} has no {spec.slot_type}, it has {kind}."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             before = free.get(learner.node) or view.free(learner.node)
             needed = resources.needed_by(self._pod(learner.rank, {}), gpus.of(kind))
             if lacks := before.lacks(needed):
