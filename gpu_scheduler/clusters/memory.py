@@ -306,7 +306,8 @@ class MemoryCluster:
                 message = f"Node {learner.node} does not exist or is not ready."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if node.slot_type != spec.slot_type:
-                raise LaunchRefused(f"Node {node.name} has no {spec.slot_type}, it has {node.slot_type}.")
+                message = f"Node {node.name} has no {spec.slot_type}, it has {node.slot_type}."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             used[node.name] += spec.slots
             if used[node.name] > node.slots:
                 message = f"Node {node.name} does not yet have enough free slots for {spec.name}."

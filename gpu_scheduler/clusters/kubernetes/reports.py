@@ -51,6 +51,19 @@ POD_REASONS = {
     "NodeAffinity": EndReason.NOT_PREPARED,
 }
 """Reasons in the status of a pod that has failed. One that starts with OutOf: the kubelet had no room for it."""
+CONTAINER_REASONS = {
+    "OOMKilled": EndReason.OUT_OF_MEMORY,
+    "Unknown": EndReason.NODE_LOST,
+    "ContainerStatusUnknown": EndReason.NODE_LOST,
+}
+"""Reasons of a container's end. Unknown is the runtime's and ContainerStatusUnknown the kubelet's word for one that is
+no longer there: its node restarted within the seconds after which the control plane would have noticed."""
+START_ERROR = "StartError"
+MADE_UP_CODE = frozenset({"Unknown", "ContainerStatusUnknown", START_ERROR})
+"""With these reasons the exit code (255, 137, 128) is no program's."""
+CANNOT_RUN = ('exec: "', "exec format error", "executable file")
+"""In the message of a StartError: the image lacks what the pod runs, or has it for other processors. Any other one is
+the node's, such as a GPU driver that is not loaded."""
 
 
 def gang(name: str, pods: Iterable[Object], nodes: Mapping[str, bool]) -> GangReport:
@@ -135,7 +148,7 @@ def _state(pod: Object, node_ready: bool | None) -> State:
     reason, message = disrupted or (None, "")
     if (terminated := _terminated(pod)) is not None:
         reason = reason or _reason_of(terminated)
-        return LearnerPhase.RUNNING, reason, terminated["exitCode"], message
+        return LearnerPhase.RUNNING, reason, _exit_code(terminated), message or terminated.get("message", "")
     state = _container_state(pod)
     if "running" in state:
         return LearnerPhase.RUNNING, reason, None, message
@@ -147,7 +160,7 @@ def _state(pod: Object, node_ready: bool | None) -> State:
 def _end(pod: Object) -> State:
     status, terminated = pod.get("status", {}), _terminated(pod)
     pod_reason, message = status.get("reason", ""), status.get("message", "")
-    code = terminated["exitCode"] if terminated else None
+    code = _exit_code(terminated) if terminated else None
     phase = LearnerPhase.SUCCEEDED if code == 0 else LearnerPhase.FAILED
     if disrupted := disruption(pod):  # one that saved when it was asked to leave ends with 0
         return phase, disrupted[0], code, disrupted[1] or message
@@ -167,8 +180,16 @@ def _end(pod: Object) -> State:
 
 
 def _reason_of(terminated: Object) -> EndReason:
-    oom = terminated.get("reason") == "OOMKilled"
-    return EndReason.OUT_OF_MEMORY if oom else EndReason.EXITED
+    why = terminated.get("reason", "")
+    if why == START_ERROR:
+        final = any(each in terminated.get("message", "") for each in CANNOT_RUN)
+        return EndReason.IMAGE_ERROR if final else EndReason.NOT_PREPARED
+    return CONTAINER_REASONS.get(why, EndReason.EXITED)
+
+
+def _exit_code(terminated: Object) -> int | None:
+    """None: the program's own is not known, or it has not run."""
+    return None if terminated.get("reason") in MADE_UP_CODE else int(terminated["exitCode"])
 
 
 def _never_starts(pod: Object) -> tuple[EndReason, int | None, str] | None:
@@ -185,7 +206,8 @@ def _never_starts(pod: Object) -> tuple[EndReason, int | None, str] | None:
         ended = container.get("state", {}).get("terminated", {})
         if container["name"] == manifests.LAUNCHER and ended.get("exitCode", 0) != 0:
             said = ended.get("message") or f"exit code {ended['exitCode']}"
-            return EndReason.DEPLOY_FAILED, None, f"The learner agent could not be copied: {said}"
+            reason = _reason_of(ended) if ended.get("reason") in MADE_UP_CODE else EndReason.DEPLOY_FAILED
+            return reason, None, f"The learner agent could not be copied: {said}"
     return None
 
 

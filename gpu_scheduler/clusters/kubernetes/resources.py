@@ -112,7 +112,15 @@ def needed_by(pod: Object, gpu_resource: str) -> Amount:
             most = _greater(most, sidecars + request(container))
     running = sum(map(request, spec["containers"]), sidecars)
     overhead = amount_of(spec.get("overhead", {}), gpu_resource)
-    return _greater(most, running) + overhead + Amount(pods=1)
+    return _of_whole_pod(spec, _greater(most, running)) + overhead + Amount(pods=1)
+
+
+def _of_whole_pod(spec: Object, of_containers: Amount) -> Amount:
+    """What a pod requests as a whole (KEP-2837) counts in place of what its containers do; it may not be less."""
+    whole = spec.get("resources", {}).get("requests", {})
+    cpus = quantity(whole["cpu"]) if "cpu" in whole else of_containers.cpus
+    memory = quantity(whole["memory"]) if "memory" in whole else of_containers.memory
+    return replace(of_containers, cpus=cpus, memory=memory)
 
 
 def held_by(pod: Object, *, ours: bool, gpu_resources: Collection[str]) -> Holding | None:
@@ -141,9 +149,11 @@ def slot_type_of(node: Object, gpus: GpuResources) -> str:
     labels, capacity = node["metadata"].get("labels", {}), node["status"].get("capacity", {})
     if named := labels.get(SLOT_TYPE):
         return str(named)
-    resource = next((name for name in gpus.names if quantity(capacity.get(name, 0)) >= 1), None)
-    if resource is None:
+    has = [name for name in gpus.names if name in capacity]
+    if not has:
         return CPU_TYPE
+    # A kubelet that has restarted shows 0 of each until its device plugin has registered again.
+    resource = next((name for name in has if quantity(capacity[name]) >= 1), has[-1])
     return gpus.type_of(resource) or str(labels.get(GPU_PRODUCT) or ANY_GPU).lower()[:40]
 
 
@@ -181,7 +191,9 @@ def to_node(
         cordoned=bool(keeps_away := _keeps_us_away(node, slot_type, gpu_resource, tolerated)),
         per_learner=PER_LEARNER,
         unhealthy=max(0, int(quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) - found.gpus)),
-        why=" ".join(filter(None, [_not_ready(node), keeps_away])),
+        why=" ".join(
+            filter(None, [_not_ready(node), keeps_away, _without_plugin(node, slot_type, gpu_resource)])
+        ),
         rack=_first_label(node, rack_labels),
         block=_first_label(node, block_labels),
     )
@@ -225,6 +237,12 @@ def _not_ready(node: Object) -> str:
     conditions = node["status"].get("conditions", [])
     said = next((each.get("message", "") for each in conditions if each["type"] == "Ready"), "")
     return f"Not ready: {said.rstrip('.') or 'its kubelet has not reported'}."
+
+
+def _without_plugin(node: Object, slot_type: str, gpu_resource: str) -> str:
+    """What is to be said of a node of GPUs that has none; empty: nothing."""
+    has = quantity(node["status"].get("capacity", {}).get(gpu_resource, 0))
+    return "" if slot_type == CPU_TYPE or has else f"No device plugin offers {gpu_resource} there now."
 
 
 def _greater(one: Amount, other: Amount) -> Amount:

@@ -266,7 +266,8 @@ class Gangs:
                 message = f"Node {name} is not a node of this machine."
                 raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             if node.slot_type != spec.slot_type:
-                raise LaunchRefused(f"Node {name} has no {spec.slot_type}, it has {node.slot_type}.")
+                message = f"Node {name} has no {spec.slot_type}, it has {node.slot_type}."
+                raise LaunchRefused(message, code=RefusalCode.NODE_LOST)
             free = node.slots - len(taken[name])
             if learners * spec.slots > free:
                 raise ClusterBusy(f"Node {name} has {free} of {node.slots} slots free now.")

@@ -172,6 +172,13 @@ def test_a_gang_for_a_node_that_is_not_there_is_refused_as_lost(harness: Harness
     assert harness.cluster.observe().gangs == {}
 
 
+def test_a_gang_whose_node_has_other_devices_by_now_is_refused_as_lost(harness: Harness) -> None:
+    with pytest.raises(LaunchRefused, match=r"node-a has no h100, it has cpu") as refused:
+        harness.cluster.launch(replace(launch("job-x-1", "runs"), slot_type="h100"))
+    assert refused.value.code == "node_lost"
+    assert harness.cluster.observe().gangs == {}
+
+
 def test_a_cluster_that_does_not_answer_is_busy_and_never_empty(harness: Harness) -> None:
     harness.cluster.launch(launch("job-x-1", "runs"))
     with harness.unanswered():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -199,6 +202,26 @@ def test_a_program_sees_the_hostfile_and_no_secret() -> None:
     assert not any("valueFrom" in each for each in learner()["env"])
     hosts = manifests.secret(SPEC, SETTINGS, OWNER)["stringData"]["hostfile"]
     assert hosts == "rank-0.job-x-1 slots=1\nrank-1.job-x-1 slots=1\n"
+
+
+def test_no_module_that_the_program_writes_runs_in_the_shipper(tmp_path: Path) -> None:
+    """Python imports from its working directory first, and the shipper has the secret of the learner."""
+    for folder, word in (("agent", "agent"), ("work", "program"), ("work/code", "program")):
+        package = tmp_path / folder / "learner_agent"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text(f"print({word!r})")
+    [shipper] = [each for each in pod()["spec"]["initContainers"] if each["name"] == manifests.SHIPPER]
+    variables = {name: value.replace("/luthier", str(tmp_path)) for name, value in env(shipper).items()}
+    ran = subprocess.run(
+        [sys.executable, *shipper["command"][1:]],
+        cwd=shipper["workingDir"].replace("/luthier", str(tmp_path)),
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "agent\n"
 
 
 def test_a_command_that_is_a_list_reaches_the_launcher_word_by_word() -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.clusters.base import LaunchRefused, RefusalCode
+from gpu_scheduler.clusters.base import ClusterError, GangBlocked, LaunchRefused, RefusalCode
 from gpu_scheduler.clusters.kubernetes import manifests, pools, resources, tenancy
 from gpu_scheduler.clusters.kubernetes.client import NotFound
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.manifests import Manifest
 from gpu_scheduler.clusters.kubernetes.tenancy import TenantLimits
 from gpu_scheduler.clusters.kubernetes.view import View
+from gpu_scheduler.model import Resources
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS
 
@@ -77,6 +78,9 @@ def test_gpus_of_a_type_are_asked_for_by_its_resource_and_its_taint_is_tolerated
         (node(gpu=1, mig=7), "a100-1g", 7),
         (node({resources.SLOT_TYPE: "a100-1g"}, gpu=1, mig=3), "a100-1g", 3),
         (node({resources.SLOT_TYPE: "special"}, gpu=2, mig=3), "special", 2),
+        (node(gpu=0), "nvidia-a100", 0),
+        (node(gpu=8, mig=0), "nvidia-a100", 8),
+        (node({resources.SLOT_TYPE: "cpu"}, gpu=0), "cpu", 0),
     ],
 )
 def test_a_node_is_in_one_pool_and_offers_what_its_resource_counts(
@@ -84,6 +88,14 @@ def test_a_node_is_in_one_pool_and_offers_what_its_resource_counts(
 ) -> None:
     found = resources.to_node(seen, [], MIXED.gpu_resources())
     assert (found.slot_type, found.allocatable.gpus) == (slot_type, gpus)
+
+
+def test_a_node_whose_device_plugin_is_away_says_so_and_is_no_pool_of_cpus() -> None:
+    """A kubelet that restarts shows 0 until the plugin has registered again."""
+    [before], [meanwhile] = (View.of([node(gpu=each)], [], MIXED).scheduler_nodes() for each in (8, 0))
+    assert (before.why, before.slots) == ("", 8)
+    assert (meanwhile.slot_type, meanwhile.slots) == (before.slot_type, 0)
+    assert meanwhile.why == "No device plugin offers nvidia.com/gpu there now."
 
 
 def test_only_what_others_hold_of_the_pools_own_resource_counts() -> None:
@@ -121,10 +133,36 @@ def test_a_nodes_rack_and_block_are_what_the_first_of_the_labels_says(
     assert (seen.rack, seen.block) == domains
 
 
+def of_whole_pod(uid: str, **requests: str) -> Manifest:
+    found = other_pod(uid, gpu="1")
+    containers = [{"name": each, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}} for each in "ab"]
+    found["spec"] |= {
+        "containers": [*found["spec"]["containers"], *containers],
+        "resources": {"requests": requests},
+    }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requests", "cpus", "memory_mib"),
+    [({}, 2, 2048), ({"cpu": "3"}, 3, 2048), ({"cpu": "2500m", "memory": "4Gi"}, 2.5, 4096)],
+)
+def test_what_a_pod_requests_as_a_whole_counts_in_place_of_its_containers_sum(
+    requests: dict[str, str], cpus: float, memory_mib: int
+) -> None:
+    [seen] = View.of([node(gpu=4)], [of_whole_pod("a", **requests)], MIXED).scheduler_nodes()
+    assert seen.used_by_others == Resources(1, cpus, memory_mib)
+
+
 def test_the_quota_bounds_each_resource_by_the_limits_of_its_types() -> None:
-    quota = tenancy._quota(TenantLimits("red", {"a100-1g": 7, "h100": 4, "a100": 2, "cpu": 9}), MIXED)
-    gpus = {name: count for name, count in quota.items() if "/" in name}
-    assert gpus == {f"requests.{MIG}": "7", "requests.amd.com/gpu": "0", "requests.nvidia.com/gpu": "6"}
+    tenant = TenantLimits("red", {"a100-1g": 7, "h100": 4, "a100": 2, "cpu": 9})
+    jobs = tenancy._jobs_quota(tenant, MIXED)["hard"]
+    gpus = {name: count for name, count in jobs.items() if "/" in name}
+    assert gpus == {f"requests.{MIG}": "7", "requests.nvidia.com/gpu": "6"}
+    of_all_pods = tenancy._quota(tenant, MIXED)
+    assert {name: count for name, count in of_all_pods.items() if "/" in name} == {
+        "requests.amd.com/gpu": "0"
+    }
 
 
 def test_a_runtime_class_is_that_of_the_pool() -> None:
@@ -169,6 +207,24 @@ def test_data_sets_are_mounted_one_by_one_from_the_tenants_own_folder_and_read_o
     for sidecar in made["initContainers"]:
         assert "data" not in {each["name"] for each in sidecar["volumeMounts"]}
     assert "data" not in {each["name"] for each in pod("cpu")["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("shows", "error"),
+    [(node(gpu=0), GangBlocked), (node({resources.SLOT_TYPE: "other"}, gpu=8), LaunchRefused)],
+)
+def test_a_gpu_job_survives_what_becomes_of_the_node_that_it_was_planned_on(
+    shows: Manifest, error: type[ClusterError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device plugin went away, or an administrator gave it another label."""
+    driver = KubernetesCluster(MIXED, Silent())  # type: ignore[arg-type]
+    monkeypatch.setattr(driver, "_view", lambda: View.of([shows], [], MIXED))
+    with pytest.raises(error) as refused:
+        driver.launch(replace(SPEC, slot_type="nvidia-a100"))
+    if isinstance(refused.value, LaunchRefused):
+        assert refused.value.code is RefusalCode.NODE_LOST
+    else:
+        assert getattr(refused.value, "node", "") == "node-a"
 
 
 class Silent:

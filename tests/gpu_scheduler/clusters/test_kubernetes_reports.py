@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpu_scheduler.clusters.base import EndReason, LearnerPhase
+from gpu_scheduler.clusters.base import CAUSES, Cause, EndReason, LearnerPhase
 from gpu_scheduler.clusters.kubernetes import manifests, reports
 from gpu_scheduler.clusters.kubernetes.client import Object
 
@@ -76,6 +76,42 @@ def test_a_data_set_that_does_not_exist_is_the_jobs_own_error() -> None:
 def test_a_pod_without_a_disruption_has_only_exited() -> None:
     shown = reports.learner(ended(0), {"node-a": True})
     assert (shown.phase, shown.reason, shown.exit_code) == (LearnerPhase.SUCCEEDED, EndReason.EXITED, 0)
+
+
+NO_PYTHON = 'failed to create containerd task: exec: "python3": executable file not found in $PATH: unknown'
+NO_DRIVER = (
+    "failed to create shim task: nvidia-container-cli: initialization error: driver not loaded: unknown"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "message", "reason"),
+    [
+        (255, "Unknown", "", EndReason.NODE_LOST),
+        (137, "ContainerStatusUnknown", "The container could not be located", EndReason.NODE_LOST),
+        (128, "StartError", NO_PYTHON, EndReason.IMAGE_ERROR),
+        (128, "StartError", NO_DRIVER, EndReason.NOT_PREPARED),
+    ],
+)
+def test_an_exit_code_that_is_no_programs_is_not_counted_as_its_failure(
+    code: int, why: str, message: str, reason: EndReason
+) -> None:
+    terminated = {"exitCode": code, "reason": why, "message": message}
+    pod = ended(code)
+    pod["status"]["containerStatuses"][0]["state"] = {"terminated": terminated}
+    for pod_phase, phase in (("Failed", LearnerPhase.FAILED), ("Running", LearnerPhase.RUNNING)):
+        pod["status"]["phase"] = pod_phase  # its shipper may run for a while
+        shown = reports.learner(pod, {"node-a": True})
+        assert (shown.phase, shown.reason, shown.exit_code) == (phase, reason, None)
+        assert (shown.message, shown.program_ended) == (message, True)
+    assert CAUSES[reason] is not Cause.PROGRAM
+
+    agent = {"name": manifests.LAUNCHER, "state": {"terminated": terminated}}
+    pod["status"] = {"phase": "Failed", "initContainerStatuses": [agent]}
+    copying = reports.learner(pod, {"node-a": True})
+    assert (copying.phase, copying.reason) == (LearnerPhase.FAILED, reason)
+    del terminated["reason"]
+    assert reports.learner(pod, {"node-a": True}).reason is EndReason.DEPLOY_FAILED
 
 
 def test_a_pod_whose_volumes_are_not_mounted_says_so_after_a_while() -> None:
