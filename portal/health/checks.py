@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -13,21 +14,34 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
-from gpu_scheduler.clusters.base import ClusterError
+from gpu_scheduler.clusters.base import CanBeProbed, ClusterError
 from jobs import clusters
 from jobs.blobs.health import health
 from jobs.disk import disks
 from jobs.humanize import filesize
-from jobs.selectors.installation import last_pass, pass_limit_s, unknown_gangs, workers_alive
+from jobs.selectors.installation import (
+    last_pass,
+    nodes_ready,
+    pass_limit_s,
+    unknown_gangs,
+    workers_alive,
+)
 from portal.health.deadline import run_together
+
+T = TypeVar("T")
 
 ANSWER_S = 2.0
 """Timeout of each check; load balancers and people do not wait for one that hangs."""
 FRESH_S, FAILING_FRESH_S = 1.0, 0.2
 """Results are shared by requests for this long, and while something fails, less: the end of a start shows at once."""
+PROBED_S = 1.8
+"""The same for the two questions of one check, so that it ends within ANSWER_S."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 STORE_CHECK_OVERDUE_S = 90
 """A worker checks the store of files every 15 s, after other tasks."""
+
+NO_NODE = ("no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+"""Reason and remedy."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +97,10 @@ def run_checks() -> list[HealthCheck]:
     return [answers.get(name) or silent() for name, silent in SILENT.items()]
 
 
-def _closing_connection(question: Callable[[], HealthCheck]) -> Callable[[], HealthCheck]:
+def _closing_connection(question: Callable[[], T]) -> Callable[[], T]:
     """Close the connection of the check's thread, which ends with the check."""
 
-    def ask() -> HealthCheck:
+    def ask() -> T:
         try:
             return question()
         finally:
@@ -197,22 +211,49 @@ def scheduler() -> HealthCheck:
 
 def cluster() -> HealthCheck:
     try:
-        nodes = clusters.current().nodes()
+        driver = clusters.current()
+        if isinstance(driver, CanBeProbed):
+            return _probed(driver)
+        nodes = driver.nodes()
         isolation = clusters.isolation()
     except ClusterError as error:
         remedy = clusters.capabilities().remedy
         return HealthCheck(
             "cluster", "no response", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy
         )
-    usable = [node for node in nodes if node.ready]
-    found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
-    if not usable:
-        return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+    ready = sum(node.ready for node in nodes)
+    found = f"{settings.LUTHIER_CLUSTER}, {ready} of {len(nodes)} nodes ready"
+    if not ready:
+        return HealthCheck("cluster", found, *NO_NODE)
     if isolation is None:
         return HealthCheck("cluster", found)
     if isolation.holds:
         return HealthCheck("cluster", f"{found}; {isolation.text}")
     return HealthCheck("cluster", found, warnings=(f"{isolation.text[:1].upper()}{isolation.text[1:]}.",))
+
+
+def _probed(driver: CanBeProbed) -> HealthCheck:
+    """Of a cluster that may be too large to list its nodes for each caller: whether it responds, and the nodes that the
+    scheduler saw last."""
+    answers: dict[str, HealthCheck | None] = run_together(
+        {"probe": driver.probe, "nodes": _closing_connection(_nodes_of_last_pass)}, within_s=PROBED_S
+    )
+    if "probe" not in answers:
+        return SILENT["cluster"]()
+    found = answers.get("nodes")
+    return found or HealthCheck("cluster", f"{settings.LUTHIER_CLUSTER} responds; its nodes are unknown")
+
+
+def _nodes_of_last_pass() -> HealthCheck | None:
+    """None: unknown, because no pass has completed in time, or the database does not say."""
+    try:
+        (ready, known), last = nodes_ready(settings.LUTHIER_CLUSTER), last_pass()
+    except DatabaseError:
+        return None
+    if last.age_s is None or last.is_overdue:
+        return None
+    found = f"{settings.LUTHIER_CLUSTER} responds; {ready} of {known} nodes ready {last.age_s:.0f} s ago"
+    return HealthCheck("cluster", found, *(() if ready else NO_NODE))
 
 
 def blob_store() -> HealthCheck:
