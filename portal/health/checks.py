@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from gpu_scheduler.clusters.base import CanBeProbed, ClusterError
 from jobs import clusters
-from jobs.blobs.health import health
+from jobs.blobs.health import OVERDUE_S, health
 from jobs.disk import disks
 from jobs.humanize import filesize
 from jobs.selectors.installation import (
@@ -37,8 +37,6 @@ FRESH_S, FAILING_FRESH_S = 1.0, 0.2
 PROBED_S = 1.8
 """The same for the two questions of one check, so that it ends within ANSWER_S."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
-STORE_CHECK_OVERDUE_S = 90
-"""A worker checks the store of files every 15 s, after other tasks."""
 
 NO_NODE = ("no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
 """Reason and remedy."""
@@ -265,7 +263,7 @@ def blob_store() -> HealthCheck:
     if found.checked_at is None:
         return HealthCheck("blobs", "not checked yet")
     age_s = (timezone.now() - found.checked_at).total_seconds()
-    if age_s > STORE_CHECK_OVERDUE_S:
+    if age_s > OVERDUE_S:
         return HealthCheck("blobs", f"last checked {age_s:.0f} s ago; unknown since")
     if found.problem:
         return HealthCheck("blobs", "away" if found.away else "slow", warnings=(found.sentence,))
