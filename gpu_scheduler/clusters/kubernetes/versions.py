@@ -15,9 +15,9 @@ T = TypeVar("T")
 PAGE = 500
 """Objects that a list is read by. kubectl reads so many."""
 FORGOTTEN = 410
-"""HTTP status: a list's version is no longer known, 5 to 10 minutes after its first page, or sooner on a busy cluster."""
+"""HTTP status of a list whose version is no longer known: 5 to 10 minutes after its first page."""
 TRIES = 3
-"""Readings of a list before the caller is told to come back later."""
+"""Readings of a list before the caller gets ClusterBusy."""
 
 OUTDATED_S = 60.0
 """Seconds for which lists are refused that are older than what this process has seen or written, from the first one on.
