@@ -31,12 +31,14 @@ COPY tenants tenants
 COPY jobs jobs
 COPY gpu_scheduler gpu_scheduler
 COPY learner_agent learner_agent
+# Where learners' pods on Kubernetes copy the agent from: this image can be their KUBE_AGENT_IMAGE.
+COPY learner_agent /agent/learner_agent
 COPY --from=code /luthier/portal portal
 COPY examples examples
 COPY docs docs
 ENV PATH=/luthier/.venv/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2 \
     LUTHIER_DATA=/data XDG_RUNTIME_DIR=/run/luthier
-RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal
+RUN python -m compileall -q manage.py tenants jobs gpu_scheduler learner_agent portal /agent
 USER luthier
 EXPOSE 8000
 CMD ["python", "-m", "portal.web", "--host", "0.0.0.0"]

@@ -476,6 +476,16 @@ class ReportsIsolation(Protocol):
 
 
 @runtime_checkable
+class CanBeProbed(Protocol):
+    """A cluster whose ``nodes`` costs more the larger it is."""
+
+    def probe(self) -> None:
+        """Raises ClusterError unless the cluster responds now and permits the platform to list what it must see. Costs
+        the same on every cluster, because health checks call it for anyone."""
+        ...
+
+
+@runtime_checkable
 class ChoosesPackages(Protocol):
     """A cluster that can choose the versions of a job's packages while the job waits, by the resolver that would choose
     them when its first attempt is prepared. It keeps nothing of it for long and is asked again by who needs it."""

@@ -18,6 +18,8 @@ from jobs.models import PeriodicTask
 TASK = "blobs"
 """Name of the periodic task."""
 EVERY_S = 15.0
+OVERDUE_S = 90.0
+"""A worker checks the store every EVERY_S, after other tasks. What an older check found is not known any more."""
 SLOW_S = 2.0
 """A check that takes longer is a warning."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import Count, Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -90,6 +90,14 @@ def _result(task: str) -> dict[str, Any]:
 def nodes() -> QuerySet[ClusterNode]:
     """Every node as the scheduling cycle last saw it, by name."""
     return ClusterNode.objects.order_by("name")
+
+
+def nodes_ready(cluster: str) -> tuple[int, int]:
+    """How many nodes of this cluster were ready as the scheduling cycle last saw it, and how many there were."""
+    found = ClusterNode.objects.filter(cluster=cluster).aggregate(
+        ready=Count("pk", filter=Q(ready=True)), known=Count("pk")
+    )
+    return found["ready"], found["known"]
 
 
 def pools() -> dict[str, TypeCapacity]:

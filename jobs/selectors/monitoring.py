@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from jobs.blobs import health
 from jobs.models import SCHEDULER, WORKER_SILENT_S, PeriodicTask
 from jobs.selectors.budgets import THIS_MONTH, used_sql
 from jobs.selectors.platform_stops import waited_s_sql
@@ -68,6 +69,8 @@ VALUES: dict[str, Any] = {
     "final": sorted(state.value for state in FINAL),
     "cycle": PeriodicTask.CYCLE,
     "silent_s": WORKER_SILENT_S,
+    "store": health.TASK,
+    "store_overdue_s": health.OVERDUE_S,
     "window_s": WINDOW_S,
     "newest": NEWEST_EVENTS,
     "moved": EventCode.MOVED.value,
@@ -279,6 +282,15 @@ FACTS = (
         ("task",),
         "SELECT name, extract(epoch FROM clock_timestamp() - done_at)::float8 FROM jobs_periodictask"
         " WHERE done_at IS NOT NULL",
+        max,
+    ),
+    Fact(
+        "luthier_blob_store_problem",
+        "1 if a worker's newest check found the store of files away, or slow, else 0; missing if no worker checks it.",
+        ("kind",),
+        "SELECT kind, (result->>'problem' <> '' AND (result->>'away')::bool = (kind = 'away'))::int"
+        " FROM jobs_periodictask CROSS JOIN unnest(ARRAY['away', 'slow']) AS kind WHERE name = %(store)s"
+        " AND done_at > clock_timestamp() - make_interval(secs => %(store_overdue_s)s)",
         max,
     ),
     Fact(

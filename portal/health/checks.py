@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_network
+from typing import TypeVar
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -14,22 +15,32 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
-from gpu_scheduler.clusters.base import ClusterError
+from gpu_scheduler.clusters.base import CanBeProbed, ClusterError
 from jobs import clusters
-from jobs.blobs.health import health
+from jobs.blobs.health import OVERDUE_S, health
 from jobs.disk import disks
 from jobs.humanize import filesize
-from jobs.selectors.installation import last_pass, pass_limit_s, unknown_gangs, workers_alive
+from jobs.selectors.installation import (
+    last_pass,
+    nodes_ready,
+    pass_limit_s,
+    unknown_gangs,
+    workers_alive,
+)
 from portal.health.deadline import run_together
+
+T = TypeVar("T")
 
 ANSWER_S = 2.0
 """Timeout of each check; load balancers and people do not wait for one that hangs."""
 FRESH_S, FAILING_FRESH_S = 1.0, 0.2
 """Results are shared by requests for this long, and while something fails, less: the end of a start shows at once."""
+PROBED_S = 1.8
+"""The same for the two questions of one check, so that it ends within ANSWER_S."""
 WORKER_SILENCE_S = 15  # a worker reports every LUTHIER_TICK_S
 LOOPBACK = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
-STORE_CHECK_OVERDUE_S = 90
-"""A worker checks the store of files every 15 s, after other tasks."""
+NO_NODE = ("no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+"""Reason and remedy."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +96,10 @@ def run_checks() -> list[HealthCheck]:
     return [answers.get(name) or silent() for name, silent in SILENT.items()]
 
 
-def _closing_connection(question: Callable[[], HealthCheck]) -> Callable[[], HealthCheck]:
+def _closing_connection(question: Callable[[], T]) -> Callable[[], T]:
     """Close the connection of the check's thread, which ends with the check."""
 
-    def ask() -> HealthCheck:
+    def ask() -> T:
         try:
             return question()
         finally:
@@ -199,17 +210,20 @@ def scheduler() -> HealthCheck:
 
 def cluster() -> HealthCheck:
     try:
-        nodes = clusters.current().nodes()
+        driver = clusters.current()
+        if isinstance(driver, CanBeProbed):
+            return _probed(driver)
+        nodes = driver.nodes()
         isolation = clusters.isolation()
     except ClusterError as error:
         remedy = clusters.capabilities().remedy
         return HealthCheck(
             "cluster", "no response", f"the {settings.LUTHIER_CLUSTER} cluster: {error}", remedy
         )
-    usable = [node for node in nodes if node.ready]
-    found = f"{settings.LUTHIER_CLUSTER}, {len(usable)} of {len(nodes)} nodes ready"
-    if not usable:
-        return HealthCheck("cluster", found, "no node is ready", "Check LOCAL_NODES, or the cluster's nodes.")
+    ready = sum(node.ready for node in nodes)
+    found = f"{settings.LUTHIER_CLUSTER}, {ready} of {len(nodes)} nodes ready"
+    if not ready:
+        return HealthCheck("cluster", found, *NO_NODE)
     warnings = proxies_that_programs_are()
     if isolation is None:
         return HealthCheck("cluster", found, warnings=warnings)
@@ -233,6 +247,30 @@ def proxies_that_programs_are() -> tuple[str, ...]:
     )
 
 
+def _probed(driver: CanBeProbed) -> HealthCheck:
+    """Of a cluster that may be too large to list its nodes for each caller: whether it responds, and the nodes that the
+    scheduler saw last."""
+    answers: dict[str, HealthCheck | None] = run_together(
+        {"probe": driver.probe, "nodes": _closing_connection(_nodes_of_last_pass)}, within_s=PROBED_S
+    )
+    if "probe" not in answers:
+        return SILENT["cluster"]()
+    found = answers.get("nodes")
+    return found or HealthCheck("cluster", f"{settings.LUTHIER_CLUSTER} responds; its nodes are unknown")
+
+
+def _nodes_of_last_pass() -> HealthCheck | None:
+    """None: unknown, because no pass has completed in time, or the database does not say."""
+    try:
+        (ready, known), last = nodes_ready(settings.LUTHIER_CLUSTER), last_pass()
+    except DatabaseError:
+        return None
+    if last.age_s is None or last.is_overdue:
+        return None
+    found = f"{settings.LUTHIER_CLUSTER} responds; {ready} of {known} nodes ready {last.age_s:.0f} s ago"
+    return HealthCheck("cluster", found, *(() if ready else NO_NODE))
+
+
 def blob_store() -> HealthCheck:
     """Never fails: jobs run without it, and their files wait. The workers check it; this reads what they found."""
     try:
@@ -242,7 +280,7 @@ def blob_store() -> HealthCheck:
     if found.checked_at is None:
         return HealthCheck("blobs", "not checked yet")
     age_s = (timezone.now() - found.checked_at).total_seconds()
-    if age_s > STORE_CHECK_OVERDUE_S:
+    if age_s > OVERDUE_S:
         return HealthCheck("blobs", f"last checked {age_s:.0f} s ago; unknown since")
     if found.problem:
         state = "full" if found.full else "away" if found.away else "slow"

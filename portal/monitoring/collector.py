@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
 from prometheus_client import Metric
@@ -19,10 +20,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from jobs.counters import REGISTRY
+from jobs.disk import disks
 from jobs.selectors.monitoring import Fact, Row, read_facts
 from portal.health.deadline import run_together
 
 FRESH_S = 5.0
+DISKS_S = 1.0
 ANSWER_S = 3.0
 """A database that does not answer costs a scrape this long; the scrape itself succeeds, and says so."""
 
@@ -71,11 +74,39 @@ def _read() -> Reading:
         connection.close()
 
 
+class Disks(Collector):
+    """The disks of the folders that this process has, as it sees them: in pods each has one of its own."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing of a disk that does not respond."""
+        free = GaugeMetricFamily(
+            "luthier_disk_free_bytes", "Free on the disk of a folder.", labels=["folder", "process"]
+        )
+        required = GaugeMetricFamily(
+            "luthier_disk_required_bytes",
+            "What must be free there: with less, no job starts.",
+            labels=["folder", "process"],
+        )
+        try:
+            found = run_together({"metrics of disks": disks}, within_s=DISKS_S).get("metrics of disks", [])
+        except OSError:
+            found = []
+        for each in found:
+            labels = ["data" if each.folder == settings.LUTHIER_DATA else "blobs", _process()]
+            free.add_metric(labels, each.free)
+            required.add_metric(labels, each.minimum)
+        return iter((free, required))
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 class OfThisProcess(Collector):
     """The counters of jobs.counters, with the process's host and pid as a label."""
 
     def collect(self) -> Iterator[Metric]:
-        process = f"{socket.gethostname()}:{os.getpid()}"
+        process = _process()
         for metric in REGISTRY.collect():
             named = Metric(metric.name, metric.documentation, metric.type)
             for sample in metric.samples:

@@ -7,10 +7,11 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from portal.monitoring.collector import Facts, OfThisProcess
+from portal.monitoring.collector import Disks, Facts, OfThisProcess
 
 REGISTRY = CollectorRegistry()
 REGISTRY.register(Facts())
+REGISTRY.register(Disks())
 REGISTRY.register(OfThisProcess())
 NO_STORE = {"Cache-Control": "no-store"}
 

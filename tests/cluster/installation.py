@@ -112,7 +112,7 @@ class Installation:
         settings = self.folder / KUSTOMIZATION / "luthier.env"
         values = _read(settings) | {
             "LUTHIER_BLOBS": s3.place,
-            "KUBE_AGENT_IMAGE": images.AGENT,
+            "KUBE_AGENT_IMAGE": images.PLATFORM,
             "KUBE_RUNTIME_IMAGE": images.RUNTIME,
             "KUBE_INGEST_PEERS": f"{NAMESPACE}/app.kubernetes.io/name=web:8000,{self._gateway}/32:{s3.port}",
             "KUBE_DATA_CLAIM": CLAIM,

@@ -25,7 +25,7 @@ from pytest_django import Settings
 
 from gpu_scheduler.clusters.base import ClusterBusy, Isolation
 from jobs import clusters
-from jobs.models import SCHEDULER, PeriodicTask, SchedulingLease, Worker
+from jobs.models import SCHEDULER, ClusterNode, PeriodicTask, SchedulingLease, Worker
 from portal.health import checks, deadline, diagnosis
 from portal.settings.embedded import layout
 from tenants import audit, audit_chain, audit_forward
@@ -272,8 +272,9 @@ def test_a_pass_that_fails_says_why_and_a_start_without_any_is_not_ready_yet(
 
 
 def test_a_cluster_that_does_not_answer_is_named(client: Client, worker: Worker) -> None:
-    with mock.patch.object(clusters, "current") as current:
-        current.return_value.nodes.side_effect = ClusterBusy("the node daemon is not there")
+    driver = mock.Mock(spec=["nodes"])
+    driver.nodes.side_effect = ClusterBusy("the node daemon is not there")
+    with mock.patch.object(clusters, "current", return_value=driver):
         answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "the node daemon is not there" in answer.json()["parts"]["cluster"]["reason"]
@@ -294,6 +295,7 @@ def test_a_proxy_that_each_program_of_the_machine_is_is_warned_of(
 ) -> None:
     settings.LUTHIER_TRUSTED_PROXIES = (ip_network(trusted),)
     with mock.patch.object(checks, "clusters") as found:
+        found.current.return_value = mock.Mock(spec=["nodes"])  # as a small cluster
         found.current.return_value.nodes.return_value = [mock.Mock(ready=True)]
         found.isolation.return_value = Isolation(True, "programs are isolated")
         settings.LUTHIER_CLUSTER = cluster
@@ -301,6 +303,74 @@ def test_a_proxy_that_each_program_of_the_machine_is_is_warned_of(
     assert [trusted in warning and "LUTHIER_TRUSTED_PROXIES" in warning for warning in warnings] == [
         True
     ] * warned
+
+
+class LargeCluster:
+    """Too large to list its nodes for anyone who asks whether it responds."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.frozen_until = threading.Event()
+        self.frozen_until.set()
+
+    def probe(self) -> None:
+        self.frozen_until.wait(60)
+        if self.problem:
+            raise ClusterBusy(self.problem)
+
+    def nodes(self) -> None:
+        pytest.fail("a stranger has all nodes and pods listed")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> LargeCluster:
+    """With two nodes, one of them ready, as the last pass saw them."""
+    found = LargeCluster()
+    monkeypatch.setattr(clusters, "current", lambda: found)
+    monkeypatch.setattr(checks, "PROBED_S", 60.0)
+    for name, ready, cluster in (("a", True, "memory"), ("b", False, "memory"), ("c", True, "another")):
+        ClusterNode.objects.create(name=name, cluster=cluster, slot_type="cpu", slots=1, ready=ready)
+    return found
+
+
+def cluster_part(client: Client) -> dict[str, Any]:
+    part: dict[str, Any] = client.get("/readyz").json()["parts"]["cluster"]
+    return part
+
+
+def test_of_a_large_cluster_its_nodes_are_those_that_the_scheduler_saw(
+    client: Client, worker: Worker, large: LargeCluster
+) -> None:
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    assert re.fullmatch(
+        r"memory responds; 1 of 2 nodes ready \d+ s ago", answer.json()["parts"]["cluster"]["found"]
+    )
+    ClusterNode.objects.update(ready=False)
+    assert cluster_part(client)["reason"] == "no node is ready"
+    PeriodicTask.objects.update(done_at=Now() - timedelta(seconds=60))
+    unknown = {"ready": True, "found": "memory responds; its nodes are unknown"}
+    assert cluster_part(client) == unknown, "the part scheduler says why"
+    PeriodicTask.objects.update(done_at=None)
+    assert cluster_part(client) == unknown
+    large.problem = "pods is forbidden"
+    assert cluster_part(client)["reason"] == "the memory cluster: pods is forbidden"
+
+
+def test_a_large_cluster_and_the_database_are_each_named_alone(
+    client: Client, worker: Worker, large: LargeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        closed = listener.getsockname()
+    with database_at(closed):
+        assert cluster_part(client) == {"ready": True, "found": "memory responds; its nodes are unknown"}
+    monkeypatch.setattr(checks, "PROBED_S", 0.1)
+    large.frozen_until.clear()
+    try:
+        assert cluster_part(client)["reason"] == "the memory cluster did not respond within 60 s"
+    finally:
+        large.frozen_until.set()
+        until_asked()
 
 
 def test_a_node_daemon_that_is_frozen_is_named_in_time(

@@ -84,6 +84,8 @@ def platform_image(archive: Path) -> None:
     for part in PLATFORM_PARTS:
         source, target = ROOT / part, Path("/luthier") / part
         files |= _tree(source, target, frozenset({"__pycache__"})) if source.is_dir() else {target: source}
+    for part, folder in re.findall(r"^COPY (\w+) (/\S+)$", last_stage(), re.MULTILINE):
+        files |= _tree(ROOT / part, Path(folder), frozenset({"__pycache__"}))
     with tempfile.TemporaryDirectory() as folder:
         for name, entry in PLATFORM_SCRIPTS.items():
             module, _, function = entry.partition(":")
@@ -208,7 +210,7 @@ def _locked() -> list[str]:
 
 def _dockerfile() -> dict[str, Any]:
     """What the Dockerfile sets for the processes of its image."""
-    text = (ROOT / "Dockerfile").read_text().rpartition("FROM ")[2].replace("\\\n", "")
+    text = last_stage()
     [variables] = re.findall(r"^ENV (.*)", text, re.MULTILINE)
     env = dict(each.split("=", 1) for each in variables.split()) | {"PATH": f"{PREFIX}/bin:/usr/bin:/bin"}
     [command] = re.findall(r"^CMD (.*)", text, re.MULTILINE)
@@ -218,6 +220,11 @@ def _dockerfile() -> dict[str, Any]:
         "User": "10001",
         "Cmd": json.loads(command),
     }
+
+
+def last_stage() -> str:
+    """What the Dockerfile says of the image itself."""
+    return (ROOT / "Dockerfile").read_text().rpartition("FROM ")[2].replace("\\\n", "")
 
 
 def _site_packages() -> Path:

@@ -140,6 +140,10 @@ class KubernetesCluster:
     def watch(self, on_change: OnChange) -> Watch:
         return self._watcher.watch(on_change)
 
+    def probe(self) -> None:
+        for path in (NODES, PODS):
+            self._watcher.probe(path)
+
     def traces(self) -> frozenset[str]:
         """Of gangs that have a Service and no pod. The Services are read first: a launch makes its pods after them."""
         services = self._api.get(SERVICES, labelSelector=manifests.selector(self._settings))["items"]
@@ -180,8 +184,11 @@ class KubernetesCluster:
             ours = manifests.selector(self._settings)
             query["labelSelector"] = f"{ours},{manifests.GANG} in ({','.join(sorted(gangs))})"
             nodes = self._watcher.nodes()
-        pods = self._watcher.listed(PODS, **query)
-        return View.of(self._watcher.listed(NODES) if nodes is None else nodes, pods, self._settings)
+        pods = self._watcher.listed_pods(**query)
+        view = View.of(self._watcher.listed(NODES) if nodes is None else nodes, [], self._settings)
+        for pod in pods:
+            view.put(pod)
+        return view
 
     def _pods_of(self, gang: str) -> list[Object]:
         """In every namespace: its name does not say whose it is. Never from the cache."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from gpu_scheduler.clusters.base import ClusterBusy
-from gpu_scheduler.clusters.kubernetes.client import Api, Object
+from gpu_scheduler.clusters.kubernetes.client import Api, Object, RequestRejected
+
+T = TypeVar("T")
+
+PAGE = 500
+"""Objects that a list is read by. kubectl reads so many."""
+FORGOTTEN = 410
+"""HTTP status of a list whose version is no longer known: 5 to 10 minutes after its first page."""
+TRIES = 3
+"""Readings of a list before the caller gets ClusterBusy."""
 
 OUTDATED_S = 60.0
 """Seconds for which lists are refused that are older than what this process has seen or written, from the first one on.
@@ -56,13 +66,57 @@ class Newest:
         self._on_restart()
 
 
-def listed(api: Api, path: str, newest: Newest, query: dict[str, str]) -> tuple[list[Object], str]:
-    """The objects of a list, and its version. Raises ClusterBusy."""
+def listed(
+    api: Api,
+    path: str,
+    newest: Newest,
+    query: Mapping[str, str],
+    keep: Callable[[Object], T],
+) -> tuple[list[T], str]:
+    """What keep makes of each object of a list, and the list's version. Raises ClusterBusy.
+
+    The list is read in pages, and nothing but what was kept outlives its page: a cluster can have more pods than this
+    process has memory for. All pages are of one version. One that the API server has forgotten meanwhile, or that
+    another server answers with a version of its own, makes the list begin again.
+    """
+    for _ in range(TRIES):
+        least = newest.least()
+        try:
+            found, version = _pages(api, path, query, keep)
+        except RequestRejected as error:
+            if error.status != FORGOTTEN:
+                raise
+            continue
+        if version is not None:
+            newest.take(number(version), least=least)
+            return found, version
+    raise ClusterBusy(f"The Kubernetes API has forgotten {TRIES} lists of {path} before they were read.")
+
+
+def _pages(
+    api: Api, path: str, query: Mapping[str, str], keep: Callable[[Object], T]
+) -> tuple[list[T], str | None]:
+    """One reading of all pages. Without a version if they are not of the same one."""
+    kept: list[T] = []
+    version, rest = None, ""
+    while True:
+        page = api.get(path, **{"limit": str(PAGE), **query}, **({"continue": rest} if rest else {}))
+        if version not in (None, page["metadata"]["resourceVersion"]):
+            return [], None
+        version = page["metadata"]["resourceVersion"]
+        kept += map(keep, page["items"])
+        rest = page["metadata"].get("continue", "")
+        if not rest:
+            return kept, version
+
+
+def version_of(api: Api, path: str, newest: Newest) -> str:
+    """The version that a list of this collection would have now, and whether it may be listed: reads one object at
+    most, so it costs the same on a large cluster. Raises ClusterBusy."""
     least = newest.least()
-    found = api.get(path, **query)
-    version = found["metadata"]["resourceVersion"]
+    version = str(api.get(path, limit="1")["metadata"]["resourceVersion"])
     newest.take(number(version), least=least)
-    return found["items"], version
+    return version
 
 
 def number(version: str) -> int:

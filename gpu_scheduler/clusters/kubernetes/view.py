@@ -15,6 +15,15 @@ from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, parse
 from gpu_scheduler.model import Node
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPod:
+    """What is kept of a pod. held: None: nothing. pod: of ours only."""
+
+    uid: str
+    held: Holding | None
+    pod: Object | None
+
+
 @dataclass(slots=True)
 class View:
     """Nodes by name, our pods by gang, and what every pod holds by node. Pods of others are not kept.
@@ -53,21 +62,28 @@ class View:
         return View(self.settings, dict(self.nodes), gangs, held, chosen, dict(self._places))
 
     def put_node(self, node: Object) -> None:
-        self.nodes[node["metadata"]["name"]] = node
+        self.nodes[node["metadata"]["name"]] = kept_node(node)
 
     def put_pod(self, pod: Object) -> None:
-        uid, gang = pod["metadata"]["uid"], gang_of(pod, self.settings)
-        held = resources.held_by(pod, ours=gang is not None, gpu_resources=self._gpus.names)
-        self.drop_pod(uid)
-        chosen = None
-        if gang is not None:
-            pod["metadata"].pop("managedFields", None)  # half of its size
-            self._gangs.setdefault(gang, {})[uid] = pod
-            chosen = reports.node_of(pod)
-            self._chosen.setdefault(chosen, {})[uid] = gang
-        if held is not None:
-            self._held.setdefault(held.node, {})[uid] = held
-        self._places[uid] = gang, None if held is None else held.node, chosen
+        self.put(self.kept(pod))
+
+    def kept(self, pod: Object) -> KeptPod:
+        """Raises ValueError for a pod that cannot be read."""
+        is_ours = gang_of(pod, self.settings) is not None
+        held = resources.held_by(pod, ours=is_ours, gpu_resources=self._gpus.names)
+        pod["metadata"].pop("managedFields", None)  # half of its size
+        return KeptPod(pod["metadata"]["uid"], held, pod if is_ours else None)
+
+    def put(self, each: KeptPod) -> None:
+        self.drop_pod(each.uid)
+        gang = chosen = None
+        if each.pod is not None and (gang := gang_of(each.pod, self.settings)) is not None:
+            self._gangs.setdefault(gang, {})[each.uid] = each.pod
+            chosen = reports.node_of(each.pod)
+            self._chosen.setdefault(chosen, {})[each.uid] = gang
+        if each.held is not None:
+            self._held.setdefault(each.held.node, {})[each.uid] = each.held
+        self._places[each.uid] = gang, None if each.held is None else each.held.node, chosen
 
     def drop_pod(self, uid: str) -> None:
         places = self._places.pop(uid, (None, None, None))
@@ -124,6 +140,13 @@ class View:
 
     def _holdings(self, node: str) -> Iterable[Holding]:
         return self._held.get(node, {}).values()
+
+
+def kept_node(node: Object) -> Object:
+    """The node without what is large and never read: a kubelet lists up to 50 images."""
+    node["metadata"].pop("managedFields", None)
+    node.get("status", {}).pop("images", None)
+    return node
 
 
 def gang_of(pod: Object, settings: KubernetesSettings) -> str | None:

@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_scheduler.clusters.base import (
@@ -31,7 +31,7 @@ from gpu_scheduler.clusters.kubernetes import versions
 from gpu_scheduler.clusters.kubernetes.client import Api, Object, Stream
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.versions import Newest
-from gpu_scheduler.clusters.kubernetes.view import OwnWrites, View, gang_of
+from gpu_scheduler.clusters.kubernetes.view import KeptPod, OwnWrites, View, gang_of, kept_node
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,10 @@ class Watcher:
         with self._lock:
             if not self._threads:
                 self._threads = [
-                    _Follower(self._api, path, self._newest[path], listed, changed, self._confirmed)
-                    for path, listed, changed in (
-                        (NODES, self._nodes_listed, self._node_changed),
-                        (PODS, self._pods_listed, self._pod_changed),
+                    _Follower(self._api, path, self._newest[path], relist, changed, self._confirmed)
+                    for path, relist, changed in (
+                        (NODES, self._list_nodes, self._node_changed),
+                        (PODS, self._list_pods, self._pod_changed),
                     )
                 ]
                 for thread in self._threads:
@@ -113,7 +113,16 @@ class Watcher:
 
     def listed(self, path: str, **query: str) -> list[Object]:
         """This collection, or a part of it, from the API server. Raises ClusterBusy, also if it is outdated."""
-        return versions.listed(self._api, path, self._newest[path], query)[0]
+        keep = kept_node if path == NODES else _whole
+        return versions.listed(self._api, path, self._newest[path], query, keep)[0]
+
+    def listed_pods(self, **query: str) -> list[KeptPod]:
+        """As listed, for what a view keeps of pods: those of a whole cluster may be more than there is memory for."""
+        return versions.listed(self._api, PODS, self._newest[PODS], query, self._view.kept)[0]
+
+    def probe(self, path: str) -> None:
+        """Raises ClusterError unless this collection can be listed now, without listing it."""
+        versions.version_of(self._api, path, self._newest[path])
 
     def removed(self, pod: Object) -> None:
         """Show this pod no more."""
@@ -141,18 +150,32 @@ class Watcher:
         ages = [self._clock() - at for at in self._seen_at.values()]
         return len(ages) == 2 and max(ages) <= STALE_S
 
-    def _nodes_listed(self, items: list[Object], version: str) -> None:
+    def _list_nodes(self) -> str:
+        nodes, version = versions.listed(self._api, NODES, self._newest[NODES], {}, kept_node)
+        self._nodes_listed(nodes, version)
+        return version
+
+    def _list_pods(self) -> str:
+        pods, version = versions.listed(self._api, PODS, self._newest[PODS], {}, self._view.kept)
+        self._pods_listed(pods, version)
+        return version
+
+    def _nodes_listed(self, items: Iterable[Object], version: str) -> None:
         with self._lock:
             self._view.nodes = {node["metadata"]["name"]: node for node in items}
             changed = self._listed(NODES)
         self._watches.notify(changed)
 
-    def _pods_listed(self, items: list[Object], version: str) -> None:
+    def _pods_listed(self, items: Sequence[KeptPod], version: str) -> None:
         with self._lock:
             before = self._view.gang_names()
             self._revision = versions.number(version)
             self._view.clear_pods()
-            for pod in self._own.listed(items, self._revision):
+            for each in items:
+                if each.pod is None:
+                    self._view.put(each)
+            ours = [each.pod for each in items if each.pod is not None]
+            for pod in self._own.listed(ours, self._revision):
                 self._view.put_pod(pod)
             changed = before | self._listed(PODS)
         self._watches.notify(changed)
@@ -244,15 +267,22 @@ def _says(gang: GangReport | None) -> tuple[object, ...]:
     return shown, gang.stopping, gang.message
 
 
+def _whole(found: Object) -> Object:
+    return found
+
+
 class _Follower(threading.Thread):
-    """Lists one collection and follows its changes until it is closed. Never gives up."""
+    """Lists one collection and follows its changes until it is closed. Never gives up.
+
+    relist: lists it, and returns the version to follow from.
+    """
 
     def __init__(
         self,
         api: Api,
         path: str,
         newest: Newest,
-        listed: Callable[[list[Object], str], None],
+        relist: Callable[[], str],
         changed: Callable[[str, Object], None],
         confirmed: Callable[[str], None],
     ) -> None:
@@ -260,7 +290,7 @@ class _Follower(threading.Thread):
         self._api = api
         self._path = path
         self._newest = newest
-        self._listed = listed
+        self._relist = relist
         self._changed = changed
         self._confirmed = confirmed
         self._stream = Stream()
@@ -273,7 +303,7 @@ class _Follower(threading.Thread):
         while not self._stream.is_closed:
             try:
                 if self._version is None:
-                    self._list()
+                    self._version, self._watches = self._relist(), 0
                 self._follow()
                 self._failures = 0
                 continue
@@ -290,11 +320,6 @@ class _Follower(threading.Thread):
         self._stream.close()
         if threading.current_thread() is not self:
             self.join(timeout=5)
-
-    def _list(self) -> None:
-        items, version = versions.listed(self._api, self._path, self._newest, {})
-        self._listed(items, version)
-        self._version, self._watches = version, 0
 
     def _follow(self) -> None:
         assert self._version is not None
@@ -314,7 +339,7 @@ class _Follower(threading.Thread):
         self._watches += 1
         if self._stream.is_closed or self._watches < COMPARED_EVERY:
             return
-        _, version = versions.listed(self._api, self._path, self._newest, {"limit": "1"})
+        version = versions.version_of(self._api, self._path, self._newest)
         if versions.number(version) < versions.number(self._version or ""):
             raise ClusterBusy(versions.OLDER)
         self._watches = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
-from gpu_scheduler.clusters.kubernetes import manifests, reports
-from gpu_scheduler.clusters.kubernetes.client import Object, Stream
+from gpu_scheduler.clusters.kubernetes import manifests, reports, versions
+from gpu_scheduler.clusters.kubernetes.client import Object, RequestRejected, Stream
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
 from gpu_scheduler.clusters.kubernetes.versions import OUTDATED_S
@@ -45,12 +46,19 @@ class Scripted:
         """Set: the next watch of the pods ends with an error."""
         self.lists: Counter[str] = Counter()
         """Whole ones, by their path."""
+        self.forgets = 0
+        """So many requests for another page than the first are refused: the list's version is not known any more."""
 
     def get(self, path: str, **query: str) -> Object:
-        items = self.pods if path == PODS else []
-        found = {"items": items, "metadata": {"resourceVersion": str(self.version)}}
-        self.lists[path] += "limit" not in query
-        return found
+        items, limit = self.pods if path == PODS else [], int(query["limit"])
+        version, first = query.get("continue", f"{self.version}/0").split("/")
+        last = int(first) + limit
+        self.lists[path] += limit > 1 and first == "0"
+        if first != "0" and self.forgets:
+            self.forgets -= 1
+            raise RequestRejected(410, "Expired", "The provided continue parameter is too old.")
+        rest = {"continue": f"{version}/{last}"} if last < len(items) else {}
+        return {"items": items[int(first) : last], "metadata": {"resourceVersion": version, **rest}}
 
     def watch(self, path: str, version: str, *, timeout_s: int, stream: Stream) -> Iterator[Object]:
         if path == NODES or int(version) > self.version:
@@ -70,6 +78,10 @@ class Scripted:
         """Wait until each collection has been requested and what came of it has been used."""
         wanted = {path: self.lists[path] + 2 for path in (NODES, PODS)}
         wait_for(lambda: all(self.lists[path] >= count for path, count in wanted.items()))
+
+
+def show_list(watcher: Watcher, pods: list[Object], version: str) -> None:
+    watcher._pods_listed([watcher._view.kept(pod) for pod in pods], version)
 
 
 def deleted(pod: Object) -> Object:
@@ -251,12 +263,12 @@ def test_a_list_that_was_requested_before_a_change_does_not_undo_it(watcher: Wat
     watcher.wrote(pod(3, 6))
     watcher.removed(pod(3, 6))
     watcher.removed(pod(1, 2))
-    watcher._pods_listed([pod(0, 1), pod(1, 2)], "4")
+    show_list(watcher, [pod(0, 1), pod(1, 2)], "4")
     assert ranks(watcher) == [0, 2]
     for kind, change in (("ADDED", pod(2, 5)), ("ADDED", pod(3, 6)), ("DELETED", pod(3, 7))):
         watcher._pod_changed(kind, change)
         assert ranks(watcher) == [0, 2]
-    watcher._pods_listed([pod(0, 1), pod(2, 5)], "8")
+    show_list(watcher, [pod(0, 1), pod(2, 5)], "8")
     assert ranks(watcher) == [0, 2]
     assert not watcher._own
 
@@ -280,7 +292,7 @@ def test_looks_at_a_thousand_jobs_ask_the_api_server_nothing(watcher: Watcher, a
         one = pod(0, number)
         labels = one["metadata"]["labels"] | {manifests.GANG: gang}
         pods.append(one | {"metadata": one["metadata"] | {"uid": gang, "labels": labels}})
-    watcher._pods_listed(pods, "2000")
+    show_list(watcher, pods, "2000")
     server: Any = api
     cluster = KubernetesCluster(SETTINGS, server)
     cluster._watcher = watcher
@@ -343,3 +355,96 @@ def test_a_watch_that_broke_is_followed_by_a_new_list(watcher: Watcher, api: Scr
     api.pods = [pod(1, 2)]
     api.breaks.set()
     wait_for(lambda: api.lists[PODS] > before and ranks(watcher) == [1])
+
+
+class OfOthers(dict[str, Any]):
+    """A pod of another program, of which one can see whether it is still kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            metadata={"name": f"p{number}", "uid": f"other-{number}", "resourceVersion": "1"},
+            spec={"nodeName": "node-a", "containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+            status={"phase": "Running"},
+        )
+
+
+def test_a_list_is_read_in_pages_and_nothing_of_others_pods_outlives_its_page(
+    api: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster can have more pods than a process has memory for."""
+    monkeypatch.setattr(versions, "PAGE", 3)
+    given: list[weakref.ref[Object]] = []
+    most = 0
+
+    def pages(path: str, **query: str) -> Object:
+        nonlocal most
+        most = max(most, sum(each() is not None for each in given))
+        first, limit = int(query.get("continue", "0")), int(query.get("limit", "100"))
+        items: list[Object] = [OfOthers(n) for n in range(first, min(first + limit, 10))]
+        items = items if path == PODS else []
+        given.extend(map(weakref.ref, items))
+        rest = {"continue": str(first + limit)} if path == PODS and first + limit < 10 else {}
+        if path == PODS and not rest:
+            items.append(pod(0, 1))
+        return {"items": items, "metadata": {"resourceVersion": "2", **rest}}
+
+    monkeypatch.setattr(api, "get", pages)
+    server: Any = api
+    watcher = Watcher(server, SETTINGS)
+    with closing(watcher.watch(lambda names: None)):
+        wait_for(lambda: watcher.observation(None))
+        assert ranks(watcher) == [0]
+        view = watcher.view()
+    assert view is not None
+    assert sum(each.amount.cpus for each in view._holdings("node-a") if not each.ours) == 10
+    assert most <= 3
+    most = 0
+    KubernetesCluster(SETTINGS, server).nodes()  # of a process without a watch
+    assert most <= 3
+
+
+def test_a_list_whose_version_is_forgotten_between_two_pages_begins_again(
+    api: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "PAGE", 1)
+    server: Any = api
+    watcher = Watcher(server, SETTINGS)
+    api.forgets = versions.TRIES - 1
+    assert [each["metadata"]["uid"] for each in watcher.listed(PODS)] == ["uid-0", "uid-1"]
+    assert api.lists[PODS] == 0, "pages of one are no whole list here"
+    api.forgets = versions.TRIES
+    with pytest.raises(ClusterBusy, match="has forgotten 3 lists"):
+        watcher.listed(PODS)
+    assert api.forgets == 0
+
+
+def test_pages_of_two_versions_are_no_list(api: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch from either one would miss what the other does not contain."""
+    monkeypatch.setattr(versions, "PAGE", 1)
+    server: Any = api
+    watcher, get = Watcher(server, SETTINGS), api.get
+
+    def jumps(path: str, **query: str) -> Object:
+        found = get(path, **query)
+        if "continue" in query:
+            found["metadata"]["resourceVersion"] = "99"
+            monkeypatch.setattr(api, "get", get)
+        return found
+
+    monkeypatch.setattr(api, "get", jumps)
+    assert versions.listed(server, PODS, watcher._newest[PODS], {}, str)[1] == "2"
+
+
+def test_a_probe_reads_one_object_of_each_kind_however_many_there_are(api: Scripted) -> None:
+    api.pods = [OfOthers(n) for n in range(1200)]
+    asked: list[dict[str, str]] = []
+    get = api.get
+
+    def noted(path: str, **query: str) -> Object:
+        asked.append({"path": path, **query})
+        return get(path, **query)
+
+    server: Any = api
+    api.get = noted  # type: ignore[method-assign]
+    KubernetesCluster(SETTINGS, server).probe()
+    assert asked == [{"path": path, "limit": "1"} for path in (NODES, PODS)]

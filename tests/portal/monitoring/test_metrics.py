@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,9 +15,11 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
+from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import counters, events
+from jobs.blobs import StoreUnavailable, health
 from jobs.models import SCHEDULER, ClusterNode, Job, PeriodicTask, PlatformStop, Worker
 from jobs.selectors import monitoring
 from jobs.serialization import json_bytes
@@ -27,6 +31,9 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)  # the facts are read on a connection of their own
 
+ROOT = Path(__file__).resolve().parents[3]
+FROM_THE_SCRAPE = {"instance", "job"}
+"""Labels that Prometheus adds."""
 TOKEN = "prometheus-" + "x" * 50
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -211,6 +218,79 @@ def test_what_is_not_sent_of_the_audit_log_is_a_fact_while_a_worker_sends_it(set
     )
     row.save()
     assert facts() == [None, None, None]
+
+
+def test_a_store_of_files_that_is_away_or_slow_is_a_fact_while_workers_check_it() -> None:
+    def facts() -> list[float | None]:
+        found = scraped()
+        return [value(found, "luthier_blob_store_problem", kind=kind) for kind in ("away", "slow")]
+
+    assert facts() == [None, None]
+    row = PeriodicTask.objects.create(name="blobs", result=health.examine({}, timezone.now()), done_at=Now())
+    assert facts() == [0, 0]
+    with mock.patch.object(health, "SLOW_S", -1.0):
+        row.result = health.examine({}, timezone.now())
+    row.save()
+    assert facts() == [0, 1]
+    with mock.patch.object(health, "check", side_effect=StoreUnavailable("refused")):
+        row.result = health.examine({}, timezone.now())
+    row.save()
+    assert facts() == [1, 0]
+    PeriodicTask.objects.update(done_at=Now() - timedelta(seconds=health.OVERDUE_S))
+    assert facts() == [None, None], "no worker has looked since"
+
+
+def test_the_disks_of_a_process_are_shown_with_what_must_be_free(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "DISKS_S", 60.0)
+    settings.LUTHIER_MIN_FREE_DISK = 2**60
+    settings.LUTHIER_BLOBS = str(tmp_path)
+    shown = {
+        (name, labels["folder"]): found
+        for (name, pairs), found in scraped().items()
+        if name.startswith("luthier_disk_") and (labels := dict(pairs))["process"]
+    }
+    for folder in ("data", "blobs"):
+        assert 0 < shown.pop(("luthier_disk_free_bytes", folder)) < 2**60
+        assert shown.pop(("luthier_disk_required_bytes", folder)) == 2**60
+    assert not shown
+
+    def broken() -> None:
+        raise OSError("the file system is read-only")
+
+    monkeypatch.setattr(collector, "disks", broken)
+    assert not [name for name, _ in scraped() if name.startswith("luthier_disk_")]
+
+
+QUERIES = ROOT / "deploy" / "monitoring"
+USED = re.compile(r"luthier_\w+(?:\{(?P<matchers>[^}]*)\})?")
+MATCHER = re.compile(r'(\w+)=~?"([^"]*)"')
+
+
+@pytest.mark.parametrize("file", ["alerts.yml", "dashboard.json", "adapter.yml"])
+def test_every_metric_and_label_in_a_query_exists(file: str) -> None:
+    """An alert on a metric that is misspelled never fires, and Prometheus says nothing."""
+    labels = {fact.name: {*fact.labels} for fact in monitoring.FACTS}
+    for (name, pairs), _ in scraped().items():
+        labels.setdefault(name, set()).update(dict(pairs))
+    for each in vars(counters).values():
+        if isinstance(each, Counter):
+            labels[f"{each._name}_total"] = {*each._labelnames, "process"}
+    sql = {fact.name: fact.sql for fact in monitoring.FACTS}
+    text = (QUERIES / file).read_text().replace('\\"', '"')
+    used = list(USED.finditer(text))
+    assert used
+    for each in used:
+        name = each[0].partition("{")[0]
+        assert name in labels, f"{file}: {name}"
+        for label, wanted in MATCHER.findall(each["matchers"] or ""):
+            assert label in labels[name], f"{file}: {each[0]}"
+            word = rf"(?<![\w.]){re.escape(wanted)}(?![\w.])"
+            assert re.search(word, sql.get(name, wanted)), f"{file}: no {label} of {name} is {wanted}"
+    known = set().union(*labels.values()) | FROM_THE_SCRAPE
+    for named in re.findall(r"\b(?:by|on|without) \(([^)]*)\)", text):
+        assert {each.strip() for each in named.split(",")} <= known, named
 
 
 def test_counters_say_which_process_counted() -> None:
