@@ -1,0 +1,95 @@
+"""What runs leave for by order is kept for it while they save: nodes, and what it will borrow of its cohort."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.model import Priority, QuotaUse, Resize, Stop
+from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
+from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
+
+HOUR = 3600.0
+SAVES_S = 60.0
+
+
+def job(
+    name: str,
+    tenant: str,
+    slots: int,
+    *,
+    at: float,
+    work: float,
+    rank: Priority = Priority.NORMAL,
+    limit: float | None = None,
+) -> SimulatedJob:
+    """Submitted at, with so much work to do and its time limit, in seconds; it saves for a minute."""
+    made = gang(name, 1, slots, tenant=tenant, priority=rank, runs_at_most_s=limit)
+    return SimulatedJob(
+        replace(made, queued_at=NOON + timedelta(seconds=at)), work, Costs(checkpoint_s=SAVES_S)
+    )
+
+
+def waited(jobs: tuple[SimulatedJob, ...], quotas: tuple[QuotaUse, ...], name: str, **on: int) -> float:
+    """How many seconds passed between its submission and its first start."""
+    out = simulate(Scenario(nodes(**on), jobs, quotas, FairShare(), round_s=0))
+    submitted = next(each.gang.queued_at for each in jobs if each.gang.job == name)
+    return (out.first_started[name] - submitted).total_seconds()
+
+
+APART = tuple(QuotaUse(tenant, "a100", 8, 0) for tenant in ("red", "green", "blue"))
+LENT = (
+    QuotaUse("green", "a100", 8, 0, "lab"),
+    QuotaUse("red", "a100", 0, 0, "lab"),
+    QuotaUse("blue", "a100", 2, 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("quotas", "rank"), [(APART, Priority.URGENT), (LENT, Priority.NORMAL)], ids=["urgent", "lender"]
+)
+def test_a_job_with_a_shorter_limit_does_not_pass_one_for_which_runs_leave(
+    quotas: tuple[QuotaUse, ...], rank: Priority
+) -> None:
+    jobs = (
+        job("j0", "red", 6, at=0, work=11 * HOUR, limit=12 * HOUR, rank=Priority.LOW),
+        job("j1", "green", 8, at=100, work=60, rank=rank),
+        job("j2", "blue", 2, at=110, work=7 * HOUR, limit=8 * HOUR, rank=Priority.LOW),
+    )
+    assert waited(jobs, quotas, "j1", a1=8) <= SAVES_S + 10
+
+
+def test_a_run_that_was_stopped_for_another_job_is_not_waited_for_until_its_limit() -> None:
+    """The gang waits for the node of r1, that leaves, and that of r2. What ends before r2 does passes it, no other."""
+    head = gang("j1", 2, 8, tenant="green", queued_at=NOON - timedelta(hours=2))
+    leaves = running("r1", "a1", slots=6, ends_by=NOON + timedelta(hours=12), order=Stop("r1", "evicted"))
+    for ends_h, passes in ((1, False), (4, True)):
+        ends = running("r2", "a2", slots=8, ends_by=NOON + timedelta(hours=ends_h))
+        short = gang("j2", 1, 2, tenant="blue", runs_at_most_s=2 * HOUR)
+        made = snapshot(
+            nodes(a1=8, a2=8), [head, short], [leaves, ends], policy_state={"j1": NOON - timedelta(hours=1)}
+        )
+        assert [start.job for start in plan(made).starts] == ["j2"] * passes
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        {"stopping": True, "stopping_since": NOON - timedelta(minutes=11)},
+        {"order": Resize("r1", 1, "grown")},
+    ],
+    ids=["stuck", "resized"],
+)
+def test_the_node_of_a_run_that_may_not_leave_is_not_free_the_soonest(stays: dict[str, object]) -> None:
+    head = gang("j1", 1, 8, tenant="green", queued_at=NOON - timedelta(hours=2))
+    busy = [
+        running("r1", "a1", slots=6, **stays),
+        running("r2", "a2", slots=6, ends_by=NOON + timedelta(hours=1)),
+    ]
+    late = gang("j2", 1, 2, tenant="blue")
+    made = snapshot(nodes(a1=8, a2=8), [head, late], busy, policy_state={"j1": NOON - timedelta(hours=1)})
+    assert [start.placement.nodes for start in plan(made).starts] == [("a1",)], "a2 is kept for the gang"
