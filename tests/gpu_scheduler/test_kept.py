@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Priority, QuotaUse, Resize, Stop
+from gpu_scheduler.model import Gang, Priority, QuotaUse, Resize, Snapshot, Stop, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -93,3 +93,40 @@ def test_the_node_of_a_run_that_may_not_leave_is_not_free_the_soonest(stays: dic
     late = gang("j2", 1, 2, tenant="blue")
     made = snapshot(nodes(a1=8, a2=8), [head, late], busy, policy_state={"j1": NOON - timedelta(hours=1)})
     assert [start.placement.nodes for start in plan(made).starts] == [("a1",)], "a2 is kept for the gang"
+
+
+BORROWERS = (
+    QuotaUse("lender", "a100", 4, 0, "lab"),
+    QuotaUse("red", "a100", 0, 0, "lab"),
+    QuotaUse("blue", "a100", 0, 0, "lab"),
+)
+
+
+def test_what_an_urgent_job_will_borrow_is_kept_for_it_while_its_victim_saves() -> None:
+    jobs = (
+        job("j0", "red", 2, at=0, work=100_000),
+        job("j1", "red", 4, at=100, work=100, rank=Priority.URGENT),
+        job("j2", "blue", 2, at=120, work=10 * HOUR, rank=Priority.LOW),
+    )
+    assert waited(jobs, BORROWERS, "j1", a1=4, a2=4) <= SAVES_S + 10
+
+
+def being_stopped(*waiting: Gang, **changes: object) -> Snapshot:
+    """r1 of red leaves for the urgent j1, which will borrow all 4 that are lent; there is a free node beside."""
+    leaves = running("r1", "a1", slots=2, order=Stop("r1", "preempted", "j1"), stopping=True)
+    first = gang("j1", 1, 4, priority=Priority.URGENT)
+    quotas = tuple(replace(quota, used=2 * (quota.tenant == "red")) for quota in BORROWERS)
+    return snapshot(nodes(a1=4, a2=4), [first, *waiting], [leaves], quotas=quotas, **changes)
+
+
+def test_who_waits_for_what_is_kept_says_so_and_a_lender_has_it() -> None:
+    [_, wait] = plan(being_stopped(gang("j2", 1, 2, tenant="blue"))).waits
+    assert (wait.job, wait.code, wait.numbers["cohort_room"]) == ("j2", WaitReason.COHORT_GPUS, 0)
+    assert wait.message.endswith("; 2 more are kept for jobs for which others are being stopped.")
+    assert [start.job for start in plan(being_stopped(gang("j2", 1, 2, tenant="lender"))).starts] == ["j2"]
+
+
+def test_a_borrower_whose_timeout_is_over_does_not_pass_one_for_which_runs_leave() -> None:
+    head = gang("j2", 1, 2, tenant="blue", queued_at=NOON - timedelta(hours=2))
+    made = being_stopped(head, policy_state={"j2": NOON - timedelta(hours=2)})
+    assert plan(made).starts == ()
