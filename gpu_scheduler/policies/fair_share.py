@@ -228,7 +228,18 @@ class FairShareRound(Round):
             else:
                 others[level].append(gang)
         # What was resized comes after what it was resized for: that is placed where the room was made.
-        promised.sort(key=lambda each: (each[1].target is not None, -each[0], each[1].queued_at, each[1].job))
+        # What its tenant's limit covers comes before what would borrow here, too: both can have waited for others to
+        # leave.
+        borrows = self._would_borrow if promised and self._draft.ledger.lends else lambda _: False
+        promised.sort(
+            key=lambda each: (
+                each[1].target is not None,
+                borrows(each[1]),
+                -each[0],
+                each[1].queued_at,
+                each[1].job,
+            )
+        )
         yield from (gang for _, gang in promised)
         for level in sorted(next_ones.keys() | others.keys(), reverse=True):
             overdue = next_ones.get(level, [])

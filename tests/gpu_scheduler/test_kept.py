@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
-from gpu_scheduler.model import Gang, Priority, QuotaUse, Resize, Snapshot, Stop, WaitReason
+from gpu_scheduler.model import Gang, Level, Priority, QuotaUse, Resize, Snapshot, Stop, Topology, WaitReason
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -130,3 +131,23 @@ def test_a_borrower_whose_timeout_is_over_does_not_pass_one_for_which_runs_leave
     head = gang("j2", 1, 2, tenant="blue", queued_at=NOON - timedelta(hours=2))
     made = being_stopped(head, policy_state={"j2": NOON - timedelta(hours=2)})
     assert plan(made).starts == ()
+
+
+def test_of_jobs_that_wait_for_opportunistic_runs_a_covered_one_still_comes_before_a_borrower() -> None:
+    racks = {"a0": "r0", "a1": "r1", "a2": "r0", "a3": "r1", "a4": "r0"}
+    on = [replace(node, rack=racks[node.name], block="b") for node in nodes(**dict.fromkeys(racks, 2))]
+    idle = running("r1", "a2", "a3", slots=2, tenant="green")
+    idle = replace(idle, gang=replace(idle.gang, opportunistic=True))
+    quotas = (
+        QuotaUse("red", "a100", 3, 0, "lab"),
+        QuotaUse("green", "a100", 10, 0, "lab", lending_limit=4),
+        QuotaUse("blue", "a100", 3, 0, "lab", borrowing_limit=2),
+    )
+    covered = gang("j1", 3, 2, tenant="green", topology=Topology(Level.RACK, required=True))
+    borrows = gang("j2", 2, 2, tenant="blue", priority=Priority.HIGH)
+    before = snapshot(on, [covered, borrows], [idle], quotas=quotas)
+    first = plan(before)
+    assert {wait.code for wait in first.waits} == {WaitReason.IDLE_LEAVING}
+    after = world.apply(world.apply(before, first), ended=["r1"])
+    second = plan(replace(after, now=NOON + timedelta(seconds=5)))
+    assert [start.job for start in second.starts][:1] == ["j1"]
