@@ -9,24 +9,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import UNCOUNTED, Need, Placement, Room, Running, Snapshot, Start, Stop
+from gpu_scheduler.places import is_stuck
 from gpu_scheduler.policies.orders import can_be_ordered
 from gpu_scheduler.rooms import Rooms
 
 YIELDED = "preempted"
 """Reason of the stops."""
-LEAVES_WITHIN = timedelta(minutes=10)
-"""A run that was asked to stop longer ago may never leave: nothing waits for it as long as there is other room."""
 ByNode = dict[str, Room]
-
-
-def is_stuck(run: Running, now: datetime) -> bool:
-    """Whether it counts as one that holds its slots, however long."""
-    return run.stopping_since is not None and now - run.stopping_since >= LEAVES_WITHIN
 
 
 @dataclass(slots=True)

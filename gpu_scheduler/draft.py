@@ -69,7 +69,7 @@ class Supply:
                 "cohort": account.cohort.name,
                 "most": account.most,
                 "borrowed": account.borrowed,
-                "cohort_room": max(0, account.cohort_room(gang.asked)),
+                "cohort_room": max(0, account.cohort_room(gang.asked, gang.job)),
                 "claimed": account.cohort.claimed,
             }
         if pool is not None:

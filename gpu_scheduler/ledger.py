@@ -22,13 +22,16 @@ class Cohort:
     """What the tenants of a cohort share of one slot type, in slots.
 
     shared: what they lend at most, together. taken: what of it is in use, by lenders, too. claimed: what lenders'
-    waiting jobs will take of it, which is not to be borrowed.
+    waiting jobs will take of it, which is not to be borrowed. awaited: what the jobs awaited_by will borrow of it, for
+    which runs leave by order; other borrowers leave it to them.
     """
 
     name: str
     shared: int = 0
     taken: int = 0
     claimed: int = 0
+    awaited: int = 0
+    awaited_by: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -65,18 +68,24 @@ class Account:
         """What so much use takes of the slots that the cohort shares."""
         return max(0, used - self.kept)
 
-    def cohort_room(self, asked: int) -> int:
+    def cohort_room(self, asked: int, job: str = "") -> int:
         """How many slots its cohort leaves to it, for a job that asks for so many. A job that would borrow gets none
-        that a lender's waiting job claims."""
+        that a lender's waiting job claims, or that another borrower awaits."""
         if self.cohort is None:
             return self.limit - self.used
-        claimed = self.cohort.claimed if self.used + asked > self.limit else 0
-        return max(0, self.kept - self.used) + self.cohort.shared - self.cohort.taken - claimed
+        kept = sum(self.cohort_keeps(asked, job))
+        return max(0, self.kept - self.used) + self.cohort.shared - self.cohort.taken - kept
 
-    def room(self, asked: int) -> int:
+    def cohort_keeps(self, asked: int, job: str = "") -> tuple[int, int]:
+        """How many slots its cohort keeps from such a job: for lenders' jobs, and for borrowers that await them."""
+        if self.cohort is None or self.used + asked <= self.limit:
+            return 0, 0
+        return self.cohort.claimed, 0 if job in self.cohort.awaited_by else self.cohort.awaited
+
+    def room(self, asked: int, job: str = "") -> int:
         """How many slots it can have now, for a job that asks for so many."""
         room = self.most - self.used
-        return room if self.cohort is None else min(room, self.cohort_room(asked))
+        return room if self.cohort is None else min(room, self.cohort_room(asked, job))
 
     def take(self, slots: int) -> None:
         before, self.used = self.used, self.used + slots

@@ -13,9 +13,10 @@ from datetime import datetime
 
 from gpu_scheduler import cordoned, rests
 from gpu_scheduler.checks import Scope
-from gpu_scheduler.clearing import LEAVES_WITHIN, Cleared, is_stuck
+from gpu_scheduler.clearing import Cleared
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Explanation, Gang, Plan, Resize, Running, Snapshot, Start, WaitReason, unit
+from gpu_scheduler.places import LEAVES_WITHIN, is_stuck
 from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.opportunistic import Opportunistic
 

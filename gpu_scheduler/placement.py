@@ -27,7 +27,7 @@ from gpu_scheduler.model import (
     Running,
     need_of,
 )
-from gpu_scheduler.places import Place, is_in_sight, places, soonest
+from gpu_scheduler.places import Place, known_end, places, soonest
 from gpu_scheduler.rooms import (
     MEMORY,
     NO_ROOM,
@@ -44,7 +44,7 @@ class Pool:
 
     idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
     has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
-    unless every run on it has a known end in sight.
+    unless every run on it has a known end in sight, and if runs leave for it by order.
     avoided: nodes that take learners only if these fit on no others.
     withheld: free slots that are offered to no gang of this plan.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
@@ -371,6 +371,7 @@ class Pool:
         holds = self.capacity(self.idle, gang, self.need(gang)) >= gang.learners.min
         chosen = self._soonest(gang, self.idle.of if holds else self._ready)
         self.reserve_nodes(gang, chosen)
+        self.reserved_until = self._all_free_at(self._reserved)
         self._kept = frozenset(chosen)
         return True
 
@@ -396,9 +397,9 @@ class Pool:
         """By node, when what of it is certainly released, as far as that is in sight."""
         ends: defaultdict[str, list[tuple[datetime, Need]]] = defaultdict(list)
         for run in self._running:
-            if run.ends_by is not None and is_in_sight(run.ends_by, self._now):
+            if (end := known_end(run, self._now)) is not None:
                 for name in run.nodes:
-                    ends[name].append((run.ends_by, self.need(run.gang)))
+                    ends[name].append((end, self.need(run.gang)))
         return ends
 
     @property
@@ -443,7 +444,8 @@ class Pool:
         return self._kept if self.reserved_for is not gang else ()
 
     def reserve_nodes(self, gang: Gang, learners: Mapping[str, int]) -> None:
-        """Reserve for this gang what so many of its learners take by node, beside what is reserved there already."""
+        """Reserve for this gang what so many of its learners take by node, beside what is reserved there already. No
+        other one passes it because it ends in time: runs leave for it by order, long before their time limits."""
         need = self.need(gang)
         rooms: dict[str, Room] = {}
         for name, count in learners.items():
@@ -453,10 +455,7 @@ class Pool:
                 before[1] + count * need[1],
                 before[2] + count * need[2],
             )
-        first = self.reserved_for is None
         self._reserve(gang, rooms)
-        if first:
-            self.reserved_until = self._all_free_at(self._reserved)
 
     def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
         self._reserved |= rooms

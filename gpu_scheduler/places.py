@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from gpu_scheduler.model import Need, Room
+from gpu_scheduler.model import Need, Resize, Room, Running
 from gpu_scheduler.rooms import plus
 
 NOW, NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -23,6 +23,27 @@ at any time, half ends within a day (49 % of the runs, 40 % of the GPUs)."""
 def is_in_sight(end: datetime, now: datetime) -> bool:
     """Whether an end is near enough to be waited for."""
     return end - now <= IN_SIGHT
+
+
+LEAVES_WITHIN = timedelta(minutes=10)
+"""A run that was asked to stop longer ago may never leave: nothing waits for it as long as there is other room."""
+
+
+def is_stuck(run: Running, now: datetime) -> bool:
+    """Whether it counts as one that holds its slots, however long."""
+    return run.stopping_since is not None and now - run.stopping_since >= LEAVES_WITHIN
+
+
+def known_end(run: Running, now: datetime) -> datetime | None:
+    """When it has certainly released its slots; None: not known, or not in sight.
+
+    One that was ordered to stop leaves now, whatever its time limit: a job that ends before that limit does not end in
+    time. One that is being resized comes back, and one that is stuck may never leave.
+    """
+    if isinstance(run.order, Resize) or is_stuck(run, now):
+        return None
+    end = now if run.stopping or run.order is not None else run.ends_by
+    return end if end is not None and is_in_sight(end, now) else None
 
 
 class Place(NamedTuple):

@@ -131,26 +131,30 @@ class CohortRoom(Check):
         return supply.account.cohort is not None
 
     def test(self, gang: Gang, supply: Supply) -> Finding | None:
-        enough = gang.asked <= supply.account.cohort_room(gang.asked)
+        enough = gang.asked <= supply.account.cohort_room(gang.asked, gang.job)
         return None if enough else Finding(self, gang, supply, self.scope)
 
     def sentence(self, finding: Finding) -> str:
         gang, supply, account = finding.gang, finding.supply, finding.supply.account
         assert account.cohort is not None
-        name, room = account.cohort.name, max(0, account.cohort_room(gang.asked))
+        name, room = account.cohort.name, max(0, account.cohort_room(gang.asked, gang.job))
         own = f"{account.used} of its {account.limit} {unit(supply.slot_type, account.limit)}"
         if not account.borrows(gang.asked):
             return (
                 f"Waiting for devices that the tenant lends: it uses {own} and this job needs {gang.asked}, but other"
                 f" tenants of cohort {name} have borrowed so many that {room} {are(room)} left. It gets them back."
             )
-        kept = account.cohort.claimed
-        for_lenders = (
-            f"; {kept} more {are(kept)} kept for waiting jobs of tenants that lend them" if kept else ""
+        claimed, awaited = account.cohort_keeps(gang.asked, gang.job)
+        for_others = (
+            f"; {claimed} more {are(claimed)} kept for waiting jobs of tenants that lend them"
+            if claimed
+            else ""
         )
+        if awaited:
+            for_others += f"; {awaited} more {are(awaited)} kept for jobs for which others are being stopped"
         return (
             f"Waiting to borrow: the tenant uses {own}, and cohort {name} has {room} left to use now, this job needs"
-            f" {gang.asked}{for_lenders}."
+            f" {gang.asked}{for_others}."
         )
 
     def meter(self, numbers: dict[str, Any]) -> Meter | None:

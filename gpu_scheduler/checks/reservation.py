@@ -79,7 +79,7 @@ class Unreserved(Check):
         account = supply.account
         if not account.reserved or account.reserved_for == gang.job:
             return False
-        return account.reserved + gang.asked > account.room(gang.asked)
+        return account.reserved + gang.asked > account.room(gang.asked, gang.job)
 
     @staticmethod
     def _jobs_reserved(gang: Gang, supply: Supply) -> bool:

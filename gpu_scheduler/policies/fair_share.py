@@ -186,12 +186,21 @@ class FairShareRound(Round):
                 self._draft.reserve(gang, slot_type, gang.asked, on_nodes=True)
 
     def _borrowers(self) -> Iterator[Gang]:
-        """Those that slots are promised to and those that must start next, the longest waiting first; then always the
-        first gang of the tenant that borrows the least by its weight."""
-        first = [gang for _, gang in self._borrowing if gang.job in self._must_start_next]
-        first.sort(key=lambda gang: (self._since.get(gang.job, self._now), gang.queued_at, gang.job))
+        """Those for which runs leave already, then those that must start next, the longest waiting first; then always
+        the first gang of the tenant that borrows the least by its weight."""
+        awaiting, next_ones = self._orders.given_for.keys(), self._must_start_next
+        is_first = [gang.job in awaiting or gang.job in next_ones for _, gang in self._borrowing]
+        first = [gang for (_, gang), comes in zip(self._borrowing, is_first, strict=True) if comes]
+        others = [each for each, comes in zip(self._borrowing, is_first, strict=True) if not comes]
+        first.sort(
+            key=lambda gang: (
+                gang.job not in awaiting,
+                self._since.get(gang.job, self._now),
+                gang.queued_at,
+                gang.job,
+            )
+        )
         yield from first
-        others = [(level, gang) for level, gang in self._borrowing if gang.job not in self._must_start_next]
         others.sort(key=lambda each: (-each[0], *first_come(each[1])))
         types = list(self._draft.pools)
         share = self._draft.ledger.borrowed_share
@@ -219,7 +228,18 @@ class FairShareRound(Round):
             else:
                 others[level].append(gang)
         # What was resized comes after what it was resized for: that is placed where the room was made.
-        promised.sort(key=lambda each: (each[1].target is not None, -each[0], each[1].queued_at, each[1].job))
+        # What its tenant's limit covers comes before what would borrow here, too: both can have waited for others to
+        # leave.
+        borrows = self._would_borrow if promised and self._draft.ledger.lends else lambda _: False
+        promised.sort(
+            key=lambda each: (
+                each[1].target is not None,
+                borrows(each[1]),
+                -each[0],
+                each[1].queued_at,
+                each[1].job,
+            )
+        )
         yield from (gang for _, gang in promised)
         for level in sorted(next_ones.keys() | others.keys(), reverse=True):
             overdue = next_ones.get(level, [])

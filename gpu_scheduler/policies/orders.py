@@ -84,6 +84,7 @@ class Orders:
         """Order this, and reserve what it frees for the gang and for those that start again. How many runs leave or
         shrink for it, those ordered to before included."""
         slot_type = made.slot_type
+        made.await_of_cohort()
         self.rooms(self.draft.pools[slot_type]).keep(made)
         project = self.draft.ledger.projects.account(gang, slot_type)
         self._projects[gang.tenant, project.name, slot_type] += gang.asked

@@ -341,6 +341,14 @@ class RoomMade:
             self._shared = sum(map(self._more_shared, self._rooms.slots.keys() | self.slots.keys()))
         return cohort.taken + (0 if self.owns else cohort.claimed) + self._shared <= cohort.shared
 
+    def await_of_cohort(self) -> None:
+        """Keep what the gang will borrow of its cohort, with what those before it will, from other borrowers."""
+        cohort = self._supply.account.cohort
+        if cohort is not None and not self.owns:
+            more = sum(map(self._more_shared, self._rooms.slots.keys() | self.slots.keys()))
+            cohort.awaited = max(cohort.awaited, more)
+            cohort.awaited_by = (*cohort.awaited_by, self.gang.job)
+
     def _more_shared(self, tenant: str) -> int:
         """How much more than now this tenant will take of what the gang's cohort shares."""
         other = self._ledger.account(tenant, self._supply.slot_type)
