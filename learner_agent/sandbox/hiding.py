@@ -19,12 +19,14 @@ NAMES = ("/run/systemd/resolve", "/run/systemd/userdb", "/run/resolvconf", "/run
 _LINKS_MAX = 40  # as the kernel follows
 
 
-def folders(granted: Iterable[str]) -> List[str]:
-    """What to cover, with the home folder of the user: no folder that is granted as a whole or is in another one."""
+def folders(granted: Iterable[str], private: Iterable[str] = ()) -> List[str]:
+    """What to cover, with the home folder of the user: no folder that is granted as a whole, unless it is private, and
+    none that is in another one."""
     named = [os.path.realpath(path) for path in (*FOLDERS, *_home())]
     found = sorted({path for path in named if path != os.sep and os.path.isdir(path)})
     whole = [os.path.realpath(path) for path in granted]
-    return outermost(path for path in found if not any(is_below(path, other) for other in whole))
+    open_ones = {path for path in found if any(is_below(path, other) for other in whole)}
+    return outermost(sorted({*found, *filter(os.path.isdir, private)} - open_ones))
 
 
 def _home() -> List[str]:
@@ -85,5 +87,5 @@ def outermost(paths: Iterable[str]) -> List[str]:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether path is root or below it; both are absolute."""
-    return os.path.commonpath([path, root]) == root
+    """Whether path is root or below it; both are absolute and normal."""
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

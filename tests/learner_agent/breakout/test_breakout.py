@@ -98,6 +98,54 @@ def test_without_namespaces_only_modes_and_known_names_of_shared_memory_and_sock
     assert "have services of its user" in report.text
 
 
+@pytest.mark.parametrize(
+    ("sandboxing", "is_open"),
+    [(LOCKED, set()), (WITHOUT_NAMESPACES, OPEN_WITHOUT_NAMESPACES)],
+    ids=["namespaces", "no-namespaces"],
+)
+def test_a_granted_folder_around_the_data_folder_opens_nothing_of_it(
+    stage: Stage, sandboxing: Sandboxing, is_open: set[str]
+) -> None:
+    """As with a checkout in /opt: the folder above the data folder is granted, as /opt is."""
+    private = (stage.data, stage.root / "home", stage.root / "run")
+    found = attack(stage, replace(sandboxing, reads=(stage.root,), private=private))
+    assert {name for name, (text, _) in found.items() if text == "succeeded"} - {AT_HOME} == is_open
+    assert (found.get(AT_HOME, ("",))[0] == "succeeded") == (bool(is_open) and "home" in stage.services())
+
+
+READS = """\
+import sys
+found = []
+for path in sys.argv[1:]:
+    try:
+        found.append(open(path).read())
+    except OSError as error:
+        found.append(error.strerror)
+print(*found, sep=", ", end=".")
+"""
+
+
+@pytest.mark.parametrize("sandboxing", [LOCKED, WITHOUT_NAMESPACES], ids=["namespaces", "no-namespaces"])
+def test_beside_what_is_private_a_granted_folder_is_read(stage: Stage, sandboxing: Sandboxing) -> None:
+    """A folder store, a key file and what lies beside them, in a folder that the system grants."""
+    around = stage.root / "opt"
+    names = ("tool/file", "blobs/file", "keys/secret", "keys/public", "blobs-of-others/file")
+    for name in names:
+        (around / name).parent.mkdir(parents=True, exist_ok=True)
+        (around / name).write_text(f"of {name}")
+    (stage.folders.code / "reads.py").write_text(READS)
+    private = (stage.data, around / "blobs", around / "keys" / "secret")
+    said = stage.launch(
+        {},
+        replace(sandboxing, reads=(around,), private=private),
+        "reads.py",
+        *(str(around / name) for name in names),
+    )
+    answer = "No such file or directory" if sandboxing.namespaces else "Permission denied"
+    expected = ["of tool/file", answer, answer, "of keys/public", "of blobs-of-others/file"]
+    assert f"{', '.join(expected)}." in said
+
+
 KEEPS = """\
 import os, pathlib, socket, sys
 for path in sys.argv[1:]:
@@ -287,7 +335,7 @@ def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(tmp
         "PIP_EXTRA_INDEX_URL": index.as_uri(),
         "PIP_INDEX_URL": "file:///home/me@there",
     }
-    assert package_folders(env, data) == [Path("/wheels"), index], (
+    assert package_folders(env, [data]) == [Path("/wheels"), index], (
         "nothing of the data folder, and no withheld value"
     )
 
@@ -389,8 +437,13 @@ def test_paths_that_would_open_the_data_folder_are_refused(tmp_path: Path) -> No
     data = tmp_path / "data"
     inside, around, beside = data / "keys", tmp_path, tmp_path / "beside"
     (tmp_path / "link").symlink_to(tmp_path)
-    found = wrong_paths("--program-reads", [inside, around, beside, tmp_path / "link"], data)
-    assert [problem.split(" ")[1] for problem in found] == [str(inside), str(around), str(tmp_path / "link")]
+    blobs = tmp_path / "blobs"
+    found = wrong_paths("--program-reads", [inside, around, beside, tmp_path / "link", blobs], [data, blobs])
+    assert [(words[1], words[3]) for words in (problem.split(" ") for problem in found)] == [
+        (str(inside), f"{data},"),
+        *((str(path), f"{kept},") for path in (around, tmp_path / "link") for kept in (data, blobs)),
+        (str(blobs), f"{blobs},"),
+    ]
 
 
 def test_the_variable_is_the_one_that_the_node_daemon_sets() -> None:
