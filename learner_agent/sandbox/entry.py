@@ -49,8 +49,8 @@ class SandboxFailed(Exception):
 class Sandbox:
     """One learner's. read, write: what its program may reach. pythons: prefixes of Pythons that it runs.
 
-    own: its folder. private: what the platform keeps to itself; of what contains such a place, only the rest is granted. tmp:
-    takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as much as the kernel lets it.
+    own: its folder. private: what the platform keeps to itself; of what contains such a place, only the rest is.
+    tmp: takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as much as the kernel lets it.
     """
 
     def __init__(self, asked: str) -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections import deque
 from contextlib import suppress
 from typing import Iterable, Iterator, List, Sequence, Tuple
 
 FOLDERS = ("/run", "/var", "/tmp")  # noqa: S108 (to be covered)
-NAMES = ("/run/systemd/resolve", "/run/systemd/userdb", "/run/resolvconf", "/run/netconfig", "/run/nscd",
-         "/run/nslcd", "/run/samba/winbindd", "/run/avahi-daemon", "/var/lib/sss/pipes/nss")  # fmt: skip
-"""What names of machines and users are looked up by; only names are asked for there."""
+NAMES = ("/run/systemd/resolve/io.systemd.Resolve", "/run/avahi-daemon/socket", "/var/lib/sss/pipes/nss")
+"""Sockets by which names are looked up, and nothing else is done: not nscd's, nslcd's, winbind's and userdb's, at which
+users also sign in, or are asked for by who is root."""
+_ROOT, _UNKNOWN = 0, 65534
+"""The latter is who owns it outside of the user namespace that a container may be in."""
 _LINKS_MAX = 40  # as the kernel follows
 
 
@@ -27,6 +30,20 @@ def folders(granted: Iterable[str], private: Iterable[str] = ()) -> List[str]:
     whole = [os.path.realpath(path) for path in granted]
     open_ones = {path for path in found if any(is_below(path, other) for other in whole)}
     return outermost(sorted({*found, *filter(os.path.isdir, private)} - open_ones))
+
+
+def names() -> List[str]:
+    """The sockets of NAMES that a program may use. None is for root, to which a service may do what it does for no one
+    else, and none is root's or process 1's. Called before a user namespace is entered, in which owners look alike."""
+    return [path for path in NAMES if os.geteuid() != 0 and _is_a_socket_of_an_ordinary_user(path)]
+
+
+def _is_a_socket_of_an_ordinary_user(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid not in (_ROOT, _UNKNOWN)
 
 
 def _home() -> List[str]:

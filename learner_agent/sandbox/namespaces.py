@@ -45,9 +45,10 @@ def enter(
     one thread. Raises OSError.
     """
     here = os.getcwd()
+    put_back = [*readable, *hiding.names()]
     _unshare()
     _mount(None, "/", None, _REC | _PRIVATE)
-    granted = [*writable, *readable, *hiding.NAMES]
+    granted = [*writable, *put_back]
     hidden = [place for place in hiding.folders(granted, private) if tmp is None or place != TMP]
     own_tmp = [] if tmp is None else [TMP]
     links = hiding.links(
@@ -55,7 +56,7 @@ def enter(
     )
     kept = [(path, _clone(path)) for path in map(os.path.realpath, writable)]
     _make_read_only("/", _AT_RECURSIVE)
-    read_only = [(path, _clone(path)) for path in hiding.below(hidden, [*readable, *hiding.NAMES])]
+    read_only = [(path, _clone(path)) for path in hiding.below(hidden, put_back)]
     for place in hidden:
         _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, b"mode=755,size=16m")
     for link, target in links.items():

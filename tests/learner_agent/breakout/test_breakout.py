@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from gpu_scheduler.clusters.local.memory_limits import MIB, shared_memory_beside
 from learner_agent.sandbox import entry, hiding
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
-from tests.learner_agent.breakout.stage import AGENT, Stage, stage
+from tests.learner_agent.breakout.stage import AGENT, HERE, OTHER_USER, Stage, stage
 
 __all__ = ["stage"]
 
@@ -121,13 +122,13 @@ for path in sys.argv[1:]:
         found.append(open(path).read())
     except OSError as error:
         found.append(error.strerror)
-print(*found, sep=", ", end=".")
+print(", ".join(found) + ".")
 """
 
 
 @pytest.mark.parametrize("sandboxing", [LOCKED, WITHOUT_NAMESPACES], ids=["namespaces", "no-namespaces"])
 def test_beside_what_is_private_a_granted_folder_is_read(stage: Stage, sandboxing: Sandboxing) -> None:
-    """A folder store, a key file and what lies beside them, in a folder that the system grants."""
+    """A folder store, a key file and what is beside them, in a folder that the system grants."""
     around = stage.root / "opt"
     names = ("tool/file", "blobs/file", "keys/secret", "keys/public", "blobs-of-others/file")
     for name in names:
@@ -178,9 +179,7 @@ def test_what_the_operator_names_in_a_covered_folder_is_kept_under_each_of_its_n
     assert "all are kept" in said, said
 
 
-def test_names_are_looked_up_by_sockets_that_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_covered_place_what_is_granted_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a place that is covered, what the granted paths lead to is left, and the links on the way to it."""
     place = tmp_path / "run"
     (place / "resolve").mkdir(parents=True)
@@ -188,15 +187,37 @@ def test_names_are_looked_up_by_sockets_that_are_kept(
     (place / "current").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "resolv.conf").symlink_to(place / "resolve" / "stub")
     places = [str(place)]
-    granted = [str(tmp_path / "resolv.conf"), str(place / "resolve"), str(place / "missing")]
-    assert hiding.below(places, granted) == [str(place / "resolve")], (
-        "its folder has the file, however often replaced"
-    )
+    granted = [str(tmp_path / "resolv.conf"), str(place / "resolve" / "stub"), str(place / "missing")]
+    assert hiding.below(places, granted) == [str(place / "resolve" / "stub")]
     assert hiding.links(places, granted) == {str(place / "current"): str(tmp_path / "elsewhere")}
     monkeypatch.setattr(hiding, "FOLDERS", (str(place), str(place / "resolve"), "/nowhere"))
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     assert set(hiding.folders([])) - {home} == {str(place)}
     assert str(place) not in hiding.folders([str(tmp_path)]), "the operator grants all of it"
+
+
+def asked_name_services(user: str, own: Path) -> dict[str, object]:
+    """Which services of names, and what of theirs, a program reaches in a /run that has them all."""
+    script = HERE / "name_services.py"
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, str(script), user, str(own)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(AGENT.parent), "PATH": os.defpath}
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes services of others, in a /run of its own")
+@pytest.mark.parametrize(
+    ("user", "reached"), [("root", []), (OTHER_USER, ["systemd/resolve/io.systemd.Resolve"])]
+)
+def test_names_are_looked_up_and_no_service_of_root_or_process_1_is_reached(
+    user: str, reached: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="breakout-") as own:
+        found = asked_name_services(user, Path(own))
+    assert found == {"reached": reached, "reads": True}
 
 
 WORKS = """\
