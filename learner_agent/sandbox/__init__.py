@@ -2,6 +2,7 @@
 
     entry       what the node daemon asks for, and how the launcher, the shipper and the program enter it
     namespaces  mounts of its own: everything read-only but the learner's folders, a private /dev/shm and /tmp
+    granting    what is granted around places that the platform keeps to itself
     hiding      folders with sockets of services that trust the platform's user, and what is left of them
     landlock    which files may be opened, and that no process outside can be signaled
     seccomp     system calls that would reach past both

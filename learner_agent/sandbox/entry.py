@@ -7,13 +7,12 @@ learner's folder, too: both write and read where a program may have put links.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import sys
 from typing import List, Mapping, Optional
 
-from learner_agent.sandbox import hiding, landlock, namespaces, privileges, seccomp
+from learner_agent.sandbox import granting, hiding, landlock, namespaces, privileges, seccomp
 
 VARIABLE = "LUTHIER_SANDBOX"
 PROGRAM_ENV = "LUTHIER_PROGRAM_ENV"
@@ -36,10 +35,9 @@ SYSTEM = (
 """What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there. So not
 the settings of pip, git and wget, which may hold passwords."""
 DEVICES = (
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/kfd", "/dev/dri",
-    "/dev/infiniband",
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/infiniband",
 )  # fmt: skip
-"""No terminals: those of the platform's user are not the program's."""
+"""What any program uses besides its GPUs. No terminals: those of the platform's user are not the program's."""
 
 
 class SandboxFailed(Exception):
@@ -47,17 +45,24 @@ class SandboxFailed(Exception):
 
 
 class Sandbox:
-    """One learner's. read, write: what its program may reach. own: its folder. tmp: takes the place of /tmp.
+    """One learner's. read, write: what its program may reach. pythons: prefixes of Pythons that it runs.
 
-    memory_mib: the most that its /dev/shm holds; 0: as much as the kernel lets it.
+    devices: what it uses of /dev. own: its folder. private: what the platform keeps to itself; of what contains such
+    a place, only the rest is granted. tmp: takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as
+    much as the kernel lets it.
     """
 
     def __init__(self, asked: str) -> None:
         """Raises SandboxFailed."""
         try:
             value = json.loads(asked)
-            self.read: List[str] = list(map(str, value["read"]))
-            self.write: List[str] = list(map(str, value["write"]))
+            self.private = granting.Private(map(str, value.get("private", ())))
+            pythons = [
+                part for prefix in value.get("pythons", ()) for part in self.private.of_python(str(prefix))
+            ]
+            self.read = [*self.private.around([*SYSTEM, *map(str, value["read"])]), *pythons]
+            self.write = self.private.around(map(str, value["write"]))
+            self.devices = [*DEVICES, *map(str, value.get("devices", ()))]
             self.own = str(value["own"])
             self.tmp: Optional[str] = value["tmp"]
             self.namespaces = bool(value["namespaces"])
@@ -72,7 +77,11 @@ class Sandbox:
         try:
             if self.namespaces:
                 namespaces.enter(
-                    [self.own, *self._existing_writes()], self.tmp, [*self.read, *SYSTEM], self.memory_mib
+                    [self.own, *self._existing_writes()],
+                    self.tmp,
+                    self.read,
+                    self.private.paths,
+                    self.memory_mib,
                 )
             privileges.gain_no_more()
             rights = self._rights()
@@ -86,7 +95,10 @@ class Sandbox:
         """Confine this process: it needs no more than the learner's folder and its own code. Raises SandboxFailed."""
         try:
             privileges.gain_no_more()
-            _confine(self._rights(), [self.own], code=[sys.prefix, sys.base_prefix, PACKAGE])
+            pythons = [
+                part for prefix in (sys.prefix, sys.base_prefix) for part in self.private.of_python(prefix)
+            ]
+            _confine(self._rights(), [self.own], code=[*pythons, PACKAGE])
         except OSError as error:
             raise SandboxFailed(str(error)) from error
 
@@ -99,9 +111,8 @@ class Sandbox:
     def _rights(self) -> "dict[str, int]":
         shared = landlock.WRITE if self.namespaces else landlock.UNLISTED
         return landlock.merged(
-            (SYSTEM, landlock.READ),
             (self.read, landlock.READ),
-            (devices(), landlock.DEVICE),
+            (self.devices, landlock.DEVICE),
             (self.write, landlock.WRITE),
             ([namespaces.SHARED_MEMORY], shared),
         )
@@ -121,11 +132,6 @@ def _confine(rights: "dict[str, int]", own: List[str], code: "List[str] | tuple[
     )
     landlock.restrict(handle)
     os.close(handle)
-
-
-def devices() -> List[str]:
-    """Those of DEVICES that this machine has now."""
-    return [path for pattern in DEVICES for path in glob.glob(pattern)]
 
 
 def with_program_env(env: Mapping[str, str]) -> "dict[str, str]":

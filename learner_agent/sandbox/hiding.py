@@ -8,23 +8,42 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections import deque
 from contextlib import suppress
 from typing import Iterable, Iterator, List, Sequence, Tuple
 
 FOLDERS = ("/run", "/var", "/tmp")  # noqa: S108 (to be covered)
-NAMES = ("/run/systemd/resolve", "/run/systemd/userdb", "/run/resolvconf", "/run/netconfig", "/run/nscd",
-         "/run/nslcd", "/run/samba/winbindd", "/run/avahi-daemon", "/var/lib/sss/pipes/nss")  # fmt: skip
-"""What names of machines and users are looked up by; only names are asked for there."""
+NAMES = ("/run/systemd/resolve/io.systemd.Resolve", "/run/avahi-daemon/socket", "/var/lib/sss/pipes/nss")
+"""Sockets by which names are looked up, and nothing else is done: not nscd's, nslcd's, winbind's and userdb's, at which
+users also sign in, or are asked for by who is root."""
+_ROOT, _UNKNOWN = 0, 65534
+"""The latter is who owns it outside of the user namespace that a container may be in."""
 _LINKS_MAX = 40  # as the kernel follows
 
 
-def folders(granted: Iterable[str]) -> List[str]:
-    """What to cover, with the home folder of the user: no folder that is granted as a whole or is in another one."""
+def folders(granted: Iterable[str], private: Iterable[str] = ()) -> List[str]:
+    """What to cover, with the home folder of the user: no folder that is granted as a whole, unless it is private, and
+    none that is in another one."""
     named = [os.path.realpath(path) for path in (*FOLDERS, *_home())]
     found = sorted({path for path in named if path != os.sep and os.path.isdir(path)})
     whole = [os.path.realpath(path) for path in granted]
-    return outermost(path for path in found if not any(is_below(path, other) for other in whole))
+    open_ones = {path for path in found if any(is_below(path, other) for other in whole)}
+    return outermost(sorted({*found, *filter(os.path.isdir, private)} - open_ones))
+
+
+def names() -> List[str]:
+    """The sockets of NAMES that a program may use. None is for root, to which a service may do what it does for no one
+    else, and none is root's or process 1's. Called before a user namespace is entered, in which owners look alike."""
+    return [path for path in NAMES if os.geteuid() != 0 and _is_a_socket_of_an_ordinary_user(path)]
+
+
+def _is_a_socket_of_an_ordinary_user(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid not in (_ROOT, _UNKNOWN)
 
 
 def _home() -> List[str]:
@@ -85,5 +104,5 @@ def outermost(paths: Iterable[str]) -> List[str]:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether path is root or below it; both are absolute."""
-    return os.path.commonpath([path, root]) == root
+    """Whether path is root or below it; both are absolute and normal."""
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

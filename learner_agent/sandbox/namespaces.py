@@ -32,26 +32,31 @@ class _Attributes(ctypes.Structure):
 
 
 def enter(
-    writable: Sequence[str], tmp: Optional[str], readable: Sequence[str] = (), memory_mib: int = 0
+    writable: Sequence[str],
+    tmp: Optional[str],
+    readable: Sequence[str] = (),
+    private: Sequence[str] = (),
+    memory_mib: int = 0,
 ) -> None:
-    """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new, and of the folders
-    with sockets of services only what is writable or readable is left.
+    """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new, and of private
+    folders and of those with sockets of services only what is writable or readable is left.
 
     tmp: a folder that takes the place of /tmp. memory_mib: the size of /dev/shm; 0: the kernel's. The process must have
     one thread. Raises OSError.
     """
     here = os.getcwd()
+    put_back = [*readable, *hiding.names()]
     _unshare()
     _mount(None, "/", None, _REC | _PRIVATE)
-    granted = [*writable, *readable, *hiding.NAMES]
-    hidden = [place for place in hiding.folders(granted) if tmp is None or place != TMP]
+    granted = [*writable, *put_back]
+    hidden = [place for place in hiding.folders(granted, private) if tmp is None or place != TMP]
     own_tmp = [] if tmp is None else [TMP]
     links = hiding.links(
         hidden, [*granted, *own_tmp, *(os.path.join(path, "bin", "python") for path in readable)]
     )
     kept = [(path, _clone(path)) for path in map(os.path.realpath, writable)]
     _make_read_only("/", _AT_RECURSIVE)
-    read_only = [(path, _clone(path)) for path in hiding.below(hidden, [*readable, *hiding.NAMES])]
+    read_only = [(path, _clone(path)) for path in hiding.below(hidden, put_back)]
     for place in hidden:
         _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, b"mode=755,size=16m")
     for link, target in links.items():

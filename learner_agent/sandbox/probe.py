@@ -42,13 +42,14 @@ def _none(reason: str) -> int:
 def _reason_against(with_namespaces: bool) -> str:
     """Why a child is not confined; empty if it is. What the child cannot say counts as a failure."""
     with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as own:
-        names = {name: os.path.join(outside, name) for name in ("readable", "forbidden")}
+        names = {name: os.path.join(outside, name) for name in ("readable", "readable/private", "forbidden")}
         for path in names.values():
             os.mkdir(path)
             with open(os.path.join(path, "file"), "w") as target:
                 target.write("secret")
         asked = {
             "read": [names["readable"]], "write": [own], "own": own, "tmp": None, "namespaces": with_namespaces,
+            "private": [names["readable/private"]],
         }  # fmt: skip
         read_end, write_end = os.pipe()
         child = os.fork()
@@ -78,6 +79,7 @@ def _try_all(asked: str, own: str, readable: str, forbidden: str) -> str:
     folder = os.open(
         forbidden, os.O_PATH | os.O_DIRECTORY
     )  # its name is hidden by namespaces, and not all is tried
+    private = os.open(os.path.join(readable, "private"), os.O_PATH | os.O_DIRECTORY)
     is_hidden = bool(hiding.below(hiding.folders([]), [forbidden]))
     sandbox = Sandbox(asked)
     sandbox.enter_as_launcher()
@@ -88,6 +90,7 @@ def _try_all(asked: str, own: str, readable: str, forbidden: str) -> str:
         granted.read()
     attempts: Dict[str, Callable[[], object]] = {
         "read a file outside": lambda: os.close(os.open("file", os.O_RDONLY, dir_fd=folder)),
+        "read what is the platform's own": lambda: os.close(os.open("file", os.O_RDONLY, dir_fd=private)),
         "write outside": lambda: os.close(os.open("file", os.O_WRONLY, dir_fd=folder)),
         "list a folder outside": lambda: os.close(os.open(".", os.O_RDONLY, dir_fd=folder)),
         "signal a process outside": lambda: os.kill(parent, 0),

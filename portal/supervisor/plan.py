@@ -1,5 +1,6 @@
 """Which processes an installation consists of, read from its options and environment. Pure: starts nothing."""
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from portal.migrations_gate import GATE
 from portal.settings import queues, values
 from portal.settings.embedded import Layout, layout
 from portal.settings.env import BASE_DIR, OWNER_URL, Environment
+from portal.settings.private_paths import private_paths
 from portal.supervisor import postgres, readiness, valkey
 from portal.supervisor.service import Service
 
@@ -134,6 +136,8 @@ def node_command(where: Layout, nodes: str, environment: Environment) -> list[st
     options += ["--nodes", nodes, "--sandbox", environment.luthier_local_sandbox]
     options += ["--program-reads", environment.luthier_program_reads]
     options += ["--program-writes", environment.luthier_program_writes]
+    for path in private_paths(environment, os.environ):
+        options += ["--private", str(path)]
     return [sys.executable, "-m", "gpu_scheduler.clusters.local", *options]
 
 

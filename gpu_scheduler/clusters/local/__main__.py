@@ -11,12 +11,13 @@ import os
 import sys
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import environment, isolation, processes, protocol
+from gpu_scheduler.clusters.local import environment, gpus, isolation, processes, protocol
 from gpu_scheduler.clusters.local.choices import Choices
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
 from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.gpus import Gpus
 from gpu_scheduler.clusters.local.isolation import Mode
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
@@ -43,10 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
     wakeup = Wakeup()
     agent = options.agent.resolve()
     isolation.make_cuda_device()
-    packages = isolation.package_folders(os.environ, data)
+    packages = isolation.package_folders(os.environ, _private(options))
+    reads, writes = [*_paths(options.program_reads), *packages], _paths(options.program_writes)
     sandboxing = isolation.probe(
-        environment.agent_command(Path(sys.executable), agent), options.sandbox,
-        reads=[*_paths(options.program_reads), *packages], writes=_paths(options.program_writes),
+        environment.agent_command(Path(sys.executable), agent), options.sandbox, reads=reads, writes=writes,
+        private=[*_private(options), *isolation.home_of_the_user([*reads, *writes])],
     )  # fmt: skip
     if options.sandbox is Mode.REQUIRED and not sandboxing.landlock:
         sys.stderr.write(f"--sandbox: required, but {sandboxing.report().text}\n")
@@ -60,8 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
         lambda python: ForkServer([*environment.agent_command(python, agent), "fork", "launcher"], **forks)
     )
     context = DaemonContext(
-        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing, shippers, launchers
-    )
+        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing,
+        Gpus(gpus.nvidia() if any(node.devices for node in nodes) else ()), shippers, launchers,
+    )  # fmt: skip
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
     gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)
@@ -88,6 +91,8 @@ def _arguments() -> argparse.ArgumentParser:
     for which in ("reads", "writes"):
         parser.add_argument(f"--program-{which}", default="", metavar="PATHS",
                             help=f"paths, apart by {os.pathsep}, that every program {which}")  # fmt: skip
+    parser.add_argument("--private", type=Path, action="append", default=[], metavar="PATH",
+                        help="a path that no program may reach, besides the data folder and the key")  # fmt: skip
     parser.add_argument("--nodes", default="auto", help=f"auto, or name:type:slots, … such as {EXAMPLE}")
     parser.add_argument("--runtimes", type=Path, default=PROJECT / "examples" / "runtimes",
                         help="folder of the runtimes' requirement files")  # fmt: skip
@@ -114,12 +119,18 @@ def _check(options: argparse.Namespace) -> tuple[list[str], tuple[LocalNode, ...
         wrong.append(f"--key: {options.key}: {error}")
     for which in ("reads", "writes"):
         paths = _paths(getattr(options, f"program_{which}"))
-        wrong += isolation.wrong_paths(f"--program-{which}", paths, options.data)
+        wrong += isolation.wrong_paths(f"--program-{which}", paths, _private(options))
     if not (options.agent / "__main__.py").is_file():
         wrong.append(
             f"--agent: {options.agent} is not the learner agent's package; run from the project's folder"
         )
     return wrong, nodes
+
+
+def _private(options: argparse.Namespace) -> list[Path]:
+    """What no program may reach but for what it is granted in it by name, as its own folder; none in another one."""
+    places = sorted({path.resolve() for path in (options.data, options.key, *options.private)})
+    return [path for path in places if not any(other in path.parents for other in places)]
 
 
 def _paths(text: str) -> list[Path]:

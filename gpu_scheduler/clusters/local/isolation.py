@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,8 @@ class Mode(StrEnum):
 class Sandboxing:
     """What this machine does. landlock: the kernel's version of it, 0 without a sandbox; then why_not says why.
 
-    reads, writes: paths that the operator lets every program reach, besides its own.
+    reads, writes: paths that the operator lets every program reach, besides its own. private: what no program may reach
+    by any other path that it is granted.
     """
 
     landlock: int = 0
@@ -46,6 +48,7 @@ class Sandboxing:
     why_not: str = "LUTHIER_LOCAL_SANDBOX is off"
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    private: tuple[Path, ...] = ()
 
     def report(self) -> base.Isolation:
         """For people."""
@@ -60,30 +63,38 @@ class Sandboxing:
         return base.Isolation(False, f"programs are partly isolated by Landlock {self.landlock}, {missing}")
 
     def of_learner(
-        self, folders: Folders, environments: Sequence[Path], shared: Sequence[Path], *, memory_mib: int = 0
+        self,
+        folders: Folders,
+        environments: Sequence[Path],
+        shared: Sequence[Path],
+        *,
+        devices: Sequence[Path] = (),
+        memory_mib: int = 0,
     ) -> str | None:
         """What the agent reads from LUTHIER_SANDBOX; None without a sandbox.
 
-        environments: of which its Python runs. shared: other folders that every program reads. memory_mib: the limit of
-        the learner, and of what its /dev/shm holds; 0: none.
+        environments: of which its Python runs. shared: other folders that every program reads. devices: files of the
+        GPUs that it has. memory_mib: the limit of the learner, and of what its /dev/shm holds; 0: none.
         """
         if not self.landlock:
             return None
         certificates = [Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)]
-        reads = [*environments, *map(_interpreter, environments), *shared, *certificates, *self.reads]
+        pythons = [_interpreter(environment) for environment in environments]
+        reads = [*environments, *shared, *certificates, *self.reads]
         writes = [Path(folder) for folder in folders.for_program()] + [
             path for path in self.writes if path.exists()
         ]
-        named = [folders.root, *reads, *writes]
+        named = [folders.root, *reads, *pythons, *writes]
         tmp_is_free = not any(
             _contains(SHARED_TMP, path) or _contains(SHARED_TMP.resolve(), path.resolve()) for path in named
         )
         return json.dumps(
             {
-                "read": sorted(
-                    {str(form) for path in reads for form in (path, path.resolve()) if form != Path("/")}
-                ),
+                "read": _named(reads),
+                "pythons": _named(pythons),
+                "private": sorted(str(path.resolve()) for path in self.private),
                 "write": sorted(map(str, writes)),
+                "devices": sorted(map(str, devices)),
                 "own": str(folders.root),
                 "tmp": str(folders.root / "tmp") if tmp_is_free else None,
                 "namespaces": self.namespaces,
@@ -96,10 +107,15 @@ OFF = Sandboxing()
 
 
 def probe(
-    command: Sequence[str], mode: Mode, *, reads: Sequence[Path] = (), writes: Sequence[Path] = ()
+    command: Sequence[str],
+    mode: Mode,
+    *,
+    reads: Sequence[Path] = (),
+    writes: Sequence[Path] = (),
+    private: Sequence[Path] = (),
 ) -> Sandboxing:
     """Try the sandbox. command: runs the agent. A trial that says nothing counts as failed."""
-    paths = Sandboxing(reads=tuple(reads), writes=tuple(writes))
+    paths = Sandboxing(reads=tuple(reads), writes=tuple(writes), private=tuple(private))
     if mode is Mode.OFF:
         return paths
     try:
@@ -132,20 +148,37 @@ def make_cuda_device(devices: Path = Path("/dev")) -> None:
             subprocess.run([tool, "-u", "-c", "0"], capture_output=True, timeout=PROBE_S, check=False)
 
 
-def package_folders(env: Mapping[str, str], data: Path) -> list[Path]:
+def package_folders(env: Mapping[str, str], private: Sequence[Path]) -> list[Path]:
     """Folders of this machine to which a learner's pip is led; not one that would undo the isolation."""
     words = " ".join(environment.package_sources(env).get(name, "") for name in PACKAGES).split()
     named = (unquote(urlsplit(word).path) if word.startswith("file:") else word for word in words)
-    return [path for path in map(Path, named) if path.is_absolute() and not wrong_paths("", [path], data)]
+    return [path for path in map(Path, named) if path.is_absolute() and not wrong_paths("", [path], private)]
 
 
-def wrong_paths(name: str, paths: Sequence[Path], data: Path) -> list[str]:
-    """What is wrong with paths that the operator adds: one with the data folder would undo the isolation."""
+def wrong_paths(name: str, paths: Sequence[Path], private: Sequence[Path]) -> list[str]:
+    """What is wrong with paths that the operator adds: one with what is private would undo the isolation."""
     return [
-        f"{name}: {path} and the data folder {data} contain each other; name a folder apart from it"
+        f"{name}: {path} and {kept}, which no program may reach, contain each other; name a path apart from it"
         for path in paths
-        if _contains(path.resolve(), data.resolve()) or _contains(data.resolve(), path.resolve())
+        for kept in private
+        if _contains(path.resolve(), kept.resolve()) or _contains(kept.resolve(), path.resolve())
     ]
+
+
+def home_of_the_user(named: Sequence[Path]) -> list[Path]:
+    """The home folder of the platform's user, which may lie below a folder that programs read; none if the operator
+    names it or a folder that contains it, and none that is not the user's own, as those of the system's accounts."""
+    try:
+        home = Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+        is_own = home != Path("/") and home.stat().st_uid == os.getuid()
+    except (KeyError, OSError):
+        return []
+    return [home] if is_own and not any(_contains(path.resolve(), home) for path in named) else []
+
+
+def _named(paths: Sequence[Path]) -> list[str]:
+    """Each as it was named and as it really is."""
+    return sorted({str(form) for path in paths for form in (path, path.resolve()) if form != Path("/")})
 
 
 def _interpreter(environment: Path) -> Path:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,7 +28,11 @@ class NodeDaemon:
     """Starts, kills and restarts one daemon on one folder; no process outlives ``close``."""
 
     def __init__(
-        self, *, nodes: str = "node-a:cpu:4:rack=r1:block=b1,node-b:cpu:4", agent: Path = FAKE_AGENT
+        self,
+        *,
+        nodes: str = "node-a:cpu:4:rack=r1:block=b1,node-b:cpu:4",
+        agent: Path = FAKE_AGENT,
+        options: Sequence[str] = (),
     ) -> None:
         # A Unix socket's path is short by law; pytest's folders are not.
         self._folder = tempfile.TemporaryDirectory(prefix="node-", ignore_cleanup_errors=True)
@@ -38,6 +42,7 @@ class NodeDaemon:
         self.requirements = Path(self._folder.name) / "runtimes"
         self._nodes = nodes
         self._agent = agent
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._provide_runtime()
         self.address = Address(self.socket, Path(self._folder.name) / "node.key")
@@ -68,7 +73,7 @@ class NodeDaemon:
             "--runtimes": self.requirements,
         }
         words = [str(word) for option in options.items() for word in option]
-        command = [sys.executable, "-m", "gpu_scheduler.clusters.local", *words]
+        command = [sys.executable, "-m", "gpu_scheduler.clusters.local", *words, *self._options]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log)
         wait_for(self._is_ready, what=lambda: self.log.read_text())

@@ -13,11 +13,12 @@ import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused, LearnerPhase
 from gpu_scheduler.clusters.local.context import DaemonContext
+from gpu_scheduler.clusters.local.isolation import home_of_the_user
 from gpu_scheduler.clusters.local.shipper import QUICK_DEATHS, ShipperProcess
 from gpu_scheduler.clusters.local.store import GangRecord, LearnerRecord
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.learners import ended, learners, pids, running, seen
-from tests.gpu_scheduler.clusters.node_daemon import NodeDaemon, running_daemon, wait_for
+from tests.gpu_scheduler.clusters.node_daemon import FAKE_AGENT, NodeDaemon, running_daemon, wait_for
 
 
 def test_a_learner_finds_ffdls_names_and_every_frameworks_rendezvous(daemon: NodeDaemon) -> None:
@@ -78,6 +79,51 @@ def test_the_program_gets_no_secret_and_nothing_of_the_platforms_environment(
         assert not {"DATABASE_URL", "SECRET_KEY", *others} & shipper.keys()
         assert shipper["LUTHIER_DATA_ROOT"] == str(daemon.data / "datasets")
         assert "secret-0" not in str(daemon.commands())
+
+
+SANDBOXED = """\
+import json, runpy, sys
+if sys.argv[1] == "sandbox":
+    print(json.dumps({{"landlock": 7, "namespaces": True, "without": []}}))
+else:
+    runpy.run_path({agent!r}, run_name="__main__")
+"""
+"""An agent that says that its sandbox works, and does without."""
+
+
+def sandboxed(folder: Path) -> Path:
+    """The package of such an agent."""
+    agent = folder / "agent"
+    agent.mkdir()
+    (agent / "__main__.py").write_text(SANDBOXED.format(agent=str(FAKE_AGENT / "__main__.py")))
+    return agent
+
+
+def test_learners_are_kept_from_the_data_folder_the_key_and_what_the_daemon_is_given(tmp_path: Path) -> None:
+    given = [str(tmp_path / "blobs"), str(tmp_path / "blobs" / "a"), str(tmp_path / "keys")]
+    options = [word for path in given for word in ("--private", path)]
+    with running_daemon(agent=sandboxed(tmp_path), options=options) as daemon:
+        daemon.cluster.launch(launch("job-x-1", "runs"))
+        running(daemon)
+        private = json.loads(seen(daemon)["env"]["LUTHIER_SANDBOX"])["private"]
+        home = map(str, home_of_the_user([]))
+        assert set(private) == {str(daemon.data), str(daemon.address.key), given[0], given[2], *home}
+
+
+def test_in_the_sandbox_a_learner_has_the_files_of_its_own_gpus_and_their_identities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nfor n in 0 1; do echo $n, NVIDIA H200, GPU-$n$n, 00000000:0$n:00.0; done\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    given = []
+    for agent in (sandboxed(tmp_path), FAKE_AGENT):
+        with running_daemon(agent=agent, nodes="node-a:h200:2,node-b:cpu:1") as daemon:
+            daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), slot_type="h200"))
+            running(daemon)
+            given += [seen(daemon, rank=rank)["env"]["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)]
+    assert given == ["GPU-00", "GPU-11", "0", "1"]
 
 
 def test_a_command_that_is_a_list_reaches_the_launcher_word_by_word(daemon: NodeDaemon) -> None:

@@ -12,6 +12,8 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from gpu_scheduler.clusters.local.memory_limits import MIB, shared_memory_beside
 from learner_agent.sandbox import entry, hiding
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
-from tests.learner_agent.breakout.stage import AGENT, Stage, stage
+from tests.learner_agent.breakout.stage import AGENT, HERE, OTHER_USER, Stage, stage
 
 __all__ = ["stage"]
 
@@ -98,6 +100,54 @@ def test_without_namespaces_only_modes_and_known_names_of_shared_memory_and_sock
     assert "have services of its user" in report.text
 
 
+@pytest.mark.parametrize(
+    ("sandboxing", "is_open"),
+    [(LOCKED, set()), (WITHOUT_NAMESPACES, OPEN_WITHOUT_NAMESPACES)],
+    ids=["namespaces", "no-namespaces"],
+)
+def test_a_granted_folder_around_the_data_folder_opens_nothing_of_it(
+    stage: Stage, sandboxing: Sandboxing, is_open: set[str]
+) -> None:
+    """As with a checkout in /opt: the folder above the data folder is granted, as /opt is."""
+    private = (stage.data, stage.root / "home", stage.root / "run")
+    found = attack(stage, replace(sandboxing, reads=(stage.root,), private=private))
+    assert {name for name, (text, _) in found.items() if text == "succeeded"} - {AT_HOME} == is_open
+    assert (found.get(AT_HOME, ("",))[0] == "succeeded") == (bool(is_open) and "home" in stage.services())
+
+
+READS = """\
+import sys
+found = []
+for path in sys.argv[1:]:
+    try:
+        found.append(open(path).read())
+    except OSError as error:
+        found.append(error.strerror)
+print(", ".join(found) + ".")
+"""
+
+
+@pytest.mark.parametrize("sandboxing", [LOCKED, WITHOUT_NAMESPACES], ids=["namespaces", "no-namespaces"])
+def test_beside_what_is_private_a_granted_folder_is_read(stage: Stage, sandboxing: Sandboxing) -> None:
+    """A folder store, a key file and what is beside them, in a folder that the system grants."""
+    around = stage.root / "opt"
+    names = ("tool/file", "blobs/file", "keys/secret", "keys/public", "blobs-of-others/file")
+    for name in names:
+        (around / name).parent.mkdir(parents=True, exist_ok=True)
+        (around / name).write_text(f"of {name}")
+    (stage.folders.code / "reads.py").write_text(READS)
+    private = (stage.data, around / "blobs", around / "keys" / "secret")
+    said = stage.launch(
+        {},
+        replace(sandboxing, reads=(around,), private=private),
+        "reads.py",
+        *(str(around / name) for name in names),
+    )
+    answer = "No such file or directory" if sandboxing.namespaces else "Permission denied"
+    expected = ["of tool/file", answer, answer, "of keys/public", "of blobs-of-others/file"]
+    assert f"{', '.join(expected)}." in said
+
+
 KEEPS = """\
 import os, pathlib, socket, sys
 for path in sys.argv[1:]:
@@ -130,9 +180,7 @@ def test_what_the_operator_names_in_a_covered_folder_is_kept_under_each_of_its_n
     assert "all are kept" in said, said
 
 
-def test_names_are_looked_up_by_sockets_that_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_covered_place_what_is_granted_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a place that is covered, what the granted paths lead to is left, and the links on the way to it."""
     place = tmp_path / "run"
     (place / "resolve").mkdir(parents=True)
@@ -140,15 +188,37 @@ def test_names_are_looked_up_by_sockets_that_are_kept(
     (place / "current").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "resolv.conf").symlink_to(place / "resolve" / "stub")
     places = [str(place)]
-    granted = [str(tmp_path / "resolv.conf"), str(place / "resolve"), str(place / "missing")]
-    assert hiding.below(places, granted) == [str(place / "resolve")], (
-        "its folder has the file, however often replaced"
-    )
+    granted = [str(tmp_path / "resolv.conf"), str(place / "resolve" / "stub"), str(place / "missing")]
+    assert hiding.below(places, granted) == [str(place / "resolve" / "stub")]
     assert hiding.links(places, granted) == {str(place / "current"): str(tmp_path / "elsewhere")}
     monkeypatch.setattr(hiding, "FOLDERS", (str(place), str(place / "resolve"), "/nowhere"))
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     assert set(hiding.folders([])) - {home} == {str(place)}
     assert str(place) not in hiding.folders([str(tmp_path)]), "the operator grants all of it"
+
+
+def asked_name_services(user: str, own: Path) -> dict[str, object]:
+    """Which services of names, and what of theirs, a program reaches in a /run that has them all."""
+    script = HERE / "name_services.py"
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, str(script), user, str(own)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(AGENT.parent), "PATH": os.defpath}
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes services of others, in a /run of its own")
+@pytest.mark.parametrize(
+    ("user", "reached"), [("root", []), (OTHER_USER, ["systemd/resolve/io.systemd.Resolve"])]
+)
+def test_names_are_looked_up_and_no_service_of_root_or_process_1_is_reached(
+    user: str, reached: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="breakout-") as own:
+        found = asked_name_services(user, Path(own))
+    assert found == {"reached": reached, "reads": True}
 
 
 WORKS = """\
@@ -287,7 +357,7 @@ def test_a_learners_pip_reads_the_packages_of_this_machine_that_it_is_led_to(tmp
         "PIP_EXTRA_INDEX_URL": index.as_uri(),
         "PIP_INDEX_URL": "file:///home/me@there",
     }
-    assert package_folders(env, data) == [Path("/wheels"), index], (
+    assert package_folders(env, [data]) == [Path("/wheels"), index], (
         "nothing of the data folder, and no withheld value"
     )
 
@@ -317,6 +387,60 @@ def test_the_device_that_only_a_privileged_program_makes_is_made_before_any_conf
     make_cuda_device(tmp_path)
     make_cuda_device(tmp_path)
     assert (tmp_path / "asked").read_text() == "-u -c 0\n"
+
+
+OPENS = """\
+import os, sys
+found = []
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+        found.append("opened")
+    except OSError as error:
+        found.append(error.strerror)
+open(os.environ["RESULT_DIR"] + "/found", "w").write(", ".join(found))
+"""
+
+
+@pytest.fixture
+def gpu_files() -> Iterator[list[Path]]:
+    """Two devices as those of GPUs are, which anyone may open."""
+    paths = [Path(f"/dev/luthier-test-{os.getpid()}-{number}") for number in (0, 1)]
+    try:
+        for path in paths:
+            os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))
+            path.chmod(0o666)
+    except PermissionError:
+        pytest.skip("no devices are made here")
+    try:
+        yield paths
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("sandboxing", "given", "answer"),
+    [
+        (LOCKED, (1,), "Permission denied, opened"),
+        (LOCKED, (), "Permission denied, Permission denied"),
+        (WITHOUT_NAMESPACES, (1,), "Permission denied, opened"),
+        (Sandboxing(), (), "opened, opened"),
+    ],
+    ids=["one", "none", "one-no-namespaces", "no-sandbox"],
+)
+def test_a_learner_opens_the_devices_of_its_own_gpus_only(
+    stage: Stage, gpu_files: list[Path], sandboxing: Sandboxing, given: tuple[int, ...], answer: str
+) -> None:
+    (stage.folders.code / "opens.py").write_text(OPENS)
+    devices = [gpu_files[number] for number in given]
+    with stage.launching({}, sandboxing, "opens.py", *map(str, gpu_files), devices=devices) as launcher:
+        assert launcher.wait(60) == 0
+    assert (stage.folders.root / "results" / "found").read_text() == answer
+
+
+def test_no_pattern_of_what_every_program_uses_is_of_gpus() -> None:
+    assert not [path for path in entry.DEVICES if any(name in path for name in ("*", "nvidia", "kfd", "dri"))]
 
 
 ASKS_A_DEVICE = """\
@@ -389,8 +513,13 @@ def test_paths_that_would_open_the_data_folder_are_refused(tmp_path: Path) -> No
     data = tmp_path / "data"
     inside, around, beside = data / "keys", tmp_path, tmp_path / "beside"
     (tmp_path / "link").symlink_to(tmp_path)
-    found = wrong_paths("--program-reads", [inside, around, beside, tmp_path / "link"], data)
-    assert [problem.split(" ")[1] for problem in found] == [str(inside), str(around), str(tmp_path / "link")]
+    blobs = tmp_path / "blobs"
+    found = wrong_paths("--program-reads", [inside, around, beside, tmp_path / "link", blobs], [data, blobs])
+    assert [(words[1], words[3]) for words in (problem.split(" ") for problem in found)] == [
+        (str(inside), f"{data},"),
+        *((str(path), f"{kept},") for path in (around, tmp_path / "link") for kept in (data, blobs)),
+        (str(blobs), f"{blobs},"),
+    ]
 
 
 def test_the_variable_is_the_one_that_the_node_daemon_sets() -> None:
