@@ -83,6 +83,17 @@ RULES = (
            ON s.tenant_id = c.tenant_id AND s.kind = c.kind WHERE coalesce(c.bytes, 0) <> coalesce(s.bytes, 0)""",
     ),
     Invariant(
+        "PromiseSum",
+        "What is promised to a job of the disk is what its files have still to fill.",
+        """SELECT format('job %s: promised %s in %s files, to come %s in %s', coalesce(p.job_id, s.job),
+             p.bytes, p.files, s.bytes, s.files)
+           FROM jobs_promise p
+           FULL JOIN (
+             SELECT requested_from->>0 AS job, sum(size - received) AS bytes, count(*) AS files FROM jobs_blob
+             WHERE NOT verified AND requested_from->>0 IS NOT NULL GROUP BY 1) s ON s.job = p.job_id
+           WHERE (p.bytes, p.files) IS DISTINCT FROM (s.bytes, s.files)""",
+    ),
+    Invariant(
         "Guards",
         "The triggers that refuse use above a limit, illegal moves and a changed history are in place.",
         """SELECT format('%s on %s is missing or off', g.name, g.place) FROM (VALUES

@@ -86,12 +86,26 @@ class DiskFull(NoRoom):
 
     reason = "disk_full"
 
-    def __init__(self, room: int, needed: int) -> None:
+    def __init__(self, room: int, needed: int, promised: int = 0) -> None:
+        beside = f" beside {filesize(promised)} that other files are still to fill" if promised else ""
         super().__init__(
-            f"{filesize(needed)} more do not fit: the platform's disk has room for {filesize(room)}. Ask an operator of"
-            " this installation to make room.",
+            f"{filesize(needed)} more do not fit: the platform's disk has room for {filesize(room)}{beside}. Ask an"
+            " operator of this installation to make room.",
             room_bytes=room,
             needed_bytes=needed,
+            promised_bytes=promised,
+        )
+
+
+class TooManyFiles(NoRoom):
+    """The job has offered so many files, and sent none of them whole."""
+
+    reason = "too_many_files"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the job has {most:,} files that it offered and has not sent, the most allowed. Save fewer, larger files.",
+            most=most,
         )
 
 

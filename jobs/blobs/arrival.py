@@ -22,7 +22,7 @@ from django.db.models import F
 from jobs import storage
 from jobs.blobs import direct
 from jobs.blobs.errors import HashMismatch, PieceTooLarge, SendDirectly, StoreUnavailable, WrongOffset
-from jobs.blobs.promised import promised
+from jobs.blobs.promised import promised, require_files, require_piece
 from jobs.blobs.store import BLOCK, Partial, Store, key_of, store
 from jobs.failpoints import fp
 from jobs.models import Blob, StorageKind
@@ -141,6 +141,8 @@ def begin_all(
         with transaction.atomic():
             if (limit := storage.locked_limit(tenant_id)) is not None:
                 more = _more(sizes, found := _of_tenant(tenant_id, sizes))
+            if job_id:
+                require_files(job_id, len(more.keys() - found.keys()))
             promised.require(sum(more.values()), place.room)
             storage.require_room(tenant_id, limit, sum(more.values()), halting=halting)
             ended = _make(tenant_id, {sha256: sizes[sha256] for sha256 in more}, found, kind, job_id)
@@ -223,6 +225,8 @@ def append(blob_id: int, offset: int, piece: bytes) -> Blob:
         raise PieceTooLarge(f"The declared size is {blob.size} bytes.")
     if piece and (room := place.room()) is not None and room < len(piece):
         raise OSError(errno.ENOSPC, "the disk is as full as LUTHIER_MIN_FREE_DISK lets it become")
+    if piece:
+        require_piece(blob, len(piece), place.room)
     if not place.receives_pieces:
         return _take_whole(place, blob, offset, piece)
     with place.partial(_key(blob)) as partial:

@@ -70,7 +70,7 @@ def _problem() -> tuple[str, bool, bool]:
         check()
     except (StoreUnavailable, OSError) as error:
         full = isinstance(error, OSError) and error.errno in DISK_FULL
-        text = str(error.strerror if full else error).strip()
+        text = str(error.strerror if isinstance(error, OSError) and full else error).strip()
         return (text.splitlines() or [type(error).__name__])[0].rstrip("."), True, full
     took_s = time.monotonic() - began
     return (f"a request took {took_s:.1f} s" if took_s > SLOW_S else ""), False, False

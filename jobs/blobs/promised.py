@@ -1,27 +1,46 @@
 """Room on the disk for files that were accepted and have not arrived: what is free is not yet all used.
 
-The sum over all rows takes as long as there are rows. So each process adds up what it accepts itself, and reads the sum
-only once that could matter; then offers are judged one at a time, over all processes.
+Triggers keep a row per job, so the sum takes as long as there are jobs that send. Each process adds up what it accepts
+itself, and reads the sum only once that could matter; then offers are judged one at a time, over all processes.
+
+A promise lapses unless a part of it arrives every few minutes: a job that sends nothing takes no room from others.
+What it sends later is taken as long as it takes no room that is promised to others.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 
-from django.db import connection
+from django.db import connection, transaction
 
 from jobs import storage
+from jobs.models import Blob
 
 SHARE = 16
 """Of what is free, one part is promised without a look at the rows: that is right for as many web processes."""
+MOST_FILES = 100_000
+"""That a job may have offered and not sent: a thousand learners with a hundred each."""
+LAPSES_S = 300
+PART = 100
+"""A promise lapses after LAPSES_S in which less than one part of so many has arrived. The triggers know both."""
 LOCK = 4_770_003
-SUM = """
-SELECT coalesce(sum(b.size - b.received), 0) FROM jobs_blob b WHERE NOT b.verified AND EXISTS (
-  SELECT FROM jsonb_array_elements_text(b.requested_from) AS asked (job)
-  JOIN jobs_attempt a ON a.job_id = asked.job AND a.held)
+SUM = f"""
+SELECT coalesce(sum(p.bytes), 0) FROM jobs_promise p
+WHERE p.renewed_at > now() - interval '{LAPSES_S} seconds'
+  AND EXISTS (SELECT FROM jobs_attempt a WHERE a.job_id = p.job_id AND a.held)
 """
-"""Of files that a live attempt may still send: what a lost learner left half sent is promised no more."""
+"""Of jobs that may still send: what a lost learner left half sent is promised no more."""
+LAPSED = f"""
+SELECT FROM jobs_promise WHERE job_id = %s AND renewed_at <= now() - interval '{LAPSES_S} seconds'
+"""
+RENEW = f"""
+UPDATE jobs_promise SET renewed_at = now(), measured_from = bytes
+WHERE job_id = %s AND (measured_from - bytes) * {PART} >= measured_from AND bytes <= %s
+"""
+
+Room = Callable[[], int | None]
 
 
 class Promised:
@@ -31,7 +50,7 @@ class Promised:
         self._bytes: int | None = None
         self._lock = threading.Lock()
 
-    def require(self, needed: int, room: Callable[[], int | None]) -> None:
+    def require(self, needed: int, room: Room) -> None:
         """Promise so many bytes more, which the transaction writes into rows. Raises storage.DiskFull.
 
         room: how many the disk has room for; None if unknown, as of a store on other machines.
@@ -43,15 +62,49 @@ class Promised:
             if self._bytes is not None and self._bytes + needed <= free // SHARE:
                 self._bytes += needed
                 return
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK])
-            cursor.execute(SUM)
-            promised = int(cursor.fetchone()[0])
+        promised = _locked_sum()
         free = room() or 0  # after the sum: what arrives in between counts in both
         if promised + needed > free:
-            raise storage.DiskFull(max(0, free - promised), needed)
+            raise storage.DiskFull(max(0, free - promised), needed, promised)
         with self._lock:
             self._bytes = promised + needed
+
+
+def require_files(job_id: str, more: int) -> None:
+    """Raise storage.TooManyFiles if a job may not offer so many files more before it has sent others."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT files FROM jobs_promise WHERE job_id = %s", [job_id])
+        found = cursor.fetchone()
+    if (found[0] if found else 0) + more > MOST_FILES:
+        raise storage.TooManyFiles(MOST_FILES)
+
+
+def require_piece(blob: Blob, size: int, room: Room) -> None:
+    """Raise OSError if the promise for a file has lapsed, and what is free is promised to others.
+
+    The promise counts again once a part of it has arrived, and all of it fits.
+    """
+    job = next(iter(blob.requested_from or ()), None)
+    if job is None:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(LAPSED, [job])
+        if cursor.fetchone() is None or (free := room()) is None:
+            return
+    with transaction.atomic():
+        left = free - _locked_sum()
+        if size > left:
+            raise OSError(errno.ENOSPC, "the disk's room is promised to files that arrive")
+        with connection.cursor() as cursor:
+            cursor.execute(RENEW, [job, left])
+
+
+def _locked_sum() -> int:
+    """What is promised to all jobs. No other offer is judged until the end of the transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK])
+        cursor.execute(SUM)
+        return int(cursor.fetchone()[0])
 
 
 promised = Promised()

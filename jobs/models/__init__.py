@@ -5,7 +5,7 @@ LogChunk, MetricPoint, MetricRollup, Checkpoint, ResultFile), lifecycle alone wr
 """
 
 from jobs.models.attempt import Attempt, JobEvent, Learner
-from jobs.models.blobs import Blob, Upload
+from jobs.models.blobs import Blob, Promise, Upload
 from jobs.models.choices import event_choices, intent_choices, phase_choices, state_choices
 from jobs.models.decisions import DecidedPlan
 from jobs.models.dismissal import Dismissal
@@ -60,6 +60,7 @@ __all__ = [
     "PeriodicTask",
     "PlatformStop",
     "Progress",
+    "Promise",
     "Removal",
     "ResultFile",
     "Runtime",

@@ -51,6 +51,23 @@ class Blob(models.Model):
         return self.requested_from is None or job_id in self.requested_from
 
 
+class Promise(models.Model):
+    """What a job's accepted files have still to fill of the disk; no row: nothing. Written by triggers on Blob, renewed
+    by them and by jobs.blobs.promised (docs/adr/0155).
+
+    bytes, files: of blobs whose first job this is. measured_from: what bytes would be if nothing had arrived since
+    renewed_at.
+    """
+
+    job = models.OneToOneField(
+        "jobs.Job", on_delete=models.CASCADE, primary_key=True, related_name="+", db_constraint=False
+    )
+    bytes = models.BigIntegerField()
+    files = models.IntegerField()
+    measured_from = models.BigIntegerField()
+    renewed_at = models.DateTimeField(db_default=Now())
+
+
 class Upload(models.Model):
     """An archive of code sent before its job. The row is removed after KEPT_FOR; a job that used it keeps the blob."""
 

@@ -18,6 +18,9 @@ BREAKS = {
     "QuotaSum": "UPDATE tenants_quota SET used = used + 1",
     "JobsSum": "UPDATE tenants_tenant SET jobs_used = jobs_used + 1",
     "StorageSum": "UPDATE jobs_blob SET size = size + 1",
+    "PromiseSum": (
+        "INSERT INTO jobs_promise (job_id, bytes, files, measured_from) SELECT id, 1, 1, 1 FROM jobs_job LIMIT 1"
+    ),
     "Guards": "SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE tenants_quota DISABLE TRIGGER quota_guard",
     "HeldIffLive": "UPDATE jobs_job SET state = 'HALTED', last_halt = '{}' WHERE state = 'PROCESSING'",
     "AttemptDense": "UPDATE jobs_job SET attempt = 2 WHERE state = 'COMPLETED'",

@@ -18,7 +18,7 @@ from guardian.models import UserObjectPermission
 
 from jobs import retention
 from jobs.lifecycle import periodic
-from jobs.models import Dismissal, Estimate, Job, UsageDue
+from jobs.models import Dismissal, Estimate, Job, Promise, UsageDue
 from jobs.services.sharing import SharePermission, job_share
 from tenants.models import RetentionRule, Token
 from tests.jobs.conftest import People
@@ -53,6 +53,7 @@ COLLECTED = {
     "jobs.PeriodicTask": BOUNDED,
     "jobs.PlatformStop": "kept: one row per stop of the platform",
     "jobs.Progress": WITH_ITS_JOB,
+    "jobs.Promise": "when the job's last offered file has arrived or is removed, at the latest with its job",
     "jobs.Removal": WITH_ITS_JOB,
     "jobs.ResultFile": WITH_ITS_JOB,
     "jobs.Runtime": KEPT,
@@ -117,6 +118,7 @@ def test_a_purged_job_leaves_no_row_in_any_table(people: People) -> None:
     Dismissal.objects.create(job=job, tenant=people.vision, user=people.bob)
     RetentionRule.objects.create(tenant=people.vision, kind="events", days=30)
     retention.enforce()
+    Promise.objects.create(job=job, bytes=0, files=1, measured_from=0)
     UsageDue.objects.create(job=job, tenant=people.vision, holds=True, n=1)
     tables = _of_jobs()
     assert {model._meta.label for model, _ in tables} >= {

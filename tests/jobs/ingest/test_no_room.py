@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs import blobs, storage
+from jobs import blobs, invariants, storage
 from jobs.blobs import arrival
+from jobs.blobs import promised as promised_module
 from jobs.blobs.folder import FolderStore
-from jobs.blobs.promised import Promised
+from jobs.blobs.promised import LAPSES_S, Promised
 from jobs.ingest import checkpoints, store
 from jobs.ingest.store import commit
-from jobs.models import POINT_BYTES, Attempt, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress
+from jobs.models import POINT_BYTES, Attempt, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress, Promise
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt, Data, Event, Metric
@@ -168,7 +171,7 @@ def test_the_rows_are_looked_at_only_where_that_could_matter(room: dict[str, int
     def looks(step: int, size: int) -> int:
         with CaptureQueriesContext(connection) as asked:
             assert checkpoints.offer(grant(job), offered(size, step=step)).state == "UPLOADING"
-        return sum("sum(b.size - b.received)" in each["sql"] for each in asked)
+        return sum("sum(p.bytes)" in each["sql"] for each in asked)
 
     assert looks(0, MIB) == 1, "a process that has just started"
     assert [looks(step, MIB) for step in range(1, 20)] == [0] * 19
@@ -181,6 +184,109 @@ def test_what_a_lost_learner_left_half_sent_is_promised_no_more(room: dict[str, 
     assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "REFUSED"
     Attempt.objects.filter(job=lost).update(held=False, closed_at=Now())
     assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "UPLOADING"
+
+
+def silent(job: Job) -> None:
+    """As if nothing of the job's files had arrived for as long as a promise lasts."""
+    Promise.objects.filter(job=job).update(renewed_at=Now() - timedelta(seconds=LAPSES_S + 60))
+
+
+def sums_are_right() -> bool:
+    return not {"PromiseSum", "StorageSum"} & {each.name for each in invariants.violations()}
+
+
+def renewed(job: Job) -> bool:
+    return Promise.objects.filter(job=job, renewed_at__gt=Now() - timedelta(seconds=LAPSES_S)).exists()
+
+
+def test_what_a_job_offers_and_does_not_send_is_kept_from_others_for_minutes_only(
+    room: dict[str, int],
+) -> None:
+    idle, other = (factories.job(of=factories.tenant(), state=State.PROCESSING) for _ in range(2))
+    for step, size in enumerate((8 * MIB, MIB)):
+        assert checkpoints.offer(grant(idle), offered(size, step=step)).state == "UPLOADING"
+    refused = checkpoints.offer(grant(other), offered(MIB, name="other"))
+    assert "room for 0 B beside 9.0 MiB that other files are still to fill" in refused.message
+    silent(idle)
+    assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "UPLOADING"
+    offer = checkpoints.offer(grant(idle), offered(MIB, step=7))
+    assert offer.state == "UPLOADING", "there is room for it"
+    assert not renewed(idle), "an offer renews nothing"
+
+
+def test_a_large_file_that_arrives_keeps_its_room_and_a_byte_keeps_none(room: dict[str, int]) -> None:
+    job = factories.job(state=State.PROCESSING)
+    assert checkpoints.offer(grant(job), offered(8 * MIB)).state == "UPLOADING"
+    row, blob = Promise.objects.filter(job=job), Blob.objects.get()
+
+    def arrives(at: int, size: int) -> bool:
+        """Whether the promise is renewed by it, short of its end."""
+        row.update(renewed_at=Now() - timedelta(seconds=LAPSES_S - 1))
+        before = row.get().renewed_at
+        blobs.append(blob.pk, at, bytes(size))
+        return row.get().renewed_at > before
+
+    assert not arrives(0, 1)
+    assert not arrives(1, 1000)
+    assert arrives(1001, MIB), "a hundredth, of all since it was renewed"
+    assert (row.get().bytes, row.get().files) == (8 * MIB - 1001 - MIB, 1)
+    assert sums_are_right()
+
+
+def test_what_a_silent_job_sends_after_all_takes_no_room_that_others_were_promised(
+    room: dict[str, int],
+) -> None:
+    slow, other = (factories.job(of=factories.tenant(), state=State.PROCESSING) for _ in range(2))
+    assert checkpoints.offer(grant(slow), offered(8 * MIB)).state == "UPLOADING"
+    blob = Blob.objects.get()
+    silent(slow)
+    assert checkpoints.offer(grant(other), offered(8 * MIB, name="other")).state == "UPLOADING"
+    blobs.append(blob.pk, 0, bytes(MIB))
+    room["bytes"] -= MIB
+    assert not renewed(slow), "it does not fit whole"
+    with pytest.raises(OSError, match="promised to files that arrive"):
+        blobs.append(blob.pk, MIB, bytes(MIB))
+    Attempt.objects.filter(job=other).update(held=False, closed_at=Now())
+    blobs.append(blob.pk, MIB, bytes(MIB))
+    assert renewed(slow), "there is room again, and it sends"
+    assert sums_are_right()
+
+
+def test_others_wait_for_no_sum_over_files_that_were_offered(room: dict[str, int]) -> None:
+    """The time of the sum is that of the jobs, whatever they offer."""
+    room["bytes"] = 10**12
+    many, other = (factories.job(of=factories.tenant(), state=State.PROCESSING) for _ in range(2))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """INSERT INTO jobs_blob (tenant_id, sha256, size, kind, received, verified, requested_from)
+               SELECT %s, encode(sha256(n::text::bytea), 'hex'), 1, 'checkpoints', 0, false, %s
+               FROM generate_series(1, 20000) n""",
+            [many.tenant_id, json.dumps([many.pk])],
+        )
+        assert checkpoints.offer(grant(other), offered(10**11)).state == "UPLOADING"
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {promised_module.SUM}")
+        plan = json.dumps(cursor.fetchone()[0])
+    assert "jobs_blob" not in plan
+    assert Promise.objects.get(job=many).files == 20_000
+    assert sums_are_right()
+
+
+def test_a_job_has_so_many_files_under_way_and_no_more(
+    room: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promised_module, "MOST_FILES", 3)
+    job, other = (factories.job(state=State.PROCESSING) for _ in range(2))
+    files = [(f"f{n}", 3, hashlib.sha256(f"{n}".encode()).hexdigest()) for n in range(4)]
+    refused = checkpoints.offer(grant(job), Ckpt("many", step=1, files=files))
+    assert refused.message.endswith("the most allowed. Save fewer, larger files.")
+    assert noted(job) == [("too_many_files", "checkpoints")]
+    content = b"abc"
+    sent = ("f", 3, hashlib.sha256(content).hexdigest())
+    assert checkpoints.offer(grant(job), Ckpt("few", step=2, files=[sent, *files[:2]])).state == "UPLOADING"
+    assert checkpoints.offer(grant(job), Ckpt("one", step=3, files=files[2:3])).state == "REFUSED"
+    assert checkpoints.offer(grant(other), offered(3)).state == "UPLOADING"
+    blobs.append(Blob.objects.get(sha256=sent[2]).pk, 0, content)
+    assert checkpoints.offer(grant(job), Ckpt("one", step=3, files=files[2:3])).state == "UPLOADING"
 
 
 def test_pieces_of_accepted_files_do_not_take_the_minimum_of_free_space(room: dict[str, int]) -> None:
