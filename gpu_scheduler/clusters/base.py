@@ -55,6 +55,12 @@ class GangBlocked(ClusterBusy):
         self.node = node
 
 
+class ProvisionOutdated(GangBlocked):
+    """What an administrator set up on the cluster for the gang's tenant allows less than the platform does. It may be
+    a count that follows within seconds; after that the gang releases its slots. The message says what to do, and
+    nothing of the tenant's limits."""
+
+
 class RefusalCode(StrEnum):
     """Why this attempt cannot be launched. Each is also the job's stop reason (jobs.states.StopReason)."""
 
@@ -226,7 +232,8 @@ class GangSpec:
     each learner runs before the program, each by sh -e. secrets: further variables of every learner's program, for it
     alone: no driver shows or logs their values, or stores them where another job can read them; the shipper does not
     get them. data: the job's data sets, by the name of their folder in DATA_DIR the path below the tenant's data. With
-    Capabilities.node_local_data the shipper links them, else the driver provides them.
+    Capabilities.node_local_data the shipper links them, else the driver provides them. opportunistic: its attempt runs
+    beyond the tenant's limits, on what no other job can take.
     """
 
     name: str
@@ -252,6 +259,7 @@ class GangSpec:
     lock: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     data: Mapping[str, str] = field(default_factory=dict)
+    opportunistic: bool = False
 
     @property
     def is_distributed(self) -> bool:

@@ -293,6 +293,9 @@ CLUSTER_BUSY = "cluster_busy"
 """The reason's code while the cluster asks to wait. Its number ``node``: only this gang must wait; the node that cannot
 take it, or "" if none is at fault."""
 
+CLUSTER_QUOTA = "cluster_quota"
+"""The reason's code of a stop, and of the wait after it, because a quota of the cluster did not let the gang start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:

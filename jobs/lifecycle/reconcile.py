@@ -27,6 +27,7 @@ from gpu_scheduler.clusters.base import (
     LaunchRefused,
     LearnerSpec,
     Observation,
+    ProvisionOutdated,
     Removal,
 )
 from gpu_scheduler.clusters.registry import ClusterMisconfigured
@@ -35,7 +36,7 @@ from jobs.errors import ImageNotAllowed
 from jobs.failpoints import fp
 from jobs.lifecycle import choosing, leases, transitions
 from jobs.lifecycle.decision import Act, Decision, decide, decide_without_cluster
-from jobs.lifecycle.facts import CLUSTER_BUSY, JobObservation, Move, Reason
+from jobs.lifecycle.facts import CLUSTER_BUSY, CLUSTER_QUOTA, JobObservation, Move, Reason
 from jobs.lifecycle.leases import Lease
 from jobs.lifecycle.observation import JobRows, load, proves_alive, with_report
 from jobs.models import Attempt, Job, Runtime
@@ -55,6 +56,7 @@ CALL_S = 2.0  # begin a call to the cluster only while the lease lasts that much
 BUSY_S = 2.0  # a cluster that asks to wait
 KEYS_RETRY_S = 15.0  # keys that only an operator can put back
 KEYS_WAIT_S = 60.0  # as long as it takes to put a key back at a restart; longer, others use the GPUs
+QUOTA_WAIT_S = 10.0  # a cluster's count of what has just ended follows within seconds
 BACK_OFF_MAX_S = 60.0
 PERSISTENT_AFTER, PERSISTENT_RETRY_S = 8, 3600.0
 
@@ -245,6 +247,13 @@ def launch(rows: JobRows, lease: Lease, runtime: Runtime | None) -> bool:
     except LaunchRefused as refused:
         _refuse(rows, lease, StopReason(refused.code), f"The cluster refused to start it: {refused}")
         return False
+    except ProvisionOutdated as refused:
+        assert rows.attempt is not None, "only an attempt is launched"
+        if (rows.now - rows.attempt.opened_at).total_seconds() < QUOTA_WAIT_S:
+            raise
+        reason = Reason(CLUSTER_QUOTA, f"Not started: {refused}.")
+        transitions.move(rows, Move(State.STOPPING, reason, StopReason.DEPLOY_TIMEOUT), lease)
+        return False
     fp("launch.after_cluster")
     return True
 
@@ -319,6 +328,7 @@ def _gang_to_launch(rows: JobRows, runtime: Runtime | None) -> GangSpec:
         setup=spec.get("setup", ()),
         secrets=_secrets(job),
         data={mount["name"]: mount["path"] for mount in spec.get("data", ())},
+        opportunistic=attempt.opportunistic,
     )
 
 

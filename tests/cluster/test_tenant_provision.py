@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 from uuid import uuid4
@@ -14,12 +15,13 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django import Settings
 
-from gpu_scheduler.clusters.base import LaunchRefused
+from gpu_scheduler.clusters.base import LaunchRefused, ProvisionOutdated
 from gpu_scheduler.clusters.kubernetes import client, driver, manifests
 from gpu_scheduler.clusters.kubernetes.provisioning import COLLECTIONS
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
+from gpu_scheduler.clusters.kubernetes.tenancy import JOBS_QUOTA
 from jobs.clusters import DriverSettings
-from tenants.models import Quota
+from tenants.models import Quota, Tenant
 from tests import factories
 from tests.cluster.conftest import AddNodes, AnyCluster
 from tests.gpu_scheduler.clusters.harness import launch
@@ -30,7 +32,7 @@ from tools.kube.client import Api, ApiError, Object
 pytestmark = [pytest.mark.cluster, pytest.mark.django_db]
 MADE = {
     "Namespace", "NetworkPolicy", "ServiceAccount", "ResourceQuota", "LimitRange", "Role", "RoleBinding",
-    "ClusterRole", "ClusterRoleBinding",
+    "ClusterRole", "ClusterRoleBinding", "PriorityClass",
 }  # fmt: skip
 
 
@@ -51,6 +53,8 @@ def prefix(settings: Settings, any_cluster: AnyCluster) -> Iterator[str]:
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         with suppress(ApiError):  # not every test makes them
             any_cluster.admin.delete(f"{COLLECTIONS[kind]}/luthier-{name}")
+    with suppress(ApiError):
+        any_cluster.admin.delete(f"{COLLECTIONS['PriorityClass']}/luthier-{name}-opportunistic")
 
 
 @pytest.fixture
@@ -83,12 +87,10 @@ def test_a_tenant_gets_everything_once(red: str, api: Api) -> None:
     modes = {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "warn", "audit")}
     assert modes == {"restricted"}
     assert api.get(path("ServiceAccount", red, "default"))["automountServiceAccountToken"] is False
-    assert api.get(path("ResourceQuota", red, "luthier"))["spec"]["hard"] == {
-        "pods": "12",
-        "requests.nvidia.com/gpu": "8",
-        "services.loadbalancers": "0",
-        "services.nodeports": "0",
-    }
+    nothing = {"services.loadbalancers": "0", "services.nodeports": "0"}
+    assert api.get(path("ResourceQuota", red, "luthier"))["spec"]["hard"] == nothing
+    jobs = api.get(path("ResourceQuota", red, JOBS_QUOTA))["spec"]
+    assert jobs["hard"] == {"pods": "12", "requests.nvidia.com/gpu": "8"}
     assert provision("red") == "1 tenants provisioned, 0 changes.\n"
     assert provision("--all", "--dry-run").endswith(" tenants would be provisioned, 0 changes.\n")
 
@@ -98,7 +100,7 @@ def test_what_people_changed_by_hand_is_changed_back(red: str, api: Api) -> None
     api.delete(path("NetworkPolicy", red, "deny-all"))
     opened = {"spec": {"egress": [{}]}}
     api.patch(path("NetworkPolicy", red, "learners"), opened)
-    api.patch(path("ResourceQuota", red, "luthier"), {"spec": {"hard": {"pods": "1000"}}})
+    api.patch(path("ResourceQuota", red, JOBS_QUOTA), {"spec": {"hard": {"pods": "1000"}}})
     rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     api.patch(path("Role", red, "luthier"), {"rules": [rule]})
     label = {"pod-security.kubernetes.io/enforce": "privileged", "team": "vision"}
@@ -114,7 +116,7 @@ def test_what_people_changed_by_hand_is_changed_back(red: str, api: Api) -> None
         "red: created NetworkPolicy deny-all",
         "red: changed NetworkPolicy learners",
         "red: changed ServiceAccount default",
-        "red: changed ResourceQuota luthier",
+        "red: changed ResourceQuota luthier-jobs",
         "red: changed Role luthier",
         "red: replaced RoleBinding luthier",
         "1 tenants provisioned, 7 changes.",
@@ -130,8 +132,8 @@ def test_changed_limits_change_the_quota(red: str, api: Api) -> None:
     provision("red")
     Quota.objects.filter(tenant__slug="red", gpu_type="h100").update(limit=0)
     Quota.objects.filter(tenant__slug="red", gpu_type="a100").update(limit=0)
-    assert "red: changed ResourceQuota luthier" in provision("red")
-    hard = api.get(path("ResourceQuota", red, "luthier"))["spec"]["hard"]
+    assert "red: changed ResourceQuota luthier-jobs" in provision("red")
+    hard = api.get(path("ResourceQuota", red, JOBS_QUOTA))["spec"]["hard"]
     assert (hard["pods"], hard["requests.nvidia.com/gpu"], hard["requests.cpu"]) == ("4", "0", "4")
 
 
@@ -237,5 +239,48 @@ def test_more_pods_than_the_limits_allow_are_refused_by_the_cluster(red: str, ap
         pod["metadata"] |= {"name": f"p{number}", "finalizers": []}
         made.append(pod)
     api.create(f"/api/v1/namespaces/{red}/pods", made[0])
-    with pytest.raises(ApiError, match="exceeded quota: luthier"):
+    with pytest.raises(ApiError, match="exceeded quota: luthier-jobs"):
         api.create(f"/api/v1/namespaces/{red}/pods", made[1])
+
+
+def test_borrowing_and_opportunistic_gangs_start_and_one_beyond_the_quota_names_the_remedy(
+    red: str, add_nodes: AddNodes, settings: Settings
+) -> None:
+    settings.KUBE_RUNTIME_IMAGE = "test.invalid/{runtime}:1"
+    Quota.objects.filter(tenant__slug="red").exclude(gpu_type="cpu").delete()
+    Tenant.objects.filter(slug="red").update(cohort="lab")
+    factories.tenant("blue", quotas={"cpu": 3}, cohort="lab")
+    provision("red")
+    gang = replace(launch("job-x-1", "runs", nodes=add_nodes(fake.node(gpus=0, cpus=32))), memory_mib=64)
+    with closing(driver.KubernetesCluster.connect(DriverSettings())) as cluster:
+        cluster.launch(replace(gang, slots=4))
+        cluster.launch(replace(gang, name="job-y-1", slots=3))
+        with pytest.raises(ProvisionOutdated) as refused:
+            cluster.launch(replace(gang, name="job-z-1", slots=1))
+        said = f"ResourceQuota luthier-jobs of namespace {red} has no room for requests.cpu, though"
+        assert str(refused.value).startswith(said)
+        assert str(refused.value).endswith("manage.py tenant_provision red")
+        cluster.launch(replace(gang, name="job-z-1", slots=8, opportunistic=True))
+        assert set(cluster.observe().gangs) == {"job-x-1", "job-y-1", "job-z-1"}
+        [node] = add_nodes(fake.node(gpus=2))
+        kind = next(each.slot_type for each in cluster.nodes() if each.name == node)
+        [learner] = gang.learners
+        of_gpus = replace(gang, name="job-g-1", slot_type=kind, learners=[replace(learner, node=node)])
+        with pytest.raises(
+            ProvisionOutdated, match=r"Quota luthier of .* no room for requests\.nvidia\.com/gpu"
+        ):
+            cluster.launch(replace(of_gpus, opportunistic=True))
+
+
+def test_an_opportunistic_gang_before_its_class_is_there_names_the_remedy(
+    red: str, prefix: str, any_cluster: AnyCluster, add_nodes: AddNodes, settings: Settings
+) -> None:
+    settings.KUBE_RUNTIME_IMAGE = "test.invalid/{runtime}:1"
+    provision("red")
+    any_cluster.admin.delete(f"{COLLECTIONS['PriorityClass']}/luthier-{prefix}opportunistic")
+    gang = launch("job-x-1", "runs", nodes=add_nodes(fake.node(gpus=0, cpus=4)))
+    with (
+        closing(driver.KubernetesCluster.connect(DriverSettings())) as cluster,
+        pytest.raises(ProvisionOutdated, match=r"no PriorityClass .*manage\.py tenant_provision red$"),
+    ):
+        cluster.launch(replace(gang, opportunistic=True))

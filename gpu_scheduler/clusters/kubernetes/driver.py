@@ -6,6 +6,7 @@ code until ``remove`` takes the finalizer away, once no process of it is left.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from gpu_scheduler.clusters.base import (
     LaunchRefused,
     Observation,
     OnChange,
+    ProvisionOutdated,
     RefusalCode,
     Removal,
     Watch,
@@ -55,8 +57,11 @@ CAPABILITIES = Capabilities(
 AT_ONCE = 16
 """Objects that a process creates at the same time. In a namespace with a ResourceQuota the API server decides on all
 that wait at once, and then on those that came meanwhile: one after the other each would wait for its own decision."""
-NOT_YET = ("exceeded quota", "is being terminated", "being deleted")
+NOT_YET = ("is being terminated", "being deleted")
 """In the message of a rejected request: it may be accepted later."""
+OUT_OF_QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: ")
+NO_CLASS = "no PriorityClass"
+"""In the messages of requests that are accepted once an administrator has provisioned the tenant again."""
 
 
 class KubernetesCluster:
@@ -318,9 +323,21 @@ class _Launch:
         it says itself that it is being terminated."""
         if isinstance(error, NoPermission | NotFound):
             return self._not_provisioned()
-        if any(each in str(error) for each in NOT_YET):
-            return GangBlocked(str(error))
-        return LaunchRefused(str(error))
+        text = str(error)
+        if NO_CLASS in text:
+            return self._outdated(f"the cluster has no PriorityClass {self.settings.opportunistic_class}")
+        if full := OUT_OF_QUOTA.search(text):
+            resources = ", ".join(each.partition("=")[0] for each in full[2].split(","))
+            return self._outdated(
+                f"ResourceQuota {full[1]} of namespace {self._namespace} has no room for {resources}"
+            )
+        return GangBlocked(text) if any(each in text for each in NOT_YET) else LaunchRefused(text)
+
+    def _outdated(self, what: str) -> ProvisionOutdated:
+        return ProvisionOutdated(
+            f"{what[0].upper()}{what[1:]}, though the platform's limits allow the job. If limits, cohorts or settings"
+            f" have changed, an administrator must run: manage.py tenant_provision {self.spec.tenant}"
+        )
 
     def _not_provisioned(self) -> LaunchRefused:
         tenant = self.spec.tenant

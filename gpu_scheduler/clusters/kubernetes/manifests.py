@@ -202,8 +202,8 @@ def _of_the_installation(spec: GangSpec, settings: KubernetesSettings) -> Manife
     found: Manifest = {}
     if runtime_class := settings.runtime_classes().of(spec.slot_type):
         found["runtimeClassName"] = runtime_class
-    if settings.priority_class:
-        found["priorityClassName"] = settings.priority_class
+    if priority_class := settings.opportunistic_class if spec.opportunistic else settings.priority_class:
+        found["priorityClassName"] = priority_class
     if names := settings.pull_secret_names():
         found["imagePullSecrets"] = [{"name": name} for name in names]
     return found

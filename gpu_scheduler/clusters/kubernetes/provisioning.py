@@ -24,6 +24,7 @@ COLLECTIONS = {
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
     "Role": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/roles",
     "RoleBinding": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/rolebindings",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ClusterRole": f"/apis/{RBAC}/v1/clusterroles",
     "ClusterRoleBinding": f"/apis/{RBAC}/v1/clusterrolebindings",
 }
@@ -57,7 +58,11 @@ class Provisioner:
 
     def installation(self) -> Iterator[Change]:
         """What all tenants share. Raises ClusterError."""
-        for wanted in tenancy.reader(self._settings, self._provision):
+        shared = [
+            *tenancy.reader(self._settings, self._provision),
+            tenancy.opportunistic_class(self._settings),
+        ]
+        for wanted in shared:
             yield from self._apply(wanted)
 
     def tenant(self, tenant: TenantLimits) -> Iterator[Change]:

@@ -52,10 +52,10 @@ class KubernetesSettings:
     gpu_resource, runtime_class: by slot type, see pools. rack_label, block_label: labels of nodes, with commas, of
     which the first that a node has names its rack, and its block.
     tolerations: taints that learners' pods tolerate, as `kubectl taint` writes them, with commas. priority_class: of
-    learners' pods; empty: the cluster's default. pull_secrets: names of Secrets with registries' passwords, with
-    commas, in each tenant's namespace. data_claim: a claim in each tenant's namespace whose volume has the data sets,
-    in a folder per tenant; empty: no data sets. kubeconfig: None: the service account of the pod that this process runs
-    in, or the user's own configuration.
+    learners' pods that are not opportunistic; empty: the cluster's default. pull_secrets: names of Secrets with
+    registries' passwords, with commas, in each tenant's namespace. data_claim: a claim in each tenant's namespace whose
+    volume has the data sets, in a folder per tenant; empty: no data sets. kubeconfig: None: the service account of the
+    pod that this process runs in, or the user's own configuration.
     """
 
     installation: str
@@ -84,6 +84,11 @@ class KubernetesSettings:
     def namespace(self, tenant: str) -> str:
         """The namespace of a tenant's gangs."""
         return label(f"{self.namespace_prefix}{tenant}")
+
+    @property
+    def opportunistic_class(self) -> str:
+        """The PriorityClass of pods that run beyond their tenant's limits. ResourceQuotas tell pods apart by it."""
+        return f"luthier-{self.installation}-opportunistic"
 
     def tolerated(self) -> tuple[Toleration, ...]:
         """Raises ValueError."""

@@ -19,6 +19,8 @@ SLUG = "luthier.dev/tenant-slug"
 POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 RBAC = "rbac.authorization.k8s.io"
 
+JOBS_QUOTA = "luthier-jobs"
+
 TENANT_RULES: list[dict[str, list[str]]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "patch"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
@@ -35,9 +37,15 @@ CLUSTER_RULES: list[dict[str, list[str]]] = [
 """What the driver reads beyond the tenants' namespaces. It changes nothing there, and reads no secret anywhere."""
 
 
+OPPORTUNISTIC_PRIORITY = -1000
+"""Below the 0 that pods without a class have: a kubelet that lacks memory or disk space evicts these first, and the
+cluster's own scheduler takes their place for pods of others."""
+
+
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """A tenant by its slug, with its limits: slots by type."""
+    """A tenant by its slug, with the most that it may hold, borrowed slots included: slots by type. Its opportunistic
+    jobs may hold more of these types."""
 
     slug: str
     slots: Mapping[str, int]
@@ -75,6 +83,7 @@ def content(
         # No pod gets a token, whatever its manifest says. Pods are refused until this account exists.
         inside("v1", "ServiceAccount", "default", automountServiceAccountToken=False),
         inside("v1", "ResourceQuota", "luthier", spec={"hard": _quota(tenant, settings)}),
+        inside("v1", "ResourceQuota", JOBS_QUOTA, spec=_jobs_quota(tenant, settings)),
         inside("v1", "LimitRange", "luthier", spec={"limits": [_DEFAULTS]}),
         inside(f"{RBAC}/v1", "Role", "luthier", rules=TENANT_RULES),
         inside(f"{RBAC}/v1", "RoleBinding", "luthier", **_binding("Role", "luthier", provision)),
@@ -90,6 +99,19 @@ def reader(settings: KubernetesSettings, provision: ProvisionSettings) -> list[M
             f"{RBAC}/v1", "ClusterRoleBinding", name, settings, **_binding("ClusterRole", name, provision)
         ),
     ]
+
+
+def opportunistic_class(settings: KubernetesSettings) -> Manifest:
+    """What pods beyond their tenant's limits have: one for all tenants of an installation."""
+    return _object(
+        "scheduling.k8s.io/v1",
+        "PriorityClass",
+        settings.opportunistic_class,
+        settings,
+        value=OPPORTUNISTIC_PRIORITY,
+        preemptionPolicy="Never",
+        description="Opportunistic jobs of Luthier: they run on what no other job can take.",
+    )
 
 
 def _object(api: str, kind: str, name: str, settings: KubernetesSettings, **fields: Any) -> Manifest:
@@ -125,27 +147,31 @@ def _to(peers: Iterable[Peer], *protocols: str) -> list[Manifest]:
 
 
 def _quota(tenant: TenantLimits, settings: KubernetesSettings) -> dict[str, str]:
-    """Every learner holds a slot at least. CPUs are bounded only without GPUs: limits do not say how many come with
-    a GPU."""
-    hard = {
-        "pods": tenant.gpus + tenant.cpus,
-        **_gpu_quota(tenant, settings),
-        "services.loadbalancers": 0,
-        "services.nodeports": 0,
-    }
+    """Of all pods: no resource of which the tenant has no slots, however its jobs are marked. Without any slots it has
+    no pods either."""
+    used = {settings.gpu_resources().of(kind) for kind in tenant.slots if kind != CPU_TYPE}
+    hard = {f"requests.{name}": "0" for name in settings.gpu_resources().names if name not in used}
+    if not tenant.slots:
+        hard["pods"] = "0"
+    return {**hard, "services.loadbalancers": "0", "services.nodeports": "0"}
+
+
+def _jobs_quota(tenant: TenantLimits, settings: KubernetesSettings) -> Manifest:
+    """Of all pods but those of opportunistic jobs, which other jobs' starts end. Every learner holds a slot at least.
+    CPUs are bounded only without GPUs: limits do not say how many come with a GPU."""
+    gpus = settings.gpu_resources()
+    hard = {"pods": tenant.gpus + tenant.cpus}
+    for kind, most in tenant.slots.items():
+        if kind != CPU_TYPE:  # by resource, as the API server counts them
+            name = f"requests.{gpus.of(kind)}"
+            hard[name] = hard.get(name, 0) + most
     if not tenant.gpus:
         hard["requests.cpu"] = tenant.cpus
-    return {name: str(value) for name, value in hard.items()}
-
-
-def _gpu_quota(tenant: TenantLimits, settings: KubernetesSettings) -> dict[str, int]:
-    """By resource, as the API server counts them."""
-    gpus = settings.gpu_resources()
-    hard = {f"requests.{name}": 0 for name in gpus.names}
-    for kind, limit in tenant.slots.items():
-        if kind != CPU_TYPE:
-            hard[f"requests.{gpus.of(kind)}"] += limit
-    return hard
+    others = {"scopeName": "PriorityClass", "operator": "NotIn", "values": [settings.opportunistic_class]}
+    return {
+        "hard": {name: str(value) for name, value in hard.items()},
+        "scopeSelector": {"matchExpressions": [others]},
+    }
 
 
 _DEFAULTS: Manifest = {

@@ -56,7 +56,10 @@ def read_key(path: Path) -> str:
 
 
 def spec_to_json(spec: GangSpec) -> dict[str, Any]:
-    return asdict(spec)
+    """Without what no daemon needs: one of the version before refuses a field that it does not know."""
+    found = asdict(spec)
+    del found["opportunistic"]
+    return found
 
 
 def spec_from_json(value: Mapping[str, Any]) -> GangSpec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -23,7 +24,8 @@ INSTALLATION = "(installation)"
 class Command(DatabaseCommand):
     help = (
         "Create the namespaces of tenants on the Kubernetes cluster, and repair what is different from what they"
-        " need. Uses KUBE_PROVISION_KUBECONFIG, an administrator's identity. Run it again after changes of quotas."
+        " need. Uses KUBE_PROVISION_KUBECONFIG, an administrator's identity. Run it again after changes of"
+        " limits and cohorts."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -68,7 +70,7 @@ class Command(DatabaseCommand):
 
 
 def _chosen(slugs: list[str], *, everyone: bool) -> list[TenantLimits]:
-    """With their limits. Raises CommandError that names every tenant which does not exist."""
+    """With the most that each may hold. Raises CommandError that names every tenant which does not exist."""
     if bool(slugs) == everyone:
         raise CommandError("Name the tenants, or use --all for every tenant.")
     tenants = Tenant.objects.order_by("slug")
@@ -77,10 +79,26 @@ def _chosen(slugs: list[str], *, everyone: bool) -> list[TenantLimits]:
     found: dict[str, dict[str, int]] = {slug: {} for slug in tenants.values_list("slug", flat=True)}
     if unknown := sorted(set(slugs) - found.keys()):
         raise CommandError(f"No such tenants: {', '.join(unknown)}.")
-    rows = Quota.objects.filter(tenant__slug__in=found).values_list("tenant__slug", "gpu_type", "limit")
-    for slug, slot_type, limit in rows:
-        found[slug][slot_type] = limit
+    lent: Counter[tuple[str, str]] = Counter()
+    quotas = list(Quota.objects.select_related("tenant"))
+    for quota in quotas:
+        lent[quota.tenant.cohort, quota.gpu_type] += _lends(quota)
+    for quota in quotas:
+        if quota.tenant.slug in found:
+            found[quota.tenant.slug][quota.gpu_type] = quota.limit + _borrows(quota, lent)
     return [TenantLimits(slug, slots) for slug, slots in found.items()]
+
+
+def _lends(quota: Quota) -> int:
+    return quota.limit if quota.lending_limit is None else min(quota.limit, quota.lending_limit)
+
+
+def _borrows(quota: Quota, lent: Mapping[tuple[str, str], int]) -> int:
+    """How many slots beyond its limit a tenant can hold while the others of its cohort use nothing."""
+    if not quota.tenant.cohort:
+        return 0
+    of_others = lent[quota.tenant.cohort, quota.gpu_type] - _lends(quota)
+    return of_others if quota.borrowing_limit is None else min(of_others, quota.borrowing_limit)
 
 
 def _connect(*, dry_run: bool) -> Provisioner:

@@ -155,9 +155,14 @@ def test_what_a_pod_requests_as_a_whole_counts_in_place_of_its_containers_sum(
 
 
 def test_the_quota_bounds_each_resource_by_the_limits_of_its_types() -> None:
-    quota = tenancy._quota(TenantLimits("red", {"a100-1g": 7, "h100": 4, "a100": 2, "cpu": 9}), MIXED)
-    gpus = {name: count for name, count in quota.items() if "/" in name}
-    assert gpus == {f"requests.{MIG}": "7", "requests.amd.com/gpu": "0", "requests.nvidia.com/gpu": "6"}
+    tenant = TenantLimits("red", {"a100-1g": 7, "h100": 4, "a100": 2, "cpu": 9})
+    jobs = tenancy._jobs_quota(tenant, MIXED)["hard"]
+    gpus = {name: count for name, count in jobs.items() if "/" in name}
+    assert gpus == {f"requests.{MIG}": "7", "requests.nvidia.com/gpu": "6"}
+    of_all_pods = tenancy._quota(tenant, MIXED)
+    assert {name: count for name, count in of_all_pods.items() if "/" in name} == {
+        "requests.amd.com/gpu": "0"
+    }
 
 
 def test_a_runtime_class_is_that_of_the_pool() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, LaunchRefused
+from gpu_scheduler.clusters.base import ClusterBusy, GangBlocked, LaunchRefused, ProvisionOutdated
 from gpu_scheduler.clusters.kubernetes.client import (
     Conflict,
     NoPermission,
@@ -172,12 +172,35 @@ def test_pods_that_take_a_while_to_end_are_shown_as_stopping_until_they_are_remo
     assert (api.objects, shown(driver)) == ({}, [])
 
 
+EXCEEDED = (
+    'pods "job-x-1-1" is forbidden: exceeded quota: luthier-jobs, requested: pods=1,requests.nvidia.com/gpu=2, used:'
+    " pods=0,requests.nvidia.com/gpu=0, limited: pods=0,requests.nvidia.com/gpu=0"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        (EXCEEDED, "no room for pods, requests.nvidia.com/gpu, "),
+        (
+            'pods "x" is forbidden: no PriorityClass with name luthier-here-opportunistic was found',
+            "no PriorityClass",
+        ),
+        ("namespace luthier-red is being terminated", ""),
+    ],
+)
 def test_a_gang_that_may_be_accepted_later_leaves_nothing_either_and_can_be_launched_then(
-    driver: KubernetesCluster, api: Refusing
+    driver: KubernetesCluster, api: Refusing, said: str, what: str
 ) -> None:
-    api.error = RequestRejected(403, "Forbidden", "exceeded quota: tenant")
-    with pytest.raises(GangBlocked):
+    api.error = RequestRejected(403, "Forbidden", said)
+    with pytest.raises(GangBlocked) as blocked:
         driver.launch(launch(GANG, "runs", "runs"))
+    assert isinstance(blocked.value, ProvisionOutdated) is bool(what)
+    assert what in str(blocked.value)
+    if what:
+        assert "namespace luthier-red" in str(blocked.value) or "PriorityClass" in str(blocked.value)
+        assert str(blocked.value).endswith("manage.py tenant_provision red")
+        assert "limited" not in str(blocked.value), "guests read it, too"
     assert (api.objects, shown(driver)) == ({}, [])
     driver.launch(launch(GANG, "runs"))
     assert shown(driver) == [GANG]

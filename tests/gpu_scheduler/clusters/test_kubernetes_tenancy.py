@@ -17,6 +17,8 @@ from gpu_scheduler.clusters.kubernetes import manifests, tenancy
 from gpu_scheduler.clusters.kubernetes.peers import Peer, parse
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings, ProvisionSettings, label
 from portal.health import diagnosis
+from portal.management.commands.tenant_provision import _chosen
+from tenants.models import Quota
 from tests import factories
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.kubernetes_specs import OWNER, SETTINGS
@@ -74,8 +76,51 @@ def test_a_gangs_own_policy_selects_its_pods_only() -> None:
 
 
 def test_cpus_are_bounded_where_no_gpu_brings_more() -> None:
-    assert content("ResourceQuota", cpu=4)["spec"]["hard"]["requests.cpu"] == "4"
-    assert "requests.cpu" not in content("ResourceQuota", cpu=4, h100=1)["spec"]["hard"]
+    name = tenancy.JOBS_QUOTA
+    assert content("ResourceQuota", name, cpu=4)["spec"]["hard"]["requests.cpu"] == "4"
+    assert "requests.cpu" not in content("ResourceQuota", name, cpu=4, h100=1)["spec"]["hard"]
+
+
+def test_opportunistic_pods_are_told_apart_by_their_class_and_count_in_no_limit() -> None:
+    shared = tenancy.opportunistic_class(SETTINGS)
+    assert (shared["value"], shared["preemptionPolicy"]) == (-1000, "Never")
+    made = {
+        opportunistic: manifests.pod(
+            replace(launch("job-x-1", "runs"), opportunistic=opportunistic), 0, chosen, "image", OWNER
+        )["spec"].get("priorityClassName")
+        for opportunistic in (True, False)
+        for chosen in [replace(SETTINGS, priority_class="training")]
+    }
+    assert made == {True: shared["metadata"]["name"], False: "training"}
+    [others] = content("ResourceQuota", tenancy.JOBS_QUOTA, h100=2)["spec"]["scopeSelector"][
+        "matchExpressions"
+    ]
+    assert (others["operator"], others["values"]) == ("NotIn", [made[True]])
+    of_all_pods = content("ResourceQuota", h100=2)["spec"]
+    assert "scopeSelector" not in of_all_pods
+    assert "requests.nvidia.com/gpu" not in of_all_pods["hard"]
+    without = content("ResourceQuota", cpu=2)["spec"]["hard"]
+    assert without["requests.nvidia.com/gpu"] == "0", "no slots of that type, whatever the pod's class is"
+    assert content("ResourceQuota")["spec"]["hard"]["pods"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("borrowing", "lending", "most"), [(None, None, 11), (3, None, 5), (None, 4, 8), (9, 0, 4), (0, None, 2)]
+)
+def test_the_quota_has_room_for_what_the_cohort_lends(
+    db: None, borrowing: int | None, lending: int | None, most: int
+) -> None:
+    """Of a tenant with a limit of 2; others of its cohort have 7 and 2, one of another cohort and one of none 50."""
+    factories.tenant("red", quotas={"h100": 2, "cpu": 1}, cohort="lab")
+    factories.tenant("blue", quotas={"h100": 7, "a100": 5}, cohort="lab")
+    factories.tenant("green", quotas={"h100": 2}, cohort="lab")
+    factories.tenant("violet", quotas={"h100": 50}, cohort="other")
+    factories.tenant("white", quotas={"h100": 50})
+    Quota.objects.filter(tenant__slug="red", gpu_type="h100").update(borrowing_limit=borrowing)
+    Quota.objects.filter(tenant__slug="blue", gpu_type="h100").update(lending_limit=lending)
+    [red, white] = _chosen(["red", "white"], everyone=False)
+    assert red.slots == {"h100": most, "cpu": 1}
+    assert white.slots == {"h100": 50}
 
 
 @given(st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=40))
