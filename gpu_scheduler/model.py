@@ -283,7 +283,8 @@ class Node:
     cannot use. why: sentences for administrators about what keeps learners away, as far as the cluster says.
     rack, block: the domains of the network that it is in, a block being several racks; empty: not known. A node takes
     new learners only if it is ready and not cordoned; until avoid_until, because it failed a gang, only if they fit on
-    no others. leaves_at: when it is taken away, if there is a notice of that; no driver reads one so far.
+    no others. leaves_at: when it is taken away, if there is a notice of that; no driver reads one so far. full: it
+    takes no more learners until one leaves, whatever is free of its resources.
     """
 
     name: str
@@ -300,6 +301,7 @@ class Node:
     unhealthy: int = 0
     why: str = ""
     leaves_at: datetime | None = None
+    full: bool = False
     slots: int = field(init=False, repr=False, compare=False)  # derived, as is room; plan() reads them often
     room: Room = field(init=False, repr=False, compare=False)
 

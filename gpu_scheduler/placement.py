@@ -86,6 +86,9 @@ class Pool:
             for name in run.nodes:
                 if name in free:
                     free[name] = minus(free[name], need)
+        for node in nodes:
+            if node.full and node.name in free:
+                free[node.name] = NO_ROOM
         self.free = Rooms(free)
         self.unreserved = (
             self.free

@@ -54,7 +54,7 @@ _REST = [name for name in _NAMES[Gang] if name not in ("learners", "resources", 
 _OF_GANG = attrgetter(*_FLAT, *_REST)
 """There are thousands of gangs: one flat list for each is written in half the time of nested ones."""
 _BY_NAME: Mapping[str, type] = {kind.__name__: kind for kind in KINDS}
-_LAST: Mapping[type, str] = {Node: "leaves_at", Resize: "leaves", Running: "computes_after"}
+_LAST: Mapping[type, str] = {Node: "full", Resize: "leaves", Running: "computes_after"}
 """The last field of a kind, left out where it says nothing: the version before can read that."""
 _WORDS: Mapping[type, tuple[int, type]] = {
     Topology: (_NAMES[Topology].index("level"), Level),

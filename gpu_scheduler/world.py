@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from gpu_scheduler import rests
 from gpu_scheduler.model import (
     Gang,
+    Node,
     Plan,
     QuotaUse,
     Resize,
@@ -54,6 +55,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
     quotas, tenants = _use(snapshot, began, released)
     return replace(
         snapshot,
+        nodes=_with_room(snapshot.nodes, released),
         waiting=waiting,
         running=running,
         quotas=quotas,
@@ -62,6 +64,14 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         promised=_promised(snapshot, running, released, {run.job for run in began}),
         yielded=rests.after(snapshot, released),
     )
+
+
+def _with_room(nodes: tuple[Node, ...], released: Iterable[Running]) -> tuple[Node, ...]:
+    """Full ones are no longer, once a learner has left."""
+    left = {name for run in released for name in run.nodes}
+    if not left or not any(node.full for node in nodes):
+        return nodes
+    return tuple([replace(node, full=False) if node.full and node.name in left else node for node in nodes])
 
 
 def started(snapshot: Snapshot, gang: Gang, start: Start) -> Running:

@@ -262,19 +262,14 @@ def test_borrowing_and_opportunistic_gangs_start_and_one_beyond_the_quota_names_
         assert str(refused.value).endswith("manage.py tenant_provision red")
         cluster.launch(replace(gang, name="job-z-1", slots=8, opportunistic=True))
         assert set(cluster.observe().gangs) == {"job-x-1", "job-y-1", "job-z-1"}
+        [node] = add_nodes(fake.node(gpus=2))
+        kind = next(each.slot_type for each in cluster.nodes() if each.name == node)
+        [learner] = gang.learners
+        of_gpus = replace(gang, name="job-g-1", slot_type=kind, learners=[replace(learner, node=node)])
         with pytest.raises(
-            ProvisionOutdated, match=r"ResourceQuota luthier of .* no room for requests\.nvidia"
+            ProvisionOutdated, match=r"Quota luthier of .* no room for requests\.nvidia\.com/gpu"
         ):
-            gpus = add_nodes(fake.node(gpus=2))
-            [learner] = gang.learners
-            of_gpus = replace(
-                gang, name="job-g-1", learners=[replace(learner, node=gpus[0])], opportunistic=True
-            )
-            cluster.launch(replace(of_gpus, slot_type=cluster_type(cluster, gpus[0])))
-
-
-def cluster_type(cluster: driver.KubernetesCluster, node: str) -> str:
-    return next(each.slot_type for each in cluster.nodes() if each.name == node)
+            cluster.launch(replace(of_gpus, opportunistic=True))
 
 
 def test_an_opportunistic_gang_before_its_class_is_there_names_the_remedy(

@@ -128,6 +128,18 @@ def test_each_learner_takes_what_its_node_adds_to_its_request() -> None:
     assert (never.code, never.numbers["have"]) == (WaitReason.NODE_TOO_SMALL, 8 * GIB - 256)
 
 
+def test_a_full_node_takes_none_until_a_learner_leaves_and_the_forecast_knows() -> None:
+    """It runs as many pods as its kubelet allows, though six of its GPUs are free."""
+    busy = [running(f"r{n}", "a", slots=1) for n in range(2)]
+    seen = snapshot([node("a", full=True), node("b", full=True)], [gang("j1", 1, 1)], busy)
+    assert only_wait(seen).numbers["free"] == 0
+    times = {"r0": RunTime((600.0,), Basis.HISTORY), "j1": RunTime((600.0,), Basis.HISTORY)}
+    assert forecast(seen, times)["j1"].p50 == NOON + timedelta(seconds=600)
+    later = world.apply(seen, None, ["r0"])
+    assert [each.full for each in later.nodes] == [False, True]
+    assert placed(plan(later)) == {"j1": ("a",)}
+
+
 def test_memory_is_reserved_for_a_queue_head_like_slots() -> None:
     """Otherwise small jobs take what ends on its node, again and again."""
     busy = [running(f"r{n}", "a", slots=1, memory_mib=20 * GIB) for n in range(3)]

@@ -60,7 +60,7 @@ def full() -> Snapshot:
     )
     node = Node(
         "a1", "a100", Resources(8, 9.5, 10), True, Resources(1, 2.0, 3), "rack", "block", True, NOON,
-        Resources(0, 0.5, 6), 11, 1, "why", NOON,
+        Resources(0, 0.5, 6), 11, 1, "why", NOON, True,
     )  # fmt: skip
     runs = [
         replace(
@@ -93,10 +93,10 @@ def test_every_field_comes_back() -> None:
 def test_what_says_nothing_is_left_out_so_that_the_version_before_can_read_it() -> None:
     seen = full()
     without = replace(seen.running[1], order=Resize("r1", 1, 3, "j1"), computes_after=None)
-    made = replace(seen, nodes=(replace(seen.nodes[0], leaves_at=None),), running=(without,))
+    made = replace(seen, nodes=(replace(seen.nodes[0], leaves_at=None, full=False),), running=(without,))
     text = record.written(made)
     assert b'{"Resize":["r1",1,3,"j1"]}' in text
-    assert b'"why"]}' in text
+    assert b'"why",null]}' in text
     assert record.read(text, FairShare()) == made
 
 

@@ -138,10 +138,14 @@ def held_by(pod: Object, *, ours: bool, gpu_resources: Collection[str]) -> Holdi
 def free_of(node: Object, holdings: Iterable[Holding], gpu_resource: str) -> Amount:
     """What a pod of ours can still get on a node."""
     allocatable = node["status"].get("allocatable", {})
-    free = amount_of(allocatable, gpu_resource) + Amount(pods=int(quantity(allocatable.get("pods", 110))))
+    free = amount_of(allocatable, gpu_resource) + Amount(pods=_pods(allocatable))
     for holding in holdings:
         free -= holding.of_pool(gpu_resource)
     return free
+
+
+def _pods(allocatable: Mapping[str, Any]) -> int:
+    return int(quantity(allocatable.get("pods", 110)))
 
 
 def slot_type_of(node: Object, gpus: GpuResources) -> str:
@@ -177,8 +181,11 @@ def to_node(
     """
     slot_type = slot_type_of(node, gpus)
     gpu_resource = gpus.of(slot_type)
-    found = amount_of(node["status"].get("allocatable", {}), gpu_resource)
+    allocatable, holdings = node["status"].get("allocatable", {}), list(holdings)
+    found = amount_of(allocatable, gpu_resource)
     used = sum((each.of_pool(gpu_resource) for each in holdings if not each.ours), Amount())
+    most_pods = _pods(allocatable)
+    full = sum(each.amount.pods for each in holdings) >= most_pods
     # A fraction of a CPU that others hold can cost a whole slot, or none, depending on the rest.
     used_cpus = int(found.cpus) - int(found.cpus - used.cpus + 1e-6) if slot_type == CPU_TYPE else used.cpus
     others = Resources(math.ceil(used.gpus), used_cpus, math.ceil(used.memory / MIB))
@@ -191,8 +198,17 @@ def to_node(
         cordoned=bool(keeps_away := _keeps_us_away(node, slot_type, gpu_resource, tolerated)),
         per_learner=PER_LEARNER,
         unhealthy=max(0, int(quantity(node["status"].get("capacity", {}).get(gpu_resource, 0)) - found.gpus)),
+        full=full,
         why=" ".join(
-            filter(None, [_not_ready(node), keeps_away, _without_plugin(node, slot_type, gpu_resource)])
+            filter(
+                None,
+                [
+                    _not_ready(node),
+                    keeps_away,
+                    _without_plugin(node, slot_type, gpu_resource),
+                    f"Runs as many pods as its kubelet allows ({most_pods})." if full else "",
+                ],
+            )
         ),
         rack=_first_label(node, rack_labels),
         block=_first_label(node, block_labels),

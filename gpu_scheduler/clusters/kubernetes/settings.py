@@ -87,7 +87,7 @@ class KubernetesSettings:
 
     @property
     def opportunistic_class(self) -> str:
-        """The PriorityClass of pods that run beyond their tenant's limits. ResourceQuotas tell pods apart by it."""
+        """The PriorityClass of pods that run beyond their tenant's limits. ResourceQuotas select by it."""
         return f"luthier-{self.installation}-opportunistic"
 
     def tolerated(self) -> tuple[Toleration, ...]:

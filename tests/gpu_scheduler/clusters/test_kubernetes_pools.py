@@ -133,6 +133,19 @@ def test_a_nodes_rack_and_block_are_what_the_first_of_the_labels_says(
     assert (seen.rack, seen.block) == domains
 
 
+def test_a_node_with_as_many_pods_as_its_kubelet_allows_is_full() -> None:
+    small = node(gpu=8)
+    small["status"]["allocatable"]["pods"] = "2"
+    ours = manifests.pod(replace(SPEC, slot_type="nvidia-a100", slots=1), 0, MIXED, "image", OWNER)
+    ours["metadata"]["uid"] = "ours"
+    ended = other_pod("b") | {"status": {"phase": "Succeeded"}}
+    [room] = View.of([small], [other_pod("a"), ended], MIXED).scheduler_nodes()
+    assert (room.full, room.why) == (False, "")
+    [full] = View.of([small], [other_pod("a"), ended, ours], MIXED).scheduler_nodes()
+    assert (full.full, full.why) == (True, "Runs as many pods as its kubelet allows (2).")
+    assert full.used_by_others.gpus == 0
+
+
 def of_whole_pod(uid: str, **requests: str) -> Manifest:
     found = other_pod(uid, gpu="1")
     containers = [{"name": each, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}} for each in "ab"]

@@ -81,7 +81,7 @@ def test_cpus_are_bounded_where_no_gpu_brings_more() -> None:
     assert "requests.cpu" not in content("ResourceQuota", name, cpu=4, h100=1)["spec"]["hard"]
 
 
-def test_opportunistic_pods_are_told_apart_by_their_class_and_count_in_no_limit() -> None:
+def test_opportunistic_pods_have_a_class_of_their_own_and_count_in_no_limit() -> None:
     shared = tenancy.opportunistic_class(SETTINGS)
     assert (shared["value"], shared["preemptionPolicy"]) == (-1000, "Never")
     made = {
