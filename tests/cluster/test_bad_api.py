@@ -12,7 +12,9 @@ from uuid import uuid4
 import pytest
 
 from gpu_scheduler.clusters.base import STALE_S, ClusterBusy, Observation
+from gpu_scheduler.clusters.kubernetes import versions
 from gpu_scheduler.clusters.kubernetes.driver import KubernetesCluster
+from gpu_scheduler.clusters.kubernetes.watching import NODES, PODS
 from tests.cluster.api_proxy import ApiProxy
 from tests.cluster.kubernetes_harness import KubernetesHarness, PlayedApi
 from tests.gpu_scheduler.clusters.harness import launch, remove
@@ -122,3 +124,24 @@ def test_a_list_from_before_a_gang_is_never_proof_of_its_absence(
 
         watched_until(driver, has_repeated)
     watched_until(driver, lambda found: found is not None and LATER in found.gangs and is_cached(driver))
+
+
+def test_the_pages_of_a_list_are_of_one_version_and_are_the_whole_of_it(
+    driver: KubernetesCluster, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed() -> tuple[set[str], int]:
+        """The uids, and how many responses it took."""
+        before = proxy.seen["passed"]
+        found = [each["metadata"]["uid"] for path in (NODES, PODS) for each in driver._watcher.listed(path)]
+        assert len(set(found)) == len(found)
+        return set(found), proxy.seen["passed"] - before
+
+    whole, _ = listed()
+    assert len(whole) >= 4, "two nodes, and the gang's pods"
+    monkeypatch.setattr(versions, "PAGE", 1)
+    in_pages, responses = listed()
+    assert in_pages == whole
+    assert responses >= len(whole)
+    unwatched = KubernetesCluster(driver._settings, driver._api)
+    assert [node.name for node in unwatched.nodes()] == [node.name for node in driver.nodes()]
+    unwatched.probe()
