@@ -7,7 +7,6 @@ learner's folder, too: both write and read where a program may have put links.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import sys
@@ -36,10 +35,9 @@ SYSTEM = (
 """What any program of the machine reads. Of /etc only what has no secrets: root's program is still root there. So not
 the settings of pip, git and wget, which may hold passwords."""
 DEVICES = (
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/kfd", "/dev/dri",
-    "/dev/infiniband",
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/infiniband",
 )  # fmt: skip
-"""No terminals: those of the platform's user are not the program's."""
+"""What any program uses besides its GPUs. No terminals: those of the platform's user are not the program's."""
 
 
 class SandboxFailed(Exception):
@@ -49,8 +47,9 @@ class SandboxFailed(Exception):
 class Sandbox:
     """One learner's. read, write: what its program may reach. pythons: prefixes of Pythons that it runs.
 
-    own: its folder. private: what the platform keeps to itself; of what contains such a place, only the rest is.
-    tmp: takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as much as the kernel lets it.
+    devices: what it uses of /dev. own: its folder. private: what the platform keeps to itself; of what contains such
+    a place, only the rest is granted. tmp: takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as
+    much as the kernel lets it.
     """
 
     def __init__(self, asked: str) -> None:
@@ -63,6 +62,7 @@ class Sandbox:
             ]
             self.read = [*self.private.around([*SYSTEM, *map(str, value["read"])]), *pythons]
             self.write = self.private.around(map(str, value["write"]))
+            self.devices = [*DEVICES, *map(str, value.get("devices", ()))]
             self.own = str(value["own"])
             self.tmp: Optional[str] = value["tmp"]
             self.namespaces = bool(value["namespaces"])
@@ -112,7 +112,7 @@ class Sandbox:
         shared = landlock.WRITE if self.namespaces else landlock.UNLISTED
         return landlock.merged(
             (self.read, landlock.READ),
-            (devices(), landlock.DEVICE),
+            (self.devices, landlock.DEVICE),
             (self.write, landlock.WRITE),
             ([namespaces.SHARED_MEMORY], shared),
         )
@@ -132,11 +132,6 @@ def _confine(rights: "dict[str, int]", own: List[str], code: "List[str] | tuple[
     )
     landlock.restrict(handle)
     os.close(handle)
-
-
-def devices() -> List[str]:
-    """Those of DEVICES that this machine has now."""
-    return [path for pattern in DEVICES for path in glob.glob(pattern)]
 
 
 def with_program_env(env: Mapping[str, str]) -> "dict[str, str]":

@@ -11,12 +11,13 @@ import os
 import sys
 from pathlib import Path
 
-from gpu_scheduler.clusters.local import environment, isolation, processes, protocol
+from gpu_scheduler.clusters.local import environment, gpus, isolation, processes, protocol
 from gpu_scheduler.clusters.local.choices import Choices
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.daemon import AlreadyRunning, Daemon, Wakeup, hold_folder
 from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
 from gpu_scheduler.clusters.local.gangs import Gangs
+from gpu_scheduler.clusters.local.gpus import Gpus
 from gpu_scheduler.clusters.local.isolation import Mode
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import EXAMPLE, BadNodes, LocalNode, read_nodes
@@ -61,8 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
         lambda python: ForkServer([*environment.agent_command(python, agent), "fork", "launcher"], **forks)
     )
     context = DaemonContext(
-        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing, shippers, launchers
-    )
+        data, agent, sys.executable, processes.boot_id(), Cgroups.find(), sandboxing,
+        Gpus(gpus.nvidia() if any(node.devices for node in nodes) else ()), shippers, launchers,
+    )  # fmt: skip
     runtimes = Runtimes(data, options.runtimes.resolve(), on_change=wakeup.wake)
     environments = Environments(data, runtimes, on_change=wakeup.wake)
     gangs = Gangs(context, nodes, environments, on_change=wakeup.wake)

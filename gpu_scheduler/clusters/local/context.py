@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_scheduler.clusters.local.environment import Folders
 from gpu_scheduler.clusters.local.fork_server import ForkServer, ForkServers
+from gpu_scheduler.clusters.local.gpus import NO_GPUS, Gpus
 from gpu_scheduler.clusters.local.isolation import OFF, Sandboxing
 from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.store import LearnerRecord
@@ -28,6 +29,7 @@ class DaemonContext:
     boot: str
     cgroups: Cgroups | None
     sandboxing: Sandboxing = OFF
+    gpus: Gpus = NO_GPUS
     shippers: ForkServer | None = None
     launchers: ForkServers | None = None
 

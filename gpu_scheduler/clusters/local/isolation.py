@@ -63,12 +63,18 @@ class Sandboxing:
         return base.Isolation(False, f"programs are partly isolated by Landlock {self.landlock}, {missing}")
 
     def of_learner(
-        self, folders: Folders, environments: Sequence[Path], shared: Sequence[Path], *, memory_mib: int = 0
+        self,
+        folders: Folders,
+        environments: Sequence[Path],
+        shared: Sequence[Path],
+        *,
+        devices: Sequence[Path] = (),
+        memory_mib: int = 0,
     ) -> str | None:
         """What the agent reads from LUTHIER_SANDBOX; None without a sandbox.
 
-        environments: of which its Python runs. shared: other folders that every program reads. memory_mib: the limit of
-        the learner, and of what its /dev/shm holds; 0: none.
+        environments: of which its Python runs. shared: other folders that every program reads. devices: files of the
+        GPUs that it has. memory_mib: the limit of the learner, and of what its /dev/shm holds; 0: none.
         """
         if not self.landlock:
             return None
@@ -88,6 +94,7 @@ class Sandboxing:
                 "pythons": _named(pythons),
                 "private": sorted(str(path.resolve()) for path in self.private),
                 "write": sorted(map(str, writes)),
+                "devices": sorted(map(str, devices)),
                 "own": str(folders.root),
                 "tmp": str(folders.root / "tmp") if tmp_is_free else None,
                 "namespaces": self.namespaces,

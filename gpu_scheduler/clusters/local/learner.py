@@ -151,20 +151,22 @@ class LocalLearner:
         arguments = ["launcher"]
         if not isinstance(launch.command, str):
             arguments += ["--", *launch.command]
+        sandbox = context.sandboxing.of_learner(
+            self.folders,
+            (ready.base, ready.top),
+            context.shared_by_programs,
+            devices=context.gpus.files(devices),
+            memory_mib=launch.memory_mib,
+        )
         env = environment.of_launcher(
             launch,
             self.record.rank,
             folders=self.folders,
             packages=(ready.top, ready.base),
-            devices=devices,
+            devices=devices if sandbox is None else context.gpus.names(devices),
             ports=self._gang.ports,
             mark=mark,
-            sandbox=self._context.sandboxing.of_learner(
-                self.folders,
-                (ready.base, ready.top),
-                self._context.shared_by_programs,
-                memory_mib=launch.memory_mib,
-            ),
+            sandbox=sandbox,
         )
         cwd, output, boot = self.folders.code, self.folders.launcher_log, context.boot
         forks = None if context.launchers is None else context.launchers.of(python)

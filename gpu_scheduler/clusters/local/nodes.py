@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.clusters.base import DNS_LABEL, DNS_LABEL_RULE
+from gpu_scheduler.clusters.local import gpus
 from gpu_scheduler.model import CPU_TYPE, Node
 
 _MAX_SLOTS = 4096
@@ -155,37 +154,18 @@ def detect() -> tuple[LocalNode, ...]:
     all cores: which of them the others will need is not known.
     """
     by_type: dict[str, list[str]] = {}
-    for index, model in _nvidia_gpus():
-        by_type.setdefault(slug_of(model), []).append(index)
+    for gpu in gpus.nvidia():
+        by_type.setdefault(slug_of(gpu.model), []).append(gpu.index)
     cores = len(os.sched_getaffinity(0))
-    gpus = [
+    with_gpus = [
         LocalNode(f"local-{slot_type}"[:63].rstrip("-"), slot_type, len(devices), tuple(devices), cores)
         for slot_type, devices in by_type.items()
     ]
-    cpu = LocalNode("local-cpu" if gpus else "local", CPU_TYPE, cores)
-    return tuple(sorted([*gpus, cpu], key=lambda node: node.name))
+    cpu = LocalNode("local-cpu" if with_gpus else "local", CPU_TYPE, cores)
+    return tuple(sorted([*with_gpus, cpu], key=lambda node: node.name))
 
 
 def slug_of(model: str) -> str:
     """A GPU type from a product name: "NVIDIA A100-SXM4-80GB" is a100, "NVIDIA GeForce RTX 4090" rtx-4090."""
     words = re.sub(r"[^a-z0-9]+", "-", _MAKER.sub(" ", model).lower()).strip("-")
     return _VARIANT.sub("", words)[:40].strip("-") or "gpu"
-
-
-def _nvidia_gpus() -> list[tuple[str, str]]:
-    """Index and product name of each GPU; none where there is no driver, or it does not answer."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        answer = subprocess.run(
-            [tool, "--query-gpu=index,name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = (line.split(",", 1) for line in answer.stdout.splitlines() if "," in line)
-    return [(index.strip(), model.strip()) for index, model in rows]

@@ -110,6 +110,22 @@ def test_learners_are_kept_from_the_data_folder_the_key_and_what_the_daemon_is_g
         assert set(private) == {str(daemon.data), str(daemon.address.key), given[0], given[2], *home}
 
 
+def test_in_the_sandbox_a_learner_has_the_files_of_its_own_gpus_and_their_identities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nfor n in 0 1; do echo $n, NVIDIA H200, GPU-$n$n, 00000000:0$n:00.0; done\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    given = []
+    for agent in (sandboxed(tmp_path), FAKE_AGENT):
+        with running_daemon(agent=agent, nodes="node-a:h200:2,node-b:cpu:1") as daemon:
+            daemon.cluster.launch(replace(launch("job-x-1", "runs", "runs"), slot_type="h200"))
+            running(daemon)
+            given += [seen(daemon, rank=rank)["env"]["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)]
+    assert given == ["GPU-00", "GPU-11", "0", "1"]
+
+
 def test_a_command_that_is_a_list_reaches_the_launcher_word_by_word(daemon: NodeDaemon) -> None:
     daemon.cluster.launch(replace(launch("job-x-1", "runs"), command=["python", "a b.py", "$X"]))
     running(daemon)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import DNS_LABEL_RULE
-from gpu_scheduler.clusters.local import nodes
+from gpu_scheduler.clusters.local import gpus
 from gpu_scheduler.clusters.local.memory_limits import machine_mib
 from gpu_scheduler.clusters.local.nodes import BadNodes, LocalNode, read_nodes, slug_of
 from gpu_scheduler.clusters.local.protocol import node_from_json, node_to_json
@@ -59,7 +59,7 @@ def test_a_gpu_type_is_a_slug_of_the_model(model: str, slug: str) -> None:
 
 
 def test_auto_without_gpus_is_one_node_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "_nvidia_gpus", list)
+    monkeypatch.setattr(gpus, "nvidia", tuple)
     assert read_nodes("auto") == (LocalNode("local", "cpu", len(os.sched_getaffinity(0))),)
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,12 +175,13 @@ class Stage:
         program: str,
         *arguments: str,
         memory_mib: int = 0,
+        devices: Sequence[Path] = (),
     ) -> subprocess.Popen[bytes]:
         """The launcher of such a program."""
         folders = self.folders
         shared = DaemonContext(self.data, self.agent, self.python, "boot", None).shared_by_programs
         environment = [Path(self.python).parent.parent]
-        asked = sandboxing.of_learner(folders, environment, shared, memory_mib=memory_mib)
+        asked = sandboxing.of_learner(folders, environment, shared, devices=devices, memory_mib=memory_mib)
         base = {"PATH": os.defpath, "HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
         base |= folders.named() | ({} if asked is None else {"LUTHIER_SANDBOX": asked})
         command = [self.python, "-E", "-s", "-B", str(self.agent), "launcher"]

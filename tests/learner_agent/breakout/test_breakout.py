@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -386,6 +387,60 @@ def test_the_device_that_only_a_privileged_program_makes_is_made_before_any_conf
     make_cuda_device(tmp_path)
     make_cuda_device(tmp_path)
     assert (tmp_path / "asked").read_text() == "-u -c 0\n"
+
+
+OPENS = """\
+import os, sys
+found = []
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+        found.append("opened")
+    except OSError as error:
+        found.append(error.strerror)
+open(os.environ["RESULT_DIR"] + "/found", "w").write(", ".join(found))
+"""
+
+
+@pytest.fixture
+def gpu_files() -> Iterator[list[Path]]:
+    """Two devices as those of GPUs are, which anyone may open."""
+    paths = [Path(f"/dev/luthier-test-{os.getpid()}-{number}") for number in (0, 1)]
+    try:
+        for path in paths:
+            os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))
+            path.chmod(0o666)
+    except PermissionError:
+        pytest.skip("no devices are made here")
+    try:
+        yield paths
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("sandboxing", "given", "answer"),
+    [
+        (LOCKED, (1,), "Permission denied, opened"),
+        (LOCKED, (), "Permission denied, Permission denied"),
+        (WITHOUT_NAMESPACES, (1,), "Permission denied, opened"),
+        (Sandboxing(), (), "opened, opened"),
+    ],
+    ids=["one", "none", "one-no-namespaces", "no-sandbox"],
+)
+def test_a_learner_opens_the_devices_of_its_own_gpus_only(
+    stage: Stage, gpu_files: list[Path], sandboxing: Sandboxing, given: tuple[int, ...], answer: str
+) -> None:
+    (stage.folders.code / "opens.py").write_text(OPENS)
+    devices = [gpu_files[number] for number in given]
+    with stage.launching({}, sandboxing, "opens.py", *map(str, gpu_files), devices=devices) as launcher:
+        assert launcher.wait(60) == 0
+    assert (stage.folders.root / "results" / "found").read_text() == answer
+
+
+def test_no_pattern_of_what_every_program_uses_is_of_gpus() -> None:
+    assert not [path for path in entry.DEVICES if any(name in path for name in ("*", "nvidia", "kfd", "dri"))]
 
 
 ASKS_A_DEVICE = """\
