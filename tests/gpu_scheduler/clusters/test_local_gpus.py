@@ -47,7 +47,7 @@ def test_a_gpu_whose_number_is_not_known_has_that_of_its_index(tmp_path: Path) -
     assert files(Gpus(TWO, tmp_path), "1") == CONTROLS | {"nvidia1"}
 
 
-def test_on_a_machine_of_another_maker_whoever_has_a_gpu_opens_each_and_no_display(tmp_path: Path) -> None:
+def test_with_gpus_of_another_maker_a_learner_that_has_one_opens_each_and_no_display(tmp_path: Path) -> None:
     made(tmp_path, "dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129", "dev/dri/card0")
     gpus = Gpus((), tmp_path)
     assert files(gpus, "1") == {"kfd", "dri/renderD128", "dri/renderD129"}
