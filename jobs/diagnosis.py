@@ -36,6 +36,7 @@ class FailureCause(StrEnum):
     IMPORT_ERROR = "import_error"
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    TOO_MANY_PROCESSES = "too_many_processes"
     PEER_LOST = "peer_lost"
     EXCEPTION = "exception"
     SIGNAL = "signal"
@@ -103,6 +104,11 @@ KEEP_FOLDER = "The folder itself stays: remove what is in it instead."
 CHECK_MODULE = "List it in requirements, add it to the code, or use an environment that has it."
 LESS_GPU_MEMORY = "Use a smaller batch or model, or a GPU with more memory."
 MORE_MEMORY = "Request more memory."
+FEWER_PROCESSES = (
+    "It has as many processes and threads as it may have, or no memory for another: start fewer workers or threads"
+    " (OMP_NUM_THREADS)."
+)
+NOT_STARTED = "could not start a process or a thread: {text}"
 CHECK_PEERS = "Check the logs of the other learners and the network between their nodes."
 FIX_ARGUMENTS = "Correct the command."
 NOT_COMPILED = "(?:SyntaxError|IndentationError|TabError): "
@@ -231,6 +237,20 @@ _RULES = (
         "ran out of memory: {text}",
         MORE_MEMORY,
         raised=True,
+    ),
+    _rule(
+        FailureCause.TOO_MANY_PROCESSES,
+        r"^RuntimeError: (?P<text>can't start new thread)$",
+        NOT_STARTED,
+        FEWER_PROCESSES,
+        raised=True,
+    ),
+    _rule(
+        FailureCause.TOO_MANY_PROCESSES,
+        r"(?P<text>[Ff]ork: (?:retry: )?Resource temporarily unavailable|[Cc]annot fork"
+        r"|pthread_create failed for thread \d+ of \d+: Resource temporarily unavailable)",
+        NOT_STARTED,
+        FEWER_PROCESSES,
     ),
     _rule(
         FailureCause.PEER_LOST,

@@ -49,7 +49,7 @@ class Sandbox:
 
     devices: what it uses of /dev. own: its folder. private: what the platform keeps to itself; of what contains such
     a place, only the rest is granted. tmp: takes the place of /tmp. memory_mib: the most that its /dev/shm holds; 0: as
-    much as the kernel lets it.
+    much as the kernel lets it. processes: the most that it has, with threads; 0: no limit.
     """
 
     def __init__(self, asked: str) -> None:
@@ -67,8 +67,10 @@ class Sandbox:
             self.tmp: Optional[str] = value["tmp"]
             self.namespaces = bool(value["namespaces"])
             self.memory_mib = int(value.get("memory_mib", 0))
+            self.processes = int(value.get("processes", 0))
         except (ValueError, KeyError, TypeError) as error:
             raise SandboxFailed("%s cannot be read: %r" % (VARIABLE, error)) from error
+        self._own_users = False
         self._rules = -1
         self._filter = b""
 
@@ -76,7 +78,7 @@ class Sandbox:
         """Confine this process, and make ready what its programs enter. It has one thread. Raises SandboxFailed."""
         try:
             if self.namespaces:
-                namespaces.enter(
+                self._own_users = namespaces.enter(
                     [self.own, *self._existing_writes()],
                     self.tmp,
                     self.read,
@@ -105,6 +107,8 @@ class Sandbox:
     def enter_as_program(self) -> None:
         """In the launcher's child, before its exec. Raises OSError."""
         privileges.drop()
+        if self._own_users and self.processes:
+            privileges.limit_processes(self.processes)
         landlock.restrict(self._rules)
         seccomp.install(self._filter)
 

@@ -37,16 +37,16 @@ def enter(
     readable: Sequence[str] = (),
     private: Sequence[str] = (),
     memory_mib: int = 0,
-) -> None:
+) -> bool:
     """Leave the machine's mounts: everything is read-only but the writable folders, /dev/shm is new, and of private
     folders and of those with sockets of services only what is writable or readable is left.
 
     tmp: a folder that takes the place of /tmp. memory_mib: the size of /dev/shm; 0: the kernel's. The process must have
-    one thread. Raises OSError.
+    one thread. Returns whether it has users of its own, too: then its processes are counted apart. Raises OSError.
     """
     here = os.getcwd()
     put_back = [*readable, *hiding.names()]
-    _unshare()
+    own_users = _unshare()
     _mount(None, "/", None, _REC | _PRIVATE)
     granted = [*writable, *put_back]
     hidden = [place for place in hiding.folders(granted, private) if tmp is None or place != TMP]
@@ -73,6 +73,7 @@ def enter(
     if tmp is not None:
         _mount(tmp, TMP, None, _BIND | _REC)
     _leave_what_is_covered(here)
+    return own_users
 
 
 def _attach(clones: Sequence[Tuple[str, int]]) -> None:
@@ -100,12 +101,12 @@ def _leave_what_is_covered(here: str) -> None:
         os.chdir(os.sep)
 
 
-def _unshare() -> None:
-    """As root directly; any other user gets the right from a user namespace, in which it stays the same user."""
+def _unshare() -> bool:
+    """As root directly; any other user gets the right from a user namespace, in which it stays the same user: True."""
     user, group = os.getuid(), os.getgid()
     try:
         kernel.checked(kernel.libc.unshare(_NEWNS | _NEWIPC), "unshare")
-        return
+        return False
     except OSError as error:
         if error.errno != errno.EPERM:
             raise
@@ -117,6 +118,7 @@ def _unshare() -> None:
     ):
         with open("/proc/self/" + name, "w") as target:
             target.write(content)
+    return True
 
 
 def _clone(path: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 
 from learner_agent.sandbox import kernel
 
@@ -22,6 +23,15 @@ class _Data(ctypes.Structure):
 def gain_no_more() -> None:
     """From now on no exec gives this process more rights than it has. Raises OSError."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, "no_new_privs", 1)
+
+
+def limit_processes(most: int) -> None:
+    """Of this user in this user namespace; it must be the process's own, or the platform's processes count, too. Raises
+    OSError."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def drop() -> None:

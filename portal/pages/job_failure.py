@@ -23,6 +23,7 @@ CAUSES = {
     FailureCause.IMPORT_ERROR: "import error",
     FailureCause.OUT_OF_MEMORY: "out of memory",
     FailureCause.GPU_OUT_OF_MEMORY: "out of GPU memory",
+    FailureCause.TOO_MANY_PROCESSES: "too many processes",
     FailureCause.PEER_LOST: "lost another learner",
     FailureCause.EXCEPTION: "exception",
     FailureCause.SIGNAL: "ended by a signal",

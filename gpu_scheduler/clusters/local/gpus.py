@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The NVIDIA GPUs of this machine, by which `devices` of learners are told apart. root: of its file system."""
+    """The NVIDIA GPUs of this machine, which `devices` of learners name. root: of its file system."""
 
     found: tuple[Gpu, ...] = ()
     root: Path = Path("/")
@@ -38,7 +38,7 @@ class Gpus:
     def files(self, devices: Sequence[str]) -> list[Path]:
         """The device files of a learner that has these GPUs, named as CUDA_VISIBLE_DEVICES does; a file may be missing.
 
-        AMD's driver has one device for all GPUs, which other drivers lack: whoever has a GPU there opens each of them.
+        AMD's driver has one device for all GPUs, which other drivers lack: a learner that has a GPU there opens each.
         """
         if not devices:
             return []

@@ -70,11 +70,13 @@ class Sandboxing:
         *,
         devices: Sequence[Path] = (),
         memory_mib: int = 0,
+        most_processes: int = 0,
     ) -> str | None:
         """What the agent reads from LUTHIER_SANDBOX; None without a sandbox.
 
         environments: of which its Python runs. shared: other folders that every program reads. devices: files of the
-        GPUs that it has. memory_mib: the limit of the learner, and of what its /dev/shm holds; 0: none.
+        GPUs that it has. memory_mib: the limit of the learner, and of what its /dev/shm holds; 0: none. most_processes:
+        with threads; 0: no limit.
         """
         if not self.landlock:
             return None
@@ -99,6 +101,7 @@ class Sandboxing:
                 "tmp": str(folders.root / "tmp") if tmp_is_free else None,
                 "namespaces": self.namespaces,
                 "memory_mib": memory_mib,
+                "processes": most_processes,
             }
         )
 

@@ -157,6 +157,7 @@ class LocalLearner:
             context.shared_by_programs,
             devices=context.gpus.files(devices),
             memory_mib=launch.memory_mib,
+            most_processes=processes.MOST,
         )
         env = environment.of_launcher(
             launch,
@@ -184,8 +185,9 @@ class LocalLearner:
             env=env, cwd=cwd, output=output, boot=boot,
         )  # fmt: skip
         self.record.launcher = self._launcher.identity
-        if self._context.cgroups is not None and launch.memory_mib > 0:
-            self._confined = self._context.cgroups.confine(mark, self._launcher.pid, launch.memory_mib)
+        if context.cgroups is not None:
+            is_confined = context.cgroups.confine(mark, self._launcher.pid, launch.memory_mib, processes.MOST)
+            self._confined = is_confined and launch.memory_mib > 0
 
     # Watching
 

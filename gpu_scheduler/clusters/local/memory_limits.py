@@ -1,4 +1,4 @@
-"""Limit a learner's memory: by a cgroup where the machine permits one, else by polling.
+"""Limit a learner's memory: by a cgroup where the machine permits one, and with it its processes, else by polling.
 
 Polling reads the resident memory once per second, so a program may exceed its limit briefly; a cgroup is exact. Both
 end it with the reason ``out_of_memory``. Files in /dev/shm are memory, too; a cgroup counts them by itself.
@@ -44,12 +44,17 @@ class Cgroups:
             return None
         return cls(parent)
 
-    def confine(self, mark: str, pid: int, limit_mib: int) -> bool:
-        """Put a process, and all it will start, under a limit; False if the machine refuses."""
+    def confine(self, mark: str, pid: int, limit_mib: int, processes: int) -> bool:
+        """Put a process, and all it will start, under limits; False if the machine refuses. limit_mib: 0: none.
+
+        processes: with threads; not limited where the controller is not delegated to us.
+        """
         folder = self._folder(mark)
         try:
             folder.mkdir(exist_ok=True)
-            (folder / "memory.max").write_text(str(limit_mib * MIB))
+            (folder / "memory.max").write_text(str(limit_mib * MIB) if limit_mib else "max")
+            with suppress(OSError):
+                (folder / "pids.max").write_text(str(processes))
             with suppress(OSError):
                 (folder / "memory.swap.max").write_text("0")
                 (folder / "memory.oom.group").write_text("1")

@@ -29,6 +29,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = frozenset("ZX")
 OUTPUT_BYTES = 1024 * 1024
+MOST = max(4096, 128 * len(os.sched_getaffinity(0)))
+"""Processes and threads of one learner, generous: each of many workers may start a thread for each core."""
 KILLED = 128 + signal.SIGKILL
 """The exit code of a program that was killed, if no other is known."""
 

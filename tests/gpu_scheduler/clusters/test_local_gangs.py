@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from gpu_scheduler.clusters.local.builder import READY
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.gangs import Gangs
 from gpu_scheduler.clusters.local.learner import LocalLearner
+from gpu_scheduler.clusters.local.memory_limits import Cgroups
 from gpu_scheduler.clusters.local.nodes import read_nodes
 from gpu_scheduler.clusters.local.packages import Environments
 from gpu_scheduler.clusters.local.runtimes import Runtimes
@@ -56,6 +58,26 @@ def running(gangs: Gangs, *programs: str) -> list[LocalLearner]:
 
     wait_for(all_run)
     return learners
+
+
+def test_each_learner_gets_a_control_group_that_limits_its_processes(gangs: Gangs, tmp_path: Path) -> None:
+    """Also one whose memory has no limit. The groups are plain folders here."""
+    groups = tmp_path / "groups"
+    groups.mkdir()
+    gangs._context = replace(gangs._context, cgroups=Cgroups(groups))
+    gangs.launch(replace(launch("job-x-1", "runs"), memory_mib=0))
+    learner = gangs._gangs["job-x-1"].learners[0]
+
+    def has_started() -> bool:
+        gangs.advance()
+        return learner.record.phase is LearnerPhase.RUNNING
+
+    wait_for(has_started)
+    group = groups / f"luthier-{learner.record.mark}"
+    assert learner.record.launcher is not None
+    assert (group / "cgroup.procs").read_text() == str(learner.record.launcher.pid)
+    assert (group / "pids.max").read_text() == str(processes.MOST)
+    assert (group / "memory.max").read_text() == "max"
 
 
 def test_a_gang_under_removal_is_not_started_by_the_loop(

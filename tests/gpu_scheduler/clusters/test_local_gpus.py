@@ -27,14 +27,9 @@ def nvidia_machine(root: Path) -> Gpus:
     """The files of its second GPU have the number 0."""
     made(root, "dev/nvidiactl", "dev/nvidia0", "dev/nvidia1", "dev/dri/renderD128", "dev/dri/card0")
     for bus, minor in (("3b", 1), ("86", 0)):
-        made(
-            root, f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information", text=f"Model: \t x\nDevice Minor: \t {minor}\n"
-        )  # fmt: skip
-    made(
-        root,
-        "sys/bus/pci/devices/0000:86:00.0/drm/renderD129/dev",
-        "sys/bus/pci/devices/0000:86:00.0/drm/card1/dev",
-    )
+        text = f"Model: \t x\nDevice Minor: \t {minor}\n"
+        made(root, f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information", text=text)
+    made(root / "sys/bus/pci/devices/0000:86:00.0/drm", "renderD129/dev", "card1/dev")
     return Gpus(TWO, root)
 
 
@@ -52,7 +47,7 @@ def test_a_gpu_whose_number_is_not_known_has_that_of_its_index(tmp_path: Path) -
     assert files(Gpus(TWO, tmp_path), "1") == CONTROLS | {"nvidia1"}
 
 
-def test_on_a_machine_of_another_maker_whoever_has_a_gpu_opens_each_and_no_display(tmp_path: Path) -> None:
+def test_with_gpus_of_another_maker_a_learner_that_has_one_opens_each_and_no_display(tmp_path: Path) -> None:
     made(tmp_path, "dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129", "dev/dri/card0")
     gpus = Gpus((), tmp_path)
     assert files(gpus, "1") == {"kfd", "dri/renderD128", "dri/renderD129"}

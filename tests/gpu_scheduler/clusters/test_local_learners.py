@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.clusters.base import ClusterBusy, LaunchRefused, LearnerPhase
+from gpu_scheduler.clusters.local import processes
 from gpu_scheduler.clusters.local.context import DaemonContext
 from gpu_scheduler.clusters.local.isolation import home_of_the_user
 from gpu_scheduler.clusters.local.shipper import QUICK_DEATHS, ShipperProcess
@@ -99,13 +100,15 @@ def sandboxed(folder: Path) -> Path:
     return agent
 
 
-def test_learners_are_kept_from_the_data_folder_the_key_and_what_the_daemon_is_given(tmp_path: Path) -> None:
+def test_learners_are_kept_from_what_is_private_and_have_so_many_processes(tmp_path: Path) -> None:
     given = [str(tmp_path / "blobs"), str(tmp_path / "blobs" / "a"), str(tmp_path / "keys")]
     options = [word for path in given for word in ("--private", path)]
     with running_daemon(agent=sandboxed(tmp_path), options=options) as daemon:
         daemon.cluster.launch(launch("job-x-1", "runs"))
         running(daemon)
-        private = json.loads(seen(daemon)["env"]["LUTHIER_SANDBOX"])["private"]
+        asked = json.loads(seen(daemon)["env"]["LUTHIER_SANDBOX"])
+        private, most = asked["private"], asked["processes"]
+        assert most == processes.MOST >= 4096
         home = map(str, home_of_the_user([]))
         assert set(private) == {str(daemon.data), str(daemon.address.key), given[0], given[2], *home}
 

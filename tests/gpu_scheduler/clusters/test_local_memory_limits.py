@@ -34,16 +34,29 @@ def test_without_the_memory_controller_there_are_none(tmp_path: Path) -> None:
 def test_a_learner_is_confined_beside_the_daemon(tmp_path: Path) -> None:
     groups = Cgroups.find(kernel(tmp_path, controllers="cpu memory\n"), "/up/daemon")
     assert groups is not None
-    assert groups.confine("abc", 4711, 512)
+    assert groups.confine("abc", 4711, 512, 4096)
     folder = tmp_path / "up" / "luthier-abc"
     assert (folder / "memory.max").read_text() == str(512 * 1024 * 1024)
     assert (folder / "cgroup.procs").read_text() == "4711"
+    assert (folder / "pids.max").read_text() == "4096"
+    assert groups.confine("def", 4712, 0, 4096), (
+        "of a job without a limit of memory the processes are limited"
+    )
+    assert (folder.parent / "luthier-def" / "memory.max").read_text() == "max"
+
+
+def test_without_the_controller_of_processes_memory_is_limited(tmp_path: Path) -> None:
+    groups = Cgroups.find(kernel(tmp_path, controllers="memory\n"), "/up/daemon")
+    assert groups is not None
+    (tmp_path / "up" / "luthier-abc" / "pids.max").mkdir(parents=True)  # cannot be written
+    assert groups.confine("abc", 4711, 512, 4096)
+    assert (tmp_path / "up" / "luthier-abc" / "cgroup.procs").read_text() == "4711"
 
 
 def test_the_kernels_account_has_the_peak_and_whether_it_killed(tmp_path: Path) -> None:
     groups = Cgroups.find(kernel(tmp_path, controllers="memory\n"), "/up/daemon")
     assert groups is not None
-    groups.confine("abc", 4711, 512)
+    groups.confine("abc", 4711, 512, 4096)
     assert (groups.peak_mib("abc"), groups.killed("abc")) == (None, False)
     folder = tmp_path / "up" / "luthier-abc"
     (folder / "memory.peak").write_text(f"{513 * 1024 * 1024}\n")

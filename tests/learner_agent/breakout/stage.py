@@ -176,12 +176,20 @@ class Stage:
         *arguments: str,
         memory_mib: int = 0,
         devices: Sequence[Path] = (),
+        most_processes: int = 0,
     ) -> subprocess.Popen[bytes]:
         """The launcher of such a program."""
         folders = self.folders
         shared = DaemonContext(self.data, self.agent, self.python, "boot", None).shared_by_programs
         environment = [Path(self.python).parent.parent]
-        asked = sandboxing.of_learner(folders, environment, shared, devices=devices, memory_mib=memory_mib)
+        asked = sandboxing.of_learner(
+            folders,
+            environment,
+            shared,
+            devices=devices,
+            memory_mib=memory_mib,
+            most_processes=most_processes,
+        )
         base = {"PATH": os.defpath, "HOME": str(folders.root / "home"), "TMPDIR": str(folders.root / "tmp")}
         base |= folders.named() | ({} if asked is None else {"LUTHIER_SANDBOX": asked})
         command = [self.python, "-E", "-s", "-B", str(self.agent), "launcher"]

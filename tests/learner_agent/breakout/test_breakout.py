@@ -34,7 +34,7 @@ from gpu_scheduler.clusters.local.memory_limits import MIB, shared_memory_beside
 from learner_agent.sandbox import entry, hiding
 from tests.gpu_scheduler.clusters.harness import launch
 from tests.gpu_scheduler.clusters.node_daemon import wait_for
-from tests.learner_agent.breakout.stage import AGENT, HERE, OTHER_USER, Stage, stage
+from tests.learner_agent.breakout.stage import AGENT, HERE, OTHER_USER, ROOT, Stage, stage
 
 __all__ = ["stage"]
 
@@ -441,6 +441,48 @@ def test_a_learner_opens_the_devices_of_its_own_gpus_only(
 
 def test_no_pattern_of_what_every_program_uses_is_of_gpus() -> None:
     assert not [path for path in entry.DEVICES if any(name in path for name in ("*", "nvidia", "kfd", "dri"))]
+
+
+FORKS = """\
+import os, signal
+children = []
+def started(start):
+    try:
+        for number in range(200):
+            start()
+        return "no limit"
+    except (OSError, RuntimeError) as error:
+        return str(error)
+def fork():
+    children.append(os.fork())
+    if not children[-1]:
+        signal.pause()
+said = started(fork)
+number = len(children)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+with open(os.environ["RESULT_DIR"] + "/found", "w") as file:
+    file.write("%d %s" % (number, said))
+"""
+
+
+def test_a_learner_has_so_many_processes_and_no_other_learners_count(stage: Stage) -> None:
+    """Root's are limited by a control group only: the kernel exempts root from this limit."""
+    (stage.folders.code / "forks.py").write_text(FORKS)
+    others = [stage.run([stage.python, "-c", "import time; time.sleep(600)"], {}) for _ in range(40)]
+    try:
+        with stage.launching({}, LOCKED, "forks.py", most_processes=30) as launcher:
+            assert launcher.wait(60) == 0
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    number, _, said = (stage.folders.root / "results" / "found").read_text().partition(" ")
+    if stage.user == ROOT:
+        assert (int(number), said) == (200, "no limit")
+    else:
+        assert (int(number), said) == (28, "[Errno 11] Resource temporarily unavailable")
 
 
 ASKS_A_DEVICE = """\
