@@ -6,7 +6,7 @@ The cycle, the forecast and the snapshot's queries ask the policy and know none 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -118,6 +118,11 @@ class Policy(ABC):
     def checks_for(self, slot_type: str) -> tuple[Check, ...]:
         """The checks that a gang must pass to start on this type, in order."""
         return self.checks
+
+    def state_refused(self, before: PolicyState, after: PolicyState, refused: Collection[str]) -> PolicyState:
+        """What it wants to find after a plan, where these jobs of its starts did not begin: after is what it asked for
+        as they would. A policy that carries anything over keeps what it knew of them before."""
+        return after
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
         """The state as plain JSON, to be stored until the next plan."""

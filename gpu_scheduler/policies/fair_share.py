@@ -109,6 +109,11 @@ class FairShare(Policy):
         jobs = {key.removeprefix(OF_USER) for key, _ in _of_jobs(state)} | _delayed(state)
         return Window(frozenset(jobs), levels=("-priority",), queue=("tenant", "project", "priority"))
 
+    def state_refused(self, before: PolicyState, after: PolicyState, refused: Collection[str]) -> PolicyState:
+        """They keep their time as queue heads, and their place."""
+        keys = (f"{of}{job}" for job in refused for of in ("", OF_USER, DELAYED))
+        return {**after, **{key: before[key] for key in keys if key in before}}
+
     def dump(self, state: PolicyState) -> dict[str, Any]:
         return {key: since.isoformat() for key, since in state.items()}
 
