@@ -128,10 +128,15 @@ def _promised(
     """Until when the policy has freed slots offered first to the job that they were freed for (Policy.promise_s)."""
     freed_for = [run.order.for_job for run in released if run.order is not None]
     resized = [run.job for run in released if isinstance(run.order, Resize)]
+    orders = ((run.job, run.order) for run in released if isinstance(run.order, Stop))
+    past = {
+        *began,
+        *(job for job, order in orders if order.for_job is not None),
+    }  # the latter wait for another one
     kept = {
         job: until
         for job, until in snapshot.promised.items()
-        if job not in began and (until is None or until > snapshot.now)
+        if job not in past and (until is None or until > snapshot.now)
     }
     promised = {**kept, **{job: None for job in (*freed_for, *resized) if job is not None}}
     if not promised:

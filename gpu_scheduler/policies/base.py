@@ -6,7 +6,7 @@ The cycle, the forecast and the snapshot's queries ask the policy and know none 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from gpu_scheduler.checks import CHECKS, Check, Finding
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop
-from gpu_scheduler.places import IN_SIGHT, is_in_sight
+from gpu_scheduler.places import IN_SIGHT, LEAVES_WITHIN, is_in_sight
 
 PolicyState = Mapping[str, Any]
 """What a policy carries from plan to plan. Only the policy itself reads it."""
@@ -119,6 +119,11 @@ class Policy(ABC):
         """The checks that a gang must pass to start on this type, in order."""
         return self.checks
 
+    def state_refused(self, before: PolicyState, after: PolicyState, refused: Collection[str]) -> PolicyState:
+        """What it wants to find after a plan, where these jobs of its starts did not begin: after is what it asked for
+        as they would. A policy that carries anything over keeps what it knew of them before."""
+        return after
+
     def dump(self, state: PolicyState) -> dict[str, Any]:
         """The state as plain JSON, to be stored until the next plan."""
         return dict(state)
@@ -128,12 +133,15 @@ class Policy(ABC):
         return stored
 
 
-def ends_come_in_sight(snapshot: Snapshot) -> list[datetime]:
-    """When ends of runs are near enough to count: then what is reserved for a waiting job can move to their nodes."""
+def reservations_move_at(snapshot: Snapshot) -> list[datetime]:
+    """When ends of runs are near enough to count, or a run that was stopped counts as one that may never leave: then
+    what is reserved for a waiting job can move to other nodes."""
     if not snapshot.waiting:
         return []
+    left = (run.stopping_since for run in snapshot.running if run.stopping_since is not None)
+    stuck = [at for since in left if (at := since + LEAVES_WITHIN) > snapshot.now]
     far = (run.ends_by for run in snapshot.running if run.ends_by is not None)
-    return [end - IN_SIGHT for end in far if not is_in_sight(end, snapshot.now)]
+    return stuck + [end - IN_SIGHT for end in far if not is_in_sight(end, snapshot.now)]
 
 
 def policy_of(snapshot: Snapshot) -> Policy:

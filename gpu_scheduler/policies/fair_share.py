@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import PREEMPTS, Draft, promised_now
 from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop, WaitReason, timestamp
-from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
+from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, reservations_move_at
 from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
 from gpu_scheduler.policies.preemption import PREEMPTED, RECLAIMED, Asker, Preemption
@@ -86,7 +86,7 @@ class FairShare(Policy):
         """The end of a queue head's starvation timeout, its rise by a class, the end of a promise or of a lease, when
         a run may be moved, when the end of a run comes in sight, or an elastic job is due for another size."""
         now, changes = snapshot.now, [until for until in snapshot.promised.values() if until is not None]
-        changes += ends_come_in_sight(snapshot)
+        changes += reservations_move_at(snapshot)
         lends = any(quota.cohort for quota in snapshot.quotas)
         if snapshot.waiting and (lends or any(gang.priority >= PREEMPTS for gang in snapshot.waiting)):
             lease = timedelta(seconds=self.lease_s)
@@ -108,6 +108,11 @@ class FairShare(Policy):
     def window(self, state: PolicyState) -> Window:
         jobs = {key.removeprefix(OF_USER) for key, _ in _of_jobs(state)} | _delayed(state)
         return Window(frozenset(jobs), levels=("-priority",), queue=("tenant", "project", "priority"))
+
+    def state_refused(self, before: PolicyState, after: PolicyState, refused: Collection[str]) -> PolicyState:
+        """They keep their time as queue heads, and their place."""
+        keys = (f"{of}{job}" for job in refused for of in ("", OF_USER, DELAYED))
+        return {**after, **{key: before[key] for key in keys if key in before}}
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
         return {key: since.isoformat() for key, since in state.items()}

@@ -14,7 +14,7 @@ from typing import ClassVar
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Snapshot
-from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, ends_come_in_sight
+from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, reservations_move_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FifoBackfill(Fifo):
     name: ClassVar[str] = "fifo_backfill"
 
     def next_event_at(self, snapshot: Snapshot) -> datetime | None:
-        return min(ends_come_in_sight(snapshot), default=None)
+        return min(reservations_move_at(snapshot), default=None)
 
     def begin(self, draft: Draft) -> FifoBackfillRound:
         return FifoBackfillRound(draft)

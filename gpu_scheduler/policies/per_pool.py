@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
@@ -64,6 +64,12 @@ class PerPool(Policy):
 
     def checks_for(self, slot_type: str) -> tuple[Check, ...]:
         return self.policies()[self.key(slot_type)].checks_for(slot_type)
+
+    def state_refused(self, before: PolicyState, after: PolicyState, refused: Collection[str]) -> PolicyState:
+        return {
+            key: policy.state_refused(_state_of(before, key), _state_of(after, key), refused)
+            for key, policy in self.policies().items()
+        }
 
     def dump(self, state: PolicyState) -> dict[str, Any]:
         return {key: policy.dump(_state_of(state, key)) for key, policy in self.policies().items()}

@@ -181,9 +181,10 @@ def one_pass(token: uuid.UUID) -> list[str]:
         forecasting.request()
     fp("cycle.after_moved_explained")
     cycle_lease.extend(token)
-    _keep_policy_state(seen, decided)
+    begun = _begun(seen, decided, starts)
+    _keep_policy_state(seen, begun)
     fp("cycle.after_policy_state_kept")
-    after = apply(seen, replace(decided, starts=starts))
+    after = apply(seen, begun)
     _arrange_next(after, waited=len(seen.waiting), is_cut=bool(left) or len(fresh) > FRESH, began=began)
     if unexplained is not None:
         raise unexplained  # what was started is due
@@ -361,6 +362,14 @@ def _keep_nodes(cluster: str, nodes: Sequence[Node]) -> None:
         if known != shown:
             transaction.on_commit(pubsub.cluster_changed, robust=True)
     _history_compared = True
+
+
+def _begun(seen: Snapshot, decided: Plan, starts: tuple[Start, ...]) -> Plan:
+    """The plan with these of its starts. A job whose start was refused, or is left to the next pass, waits on: without
+    what the policy knew of it, others would take what was kept for it."""
+    refused = {start.job for start in decided.starts} - {start.job for start in starts}
+    state = policy_of(seen).state_refused(seen.policy_state, decided.policy_state, refused)
+    return replace(decided, starts=starts, policy_state=state)
 
 
 def _keep_policy_state(seen: Snapshot, decided: Plan) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Level, Priority, QuotaUse, Resize, Snapshot, Stop, Topology, WaitReason
+from gpu_scheduler.places import LEAVES_WITHIN
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -151,3 +152,10 @@ def test_of_jobs_that_wait_for_opportunistic_runs_a_covered_one_still_comes_befo
     after = world.apply(world.apply(before, first), ended=["r1"])
     second = plan(replace(after, now=NOON + timedelta(seconds=5)))
     assert [start.job for start in second.starts][:1] == ["j1"]
+
+
+def test_the_next_plan_comes_when_a_run_that_was_stopped_counts_as_one_that_may_never_leave() -> None:
+    since = NOON - timedelta(minutes=3)
+    leaves = running("r1", "a1", slots=8, stopping=True, stopping_since=since)
+    made = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [leaves])
+    assert made.policy.next_event_at(made) == since + LEAVES_WITHIN

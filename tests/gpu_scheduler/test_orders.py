@@ -223,6 +223,21 @@ def test_a_promise_is_bounded_once_no_run_is_stopped_for_the_job_any_more() -> N
     assert world.apply(finished, ended=["r2"]).promised == {"j1": NOON + timedelta(seconds=Policy.promise_s)}
 
 
+@pytest.mark.parametrize(
+    ("order", "promised"),
+    [
+        (Stop("r1", "reclaimed", "j1"), {"j1"}),
+        (Stop("r1", "evicted"), {"r1"}),
+        (Resize("r1", 1, for_job="j1"), {"j1", "r1"}),
+    ],
+)
+def test_what_was_promised_to_a_run_before_it_was_stopped_for_another_job_is_not_any_more(
+    order: Stop | Resize, promised: set[str]
+) -> None:
+    made = replace(full(replace(low("r1", "a1"), order=order)), promised={"r1": NOON + timedelta(seconds=30)})
+    assert world.apply(made, ended=["r1"]).promised.keys() == promised
+
+
 def test_what_apply_changes_and_what_it_leaves_alone() -> None:
     before = full(
         replace(low("r1", "a1"), ends_by=NOON + timedelta(seconds=70)),

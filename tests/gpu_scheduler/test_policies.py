@@ -17,7 +17,8 @@ from gpu_scheduler.draft import Draft
 from gpu_scheduler.model import Gang, Priority, Snapshot
 from gpu_scheduler.policies import POLICIES, BadPolicy
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window
-from gpu_scheduler.policies.fair_share import FairShare
+from gpu_scheduler.policies.fair_share import DELAYED, OF_USER, FairShare
+from gpu_scheduler.policies.per_pool import PerPool
 from gpu_scheduler.policies.selection import policy_from
 from tenants.services.tenants import PRIORITIES
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot, worlds
@@ -118,3 +119,21 @@ def test_a_stored_state_is_what_the_next_plan_gets(world: Snapshot) -> None:
 def test_tenants_know_the_priorities_of_the_scheduler() -> None:
     """The two packages cannot import each other."""
     assert tuple(level.name.lower() for level in Priority) == PRIORITIES
+
+
+@pytest.mark.parametrize("before", ["j1", f"{OF_USER}j1", f"{DELAYED}j1"])
+@pytest.mark.parametrize("pools", [{}, {"a100": FairShare()}])
+def test_a_job_whose_start_is_refused_keeps_its_time_and_its_place(
+    before: str, pools: dict[str, Policy]
+) -> None:
+    policy = PerPool(FairShare(), pools) if pools else FairShare()
+    own = {before: NOON - timedelta(hours=5), "j9": NOON}
+    state = {"a100": own} if pools else own
+    made = snapshot(nodes(a1=8), [gang("j1", 1, 8)], policy=policy, policy_state=state)
+    decided = plan(made)
+    assert [start.job for start in decided.starts] == ["j1"]
+    kept = policy.state_refused(made.policy_state, decided.policy_state, {"j1"})
+    found = kept["a100"] if pools else kept
+    assert found[before] == own[before]
+    assert "j9" not in found, "it waits no more"
+    assert policy.state_refused(made.policy_state, decided.policy_state, ()) == decided.policy_state

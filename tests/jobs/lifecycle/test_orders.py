@@ -364,6 +364,28 @@ def test_the_promise_runs_from_when_the_last_job_stopped_for_it_has_left(
 
 
 @pytest.mark.django_db
+def test_a_job_that_leaves_for_another_one_is_promised_no_more_what_was_freed_for_it(
+    world: World, policy: Orders
+) -> None:
+    """Else it would come back before that one, if it is stopped within a minute of its own start."""
+    victim = world.running(learners=2, slots=4)
+    winner = world.submit(learners=2, slots=4)
+    policy.for_job[victim.pk] = winner.pk
+    world.settle()
+    world.save_and_leave(victim, 40)
+    assert state(winner) == State.DEPLOYING
+    world.report(winner, phase=Phase.PROCESSING)
+    world.settle()
+    last = world.submit(learners=3, slots=4)  # it never fits, so its promise stays
+    policy.for_job = {winner.pk: last.pk}
+    world.settle()
+    world.save_and_leave(winner, 40)
+    freed = winner.attempts.get(n=1).closed_at
+    assert freed is not None
+    assert snapshot(nodes=[], now=freed).promised == {last.pk: freed + PROMISE}
+
+
+@pytest.mark.django_db
 def test_the_job_of_another_tenant_is_not_named(world: World, policy: Orders) -> None:
     victim = world.running(learners=2, slots=4)
     other = factories.tenant(quotas={"cpu": 8})
