@@ -204,6 +204,21 @@ RULES = (
            WHERE c.state = 'COMMITTED' AND NOT b.verified""",
     ),
     Invariant(
+        "CkptUnfinished",
+        "No checkpoint of an attempt that ended before the last run of `tidy` is still being uploaded.",
+        """SELECT format('checkpoint %s of job %s, attempt %s', c.n, c.job_id, c.attempt) FROM jobs_checkpoint c
+           JOIN jobs_attempt a ON a.job_id = c.job_id AND a.n = c.attempt
+           JOIN jobs_periodictask p ON p.name = 'tidy' AND p.result ? 'given_up' AND p.result->>'more' = 'false'
+           WHERE c.state = 'UPLOADING' AND a.closed_at < p.done_at - interval '1 hour'""",
+    ),
+    Invariant(
+        "CkptReleased",
+        "A checkpoint that is no longer kept has no files, unless retention is at it.",
+        """SELECT format('checkpoint %s of job %s: %s', c.n, c.job_id, f.path) FROM jobs_checkpoint c
+           JOIN jobs_checkpointfile f ON f.checkpoint_id = c.id WHERE c.state = 'DROPPED' AND NOT EXISTS (
+             SELECT FROM jobs_removal r WHERE r.job_id = c.job_id AND r.kind = 'checkpoints' AND r.done_at IS NULL)""",
+    ),
+    Invariant(
         "GapFree",
         "The chunks of a log follow each other without gap or overlap up to the learner's cursor, until it is removed.",
         f"""SELECT format('job %s, attempt %s, learner %s: %s chunks end at %s, cursor %s', l.job_id, l.attempt, l.rank,

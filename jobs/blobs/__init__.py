@@ -19,12 +19,12 @@ from jobs.blobs.errors import (
 )
 from jobs.blobs.ownership import own_mark
 from jobs.blobs.reading import check, discard, is_sound, is_there, open, read
-from jobs.blobs.removal import release, sweep, sweep_keys
+from jobs.blobs.removal import give_up, release, sweep, sweep_keys
 from jobs.blobs.store import BLOCK, MAX_PIECE, key_of
 
 __all__ = [
     "BLOCK", "MAX_PIECE", "BeingFinished", "BlobError", "BlobGone", "HashMismatch", "PartsWrong", "PieceTooLarge",
     "SendDirectly", "StoreSilent", "StoreUnavailable", "WrongOffset", "append", "begin", "begin_all", "check",
-    "discard", "hold", "is_sound", "is_there", "key_of", "known", "open", "own_mark", "places", "put", "read",
-    "release", "sweep", "sweep_keys",
+    "discard", "give_up", "hold", "is_sound", "is_there", "key_of", "known", "open", "own_mark", "places", "put",
+    "read", "release", "sweep", "sweep_keys",
 ]  # fmt: skip

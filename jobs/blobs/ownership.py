@@ -10,6 +10,10 @@ from __future__ import annotations
 import uuid
 
 from jobs.blobs.store import store
+from jobs.models import PeriodicTask
+
+TASK = "tidy"
+"""The periodic task whose result has the database's mark, as `store`."""
 
 
 def own_mark(known: str) -> str:
@@ -18,3 +22,9 @@ def own_mark(known: str) -> str:
     if there:
         return known if there == known else ""
     return store().mark(new=known or uuid.uuid4().hex)
+
+
+def is_own() -> bool:
+    """Whether the place is known to be this database's. Raises StoreUnavailable or OSError."""
+    known = PeriodicTask.objects.filter(name=TASK).values_list("result__store", flat=True).first()
+    return bool(known) and store().mark() == known

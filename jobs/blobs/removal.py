@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
 
+from jobs.blobs.errors import StoreUnavailable
+from jobs.blobs.ownership import is_own
 from jobs.blobs.store import key_of, store
 from jobs.failpoints import fp
 from jobs.models import Attempt, Blob, CheckpointFile, Job, ResultFile, Upload
@@ -34,19 +37,53 @@ def release(blob_ids: Collection[int]) -> int:
         return Blob.objects.filter(pk__in=list(marked)).update(released_at=Now())
 
 
+def give_up(blob_ids: Collection[int], job_id: str) -> None:
+    """Remove at once what has not arrived whole of files that only this job was asked for, and release the others. No
+    dump needs part of a file, and the room of it is missing where more is to be stored.
+
+    A store that does not respond, or that may be another installation's, keeps its bytes for the sweep.
+    """
+    partial = Blob.objects.filter(pk__in=set(blob_ids), verified=False, requested_from=[job_id])
+    _remove_rows(partial.filter(received=0, upload_id=""))
+    with suppress(StoreUnavailable, OSError):
+        begun = list(_unused() & partial)
+        for blob in begun if begun and is_own() else ():
+            _remove(blob)
+    release(blob_ids)
+
+
+@transaction.atomic
+def _remove_rows(empty: QuerySet[Blob]) -> None:
+    """Remove rows that still nothing refers to. Of these no byte is in the store."""
+    locked = empty.order_by("pk").select_for_update(of=("self",)).values_list("pk", flat=True)
+    if numbers := list(locked):
+        (_unused() & empty.filter(pk__in=numbers)).delete()
+
+
 def sweep(older_than: timedelta) -> int:
     """Remove rows, with their bytes, that were released long enough ago, or that a process which died left behind.
 
     Returns how many rows were removed. What was never released goes only after older_than: a row is made
     before what refers to it, a file before its row is committed. Results are referred to when the last of their bytes
-    has arrived, which may take longer: while an attempt is open, no such row that is younger than it is removed. A blob
+    has arrived, which may take longer: while an attempt of a job that was asked for the bytes is open, no such row that
+    is younger than it is removed. A blob
     that comes into use between the query and the removal is safe once a row refers to it; if none does yet, the next
     offer requests it again.
     """
     since = time.time() - older_than.total_seconds()
     retention = timedelta(hours=settings.LUTHIER_BLOB_RETENTION_H)
-    collecting = Attempt.objects.filter(
-        tenant=OuterRef("tenant"), closed_at=None, opened_at__lte=OuterRef("created_at")
+    asked = Coalesce(
+        Func(
+            OuterRef("requested_from"),
+            F("job"),
+            template="(%(expressions)s)",
+            arg_joiner=" ? ",
+            output_field=BooleanField(),
+        ),
+        True,
+    )
+    collecting = Attempt.objects.alias(asked=asked).filter(
+        tenant=OuterRef("tenant"), closed_at=None, opened_at__lte=OuterRef("created_at"), asked=True
     )
     released = Q(released_at__lte=Now() - retention)
     left_behind = Q(released_at=None, created_at__lt=Now() - older_than) & ~Exists(collecting)

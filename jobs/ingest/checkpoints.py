@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 
-from jobs import blobs, events, wake
+from jobs import blobs, drops, events, wake
 from jobs.failpoints import fp
 from jobs.humanize import saved_step
 from jobs.ingest import no_room
@@ -152,6 +152,9 @@ def results_of(grant: Grant) -> QuerySet[ResultFile]:
 def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     if not offered.files:
         return _refuse(offered, "A checkpoint without files cannot be resumed.")
+    drops.give_up(
+        grant.job_id, _not_under_way(grant, offered)
+    )  # first: their room may be what this one needs
     found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
     fp("checkpoint.after_blobs")
     with transaction.atomic():
@@ -207,20 +210,37 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
     ):
         return whole
     saved = known.order_by("-n").first()
-    if saved is not None and _is_another_save(saved, grant, offered, found):
-        saved = None
-    if saved is not None and saved.state == Checkpoint.State.CORRUPT:  # a second, valid save of the same step
+    if saved is not None and _begins_again(saved, offered):
         CheckpointFile.objects.filter(checkpoint=saved).delete()
         saved.state = Checkpoint.State.UPLOADING
-        saved.parts = offered.of
-        saved.save(update_fields=["state", "parts"])
-    if saved is not None:
+        saved.parts, saved.committed_at = offered.of, None
+        saved.save(update_fields=["state", "parts", "committed_at"])
+        return saved
+    if saved is not None and not _is_another_save(saved, grant, offered, found):
         return saved
     newest = Checkpoint.objects.filter(job_id=grant.job_id).aggregate(n=Max("n"))["n"] or 0
     return Checkpoint.objects.create(
         job_id=grant.job_id, tenant_id=grant.tenant_id, n=newest + 1, attempt=grant.attempt, step=offered.step,
         ordinal=offered.ordinal, implicit=implicit, parts=offered.of, world_size=offered.world,
     )  # fmt: skip
+
+
+def _not_under_way(grant: Grant, offered: Ckpt) -> Q:
+    """Checkpoints that no learner sends now, by their state: uploads that earlier attempts began; and where one learner
+    sends whole checkpoints, one after the other, all but the one that it offers."""
+    over = Q(attempt__lt=grant.attempt)
+    if offered.of == 1 and _is_alone(grant):
+        this = Q(step=offered.step, implicit=offered.what == "implicit", ordinal=offered.ordinal)
+        over |= Q(attempt=grant.attempt, parts=1) & ~this
+    return over
+
+
+def _begins_again(saved: Checkpoint, offered: Ckpt) -> bool:
+    """True for a second, valid save in the place of a damaged one, and for an upload that was given up and is offered
+    again, as by a shipper that was restarted. Not if it has parts: the learners that sent theirs do not do so again."""
+    if saved.state == Checkpoint.State.CORRUPT:
+        return True
+    return saved.is_given_up and offered.of == saved.parts == 1 and drops.would_stay(saved, offered.saved_ns)
 
 
 def _note_order(saved: Checkpoint, grant: Grant, offered: Ckpt) -> None:
@@ -308,7 +328,7 @@ def _commit(saved: Checkpoint) -> list[int]:
     saved.state = Checkpoint.State.COMMITTED
     saved.committed_at = Now()
     saved.save(update_fields=["bytes", "state", "committed_at"])
-    freed = _drop_old(saved.job_id) + _drop_incomplete(saved)
+    freed = drops.after_commit(saved)
     fp("checkpoint.after_drop")
     events.append(
         job_id=saved.job_id,
@@ -390,56 +410,3 @@ def restorable(grant: Grant) -> Checkpoint | None:
     """The attempt's checkpoint if it is still valid."""
     saved = pinned(grant)
     return saved if saved is not None and saved.state == Checkpoint.State.COMMITTED else None
-
-
-def _drop_incomplete(saved: Checkpoint) -> list[int]:
-    """Drop earlier saves of this step that lack parts: every learner has written over its own part of them.
-
-    Returns the blobs of those that were dropped.
-    """
-    if saved.ordinal is None or saved.parts == 1:
-        return []
-    earlier = Checkpoint.objects.filter(
-        job_id=saved.job_id,
-        attempt=saved.attempt,
-        step=saved.step,
-        ordinal__lt=saved.ordinal,
-        state=Checkpoint.State.UPLOADING,
-    )
-    return _drop(list(earlier.order_by("pk").values_list("pk", flat=True)))
-
-
-def _drop_old(job_id: str) -> list[int]:
-    """Keep the newest of a job's checkpoints, as many as its spec says; never fewer than one, nor drop one in use.
-
-    Returns the blobs of those that were dropped.
-    """
-    spec = Job.objects.values_list("spec", flat=True).get(pk=job_id)
-    keep = int(spec["checkpoint"]["keep"])  # a stored spec is normalized: at least 1
-    committed = Checkpoint.objects.filter(job_id=job_id, state=Checkpoint.State.COMMITTED).order_by(
-        *Checkpoint.NEWEST_FIRST
-    )
-    # A process that picks one of these to resume from holds its row: wait for it before reading what is in use.
-    surplus = [saved.pk for saved in committed[keep:]]
-    held = Checkpoint.objects.select_for_update(no_key=True).filter(
-        pk__in=surplus, state=Checkpoint.State.COMMITTED
-    )
-    locked = [saved.pk for saved in held.order_by("pk")]
-    in_use = set(
-        Attempt.objects.filter(closed_at=None, resume_from__job_id=job_id).values_list(
-            "resume_from", flat=True
-        )
-    )
-    in_use |= set(Job.objects.filter(resume_from__job_id=job_id).values_list("resume_from", flat=True))
-    return _drop([pk for pk in locked if pk not in in_use])
-
-
-def _drop(old: list[int]) -> list[int]:
-    """Drop these checkpoints; returns their blobs."""
-    if not old:
-        return []
-    files = CheckpointFile.objects.filter(checkpoint_id__in=old)
-    blob_ids = list(files.values_list("blob_id", flat=True))
-    Checkpoint.objects.filter(pk__in=old).update(state=Checkpoint.State.DROPPED)
-    files.delete()
-    return blob_ids

@@ -15,7 +15,8 @@ retention removes what the retention rules of tenants no longer keep
 rollups   rolls up metric points that an earlier version stored
 seal      continues the chain of the audit log
 storage   adds up how many bytes each tenant stores
-tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, bytes that a crash left behind
+tidy      removes old idempotency answers, uploads and tokens, dead workers' rows, uploads of checkpoints of attempts
+          that are over, bytes that a crash left behind
 usage     rolls up usage by day
 watch     notifies users of failed sign-ins under their names
 """
@@ -35,9 +36,9 @@ from django.db.models.functions import Now
 from guardian.models import UserObjectPermission
 
 from gpu_scheduler.clusters.base import ClusterBusy, GangReport, LeavesTraces, gang_name, job_of_gang
-from jobs import blobs, clusters, fairness_hours, retention, rollups, storage, usage_days
+from jobs import blobs, clusters, drops, fairness_hours, retention, rollups, storage, usage_days
 from jobs.accounting import NOTED_EVERY_S, PAUSE_S
-from jobs.blobs import health
+from jobs.blobs import health, ownership
 from jobs.failpoints import fp
 from jobs.invariants import unowned
 from jobs.lifecycle import forecasting, leases, log_compaction, measuring, recording
@@ -205,7 +206,9 @@ def _delete_rows(job_id: str) -> None:
 
 
 def tidy(before: Result) -> Result:
-    """Remove expired answers, uploads and workers, and bytes that nothing refers to."""
+    """Remove expired answers, uploads and workers, give up uploads of checkpoints of attempts that are over, and remove
+    bytes that nothing refers to."""
+    given_up, more = drops.give_up_ended()
     answers, _rows = IdempotentResponse.objects.filter(created_at__lt=Now() - KEEP).delete()
     expired = Upload.objects.filter(created_at__lt=Now() - Upload.KEPT_FOR)
     held = list(expired.values_list("blob_id", flat=True))
@@ -231,6 +234,8 @@ def tidy(before: Result) -> Result:
         "workers": leases.remove_dead_workers(),
         "swept": swept,
         "swept_to": at,
+        "given_up": given_up,
+        "more": more,
     }
 
 
@@ -291,7 +296,7 @@ TASKS: dict[str, tuple[float, Callable[[Result], Result]]] = {
     "rollups": (60.0, rollups.roll_up_stored),
     "seal": (5.0, seal_audit_log),
     "storage": (10.0, storage.add_up),
-    "tidy": (3600.0, tidy),
+    ownership.TASK: (3600.0, tidy),
     "usage": (60.0, usage_days.roll_up),
     "watch": (notices.WATCH_EVERY_S, lambda _: {"noted": notices.watch()}),
 }

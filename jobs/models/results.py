@@ -18,7 +18,7 @@ class Checkpoint(models.Model):
         UPLOADING = "UPLOADING"
         COMMITTED = "COMMITTED"
         CORRUPT = "CORRUPT"
-        DROPPED = "DROPPED"  # superseded by newer ones (keep), bytes released
+        DROPPED = "DROPPED"  # superseded by newer ones (keep), or given up; bytes released
 
     NEWEST_FIRST = ("-attempt", F("saved_ns").desc(nulls_last=True), F("step").desc(nulls_last=True), "-n")
     """What a later attempt saved counts more than what an earlier one did: its owner went back on purpose. Within an
@@ -53,6 +53,11 @@ class Checkpoint(models.Model):
                 name="checkpoint_kept",
             )
         ]
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was dropped before it was complete (docs/adr/0159)."""
+        return self.state == self.State.DROPPED and self.committed_at is None
 
 
 class CheckpointFile(models.Model):

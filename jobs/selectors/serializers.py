@@ -324,7 +324,10 @@ class CheckpointSerializer(ReadSerializer):
     n = serializers.IntegerField()
     attempt = serializers.IntegerField()
     step = serializers.IntegerField(allow_null=True)
-    state = serializers.ChoiceField(Checkpoint.State.values)
+    state = serializers.ChoiceField(
+        Checkpoint.State.values,
+        help_text="DROPPED: no longer kept; without `committed_at`: its upload was given up",
+    )
     implicit = serializers.BooleanField(
         help_text="the folder as it was when the program ended, without a manifest"
     )

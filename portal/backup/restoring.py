@@ -11,14 +11,14 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from jobs.blobs.store import Store
+from jobs.blobs.store import Store, number_of
 from portal.backup.contents import BLOBS, DUMP, BackupError, Manifest, copy_private, run_tool
 from portal.settings.embedded import Layout
 from portal.settings.secret import replace
@@ -90,6 +90,9 @@ def restore(
         _load(source, database, say)
         mark = place.mark(new=uuid.uuid4().hex) if take_over else ""
         _separate(database, highest + (APART if apart else 0), mark)
+        with _connected(database) as connection, connection.cursor() as cursor:
+            ask_again(cursor, found.missing)
+            connection.commit()
         _put_keys(source, where)
     return found
 
@@ -107,6 +110,24 @@ def _separate(database: Mapping[str, Any], number: int, mark: str) -> None:
             [mark],
         )
         connection.commit()
+
+
+def ask_again(cursor: Any, missing: Sequence[str]) -> None:
+    """Let files that the backup has not be asked for where a learner or a user has the same bytes, instead of being
+    taken for stored. Checkpoints that need one are damaged: a resume takes another. missing: keys of the store."""
+    numbers = [number for key in missing if (number := number_of(key)) is not None]
+    if not numbers:
+        return
+    cursor.execute(
+        "UPDATE jobs_blob SET verified = false, received = 0, upload_id = '', finishing_at = NULL,"
+        " requested_from = '[]', restarts = restarts + 1 WHERE id = ANY(%s)",
+        [numbers],
+    )
+    cursor.execute(
+        "UPDATE jobs_checkpoint SET state = 'CORRUPT' WHERE state = 'COMMITTED' AND id IN"
+        " (SELECT checkpoint_id FROM jobs_checkpointfile WHERE blob_id = ANY(%s))",
+        [numbers],
+    )
 
 
 @contextmanager

@@ -465,7 +465,7 @@ def _checkpoint_tab(request: HttpRequest, job: Job) -> dict[str, Any]:
         "kept_bytes": sum(one.bytes for one in kept),
         "kept": len(kept),
         "policy": job.spec.get("checkpoint") or {},
-        "saved": len(kept) + len(gone),
+        "saved": len(kept) + sum(not one.is_given_up for one in gone),
         "of_tenant": kept_bytes(job.tenant_id),
     }
 

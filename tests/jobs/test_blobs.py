@@ -284,7 +284,7 @@ def test_a_sweep_spares_what_an_open_attempt_may_still_name_as_its_result() -> N
         blobs.put(job.tenant_id, b"left before"),
         blobs.put(factories.tenant().pk, b"weights"),
     )
-    Blob.objects.update(created_at=Now() - 2 * day)
+    Blob.objects.update(created_at=Now() - 2 * day, requested_from=[job.pk])
     Blob.objects.filter(pk=left_before.pk).update(created_at=Now() - 4 * day)
 
     assert blobs.sweep(day) == 2

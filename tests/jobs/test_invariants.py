@@ -34,6 +34,9 @@ BREAKS = {
     "RetryBound": "UPDATE jobs_job SET restarts_used = max_restarts + 1",
     "ResumeFrom": "UPDATE jobs_attempt SET resume_from_id = (SELECT min(id) FROM jobs_checkpoint)",
     "CkptValid": "UPDATE jobs_blob SET verified = false",
+    "CkptUnfinished": "UPDATE jobs_checkpoint SET state = 'UPLOADING'; INSERT INTO jobs_periodictask"
+    """ (name, result, done_at) VALUES ('tidy', '{"given_up": 0, "more": false}', now() + interval '2 hours')""",
+    "CkptReleased": "UPDATE jobs_checkpoint SET state = 'DROPPED'",
     "AuditChain": "UPDATE tenants_auditentry SET target = 'another'",
     "GapFree": "UPDATE jobs_learner SET log_bytes = 7",
     "TenantClosed": "UPDATE jobs_learner SET tenant_id = (SELECT max(id) FROM tenants_tenant)",

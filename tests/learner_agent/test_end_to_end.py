@@ -388,3 +388,28 @@ def test_data_that_leads_out_of_the_data_root_is_refused(rig: MakeRig, tmp_path:
     learner.wait()
 
     assert "is outside" in learner.row.message
+
+
+SAVES_FAST = """
+import os, shutil
+from learner_agent import training
+for step in range(1, 13):
+    with training.checkpoint(step) as folder:
+        for n in range(4):
+            (folder / f"shard-{n}.bin").write_bytes(os.urandom(4 * 1024 * 1024))
+    shutil.rmtree(os.path.join(os.environ["CHECKPOINT_DIR"], f"step-{step - 1}"), ignore_errors=True)  # keeps the last
+    training.report(step, loss=1.0)
+training.finish()
+"""
+
+
+def test_saves_that_a_program_replaced_before_they_were_sent_are_given_up(rig: Callable[[Job], Rig]) -> None:
+    job = make_job({"train.py": SAVES_FAST})
+    learner = rig(job)
+    learner.launch("python3 train.py")
+    learner.ship()
+    learner.wait()
+
+    saved = dict(Checkpoint.objects.filter(job=job).values_list("step", "state"))
+    assert saved.pop(12) == "COMMITTED"
+    assert "UPLOADING" not in saved.values()

@@ -40,6 +40,12 @@ def job() -> Job:
     return factories.job(of=factories.tenant(storage_limit=10 * MIB), state=State.PROCESSING)
 
 
+@pytest.fixture
+def gang() -> Job:
+    """Of two learners several saves are under way at once, each of which holds its room."""
+    return factories.job(of=factories.tenant(storage_limit=10 * MIB), state=State.PROCESSING, learners=2)
+
+
 def grant(job: Job) -> Grant:
     found = grant_of(factories.secret(job, 1, 0))
     assert found is not None
@@ -57,19 +63,19 @@ def noted(job: Job) -> list[tuple[str, str]]:
     return [(event.reason, event.numbers.get("kind", "")) for event in found]
 
 
-def test_an_offer_beyond_the_limit_is_refused_before_a_byte_and_said_once(job: Job) -> None:
+def test_an_offer_beyond_the_limit_is_refused_before_a_byte_and_said_once(gang: Job) -> None:
     other = factories.job(state=State.PROCESSING)
-    assert checkpoints.offer(grant(job), offered(8 * MIB)).state == "UPLOADING"
+    assert checkpoints.offer(grant(gang), offered(8 * MIB)).state == "UPLOADING"
 
-    refused = checkpoints.offer(grant(job), offered(3 * MIB, step=2))
+    refused = checkpoints.offer(grant(gang), offered(3 * MIB, step=2))
     assert (refused.state, refused.need) == ("REFUSED", [])
     assert refused.message == (
         "Not kept (3.0 MiB): 3.0 MiB more do not fit: the tenant stores 8.0 MiB of 10.0 MiB. Delete jobs that are no"
         " longer needed, or ask a platform admin for a higher limit."
     )
-    checkpoints.offer(grant(job), offered(4 * MIB, step=3))
-    assert noted(job) == [("storage_full", "checkpoints")]
-    event = JobEvent.objects.get(job=job, reason="storage_full")
+    checkpoints.offer(grant(gang), offered(4 * MIB, step=3))
+    assert noted(gang) == [("storage_full", "checkpoints")]
+    event = JobEvent.objects.get(job=gang, reason="storage_full")
     assert event.message.startswith("A checkpoint is not kept: 3.0 MiB more do not fit")
     assert event.numbers == {
         "kind": "checkpoints",
@@ -77,13 +83,13 @@ def test_an_offer_beyond_the_limit_is_refused_before_a_byte_and_said_once(job: J
         "limit_bytes": 10 * MIB,
         "needed_bytes": 3 * MIB,
     }
-    assert checkpoints.offer(grant(job), offered(3 * MIB, "results")).state == "REFUSED"
-    assert noted(job) == [("storage_full", "checkpoints"), ("storage_full", "results")]
+    assert checkpoints.offer(grant(gang), offered(3 * MIB, "results")).state == "REFUSED"
+    assert noted(gang) == [("storage_full", "checkpoints"), ("storage_full", "results")]
 
-    assert checkpoints.offer(grant(job), offered(8 * MIB)).state == "UPLOADING", "what was reserved stays so"
-    assert checkpoints.offer(grant(job), offered(2 * MIB, step=4)).state == "UPLOADING", "it fits exactly"
+    assert checkpoints.offer(grant(gang), offered(8 * MIB)).state == "UPLOADING", "what was reserved stays so"
+    assert checkpoints.offer(grant(gang), offered(2 * MIB, step=4)).state == "UPLOADING", "it fits exactly"
     assert checkpoints.offer(grant(other), offered(3 * MIB)).state == "UPLOADING"
-    assert Blob.objects.filter(tenant=job.tenant).count() == 2
+    assert Blob.objects.filter(tenant=gang.tenant).count() == 2
 
 
 def test_a_shippers_error_about_the_same_refusal_is_not_a_second_condition(job: Job) -> None:
@@ -95,11 +101,11 @@ def test_a_shippers_error_about_the_same_refusal_is_not_a_second_condition(job: 
     assert (learner.error_code, learner.message) == ("results_not_kept", refused.message)
 
 
-def test_room_that_was_made_is_used(job: Job) -> None:
-    checkpoints.offer(grant(job), offered(8 * MIB))
-    assert checkpoints.offer(grant(job), offered(3 * MIB, step=2)).state == "REFUSED"
-    Tenant.objects.filter(pk=job.tenant_id).update(storage_limit=11 * MIB)
-    assert checkpoints.offer(grant(job), offered(3 * MIB, step=2)).state == "UPLOADING"
+def test_room_that_was_made_is_used(gang: Job) -> None:
+    checkpoints.offer(grant(gang), offered(8 * MIB))
+    assert checkpoints.offer(grant(gang), offered(3 * MIB, step=2)).state == "REFUSED"
+    Tenant.objects.filter(pk=gang.tenant_id).update(storage_limit=11 * MIB)
+    assert checkpoints.offer(grant(gang), offered(3 * MIB, step=2)).state == "UPLOADING"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_the_checkpoint_of_a_halt_may_exceed_the_limit_by_a_tenth(
     state: State, intent: Intent, is_kept: bool
 ) -> None:
     tenant = factories.tenant(storage_limit=10 * MIB)
-    job = factories.job(of=tenant, state=state, intent=intent, stop_reason="preempted")
+    job = factories.job(of=tenant, state=state, intent=intent, stop_reason="preempted", learners=2)
     blobs.begin(tenant.pk, "0" * 64, 10 * MIB)
     assert checkpoints.offer(grant(job), offered(MIB, "results")).state == "REFUSED"
     expected = "UPLOADING" if is_kept else "REFUSED"

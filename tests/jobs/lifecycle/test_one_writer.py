@@ -15,7 +15,7 @@ OTHER_ROWS = {
     "jobs/ingest/checkpoints.py": {
         "saved.state = Checkpoint.State.UPLOADING",
         "saved.state = Checkpoint.State.COMMITTED",
-        "saved.save(update_fields=['state', 'parts'])",
+        "saved.save(update_fields=['state', 'parts', 'committed_at'])",
         "saved.save(update_fields=['bytes', 'state', 'committed_at'])",
     },
     "portal/demo.py": {"user.save()"},

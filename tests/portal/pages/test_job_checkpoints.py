@@ -218,4 +218,21 @@ def test_a_removed_checkpoint_stays_as_a_row_that_says_why(
     assert len(deleted) == 20
     assert re.match(r".*23 step 230 1 — Deleted", deleted[0])
     assert "Files" not in deleted[0]
-    assert "3 more were deleted by retention: 3" in page
+    assert "3 more are no longer kept" in page
+
+
+def test_an_upload_that_was_given_up_is_incomplete_and_not_deleted_by_retention(
+    signed_in: SignIn, lab: Tenant, alice: User
+) -> None:
+    job = halted(lab, alice)
+    saved(job, n=1, files=0, state="DROPPED", committed_at=None)
+    saved(job, n=2, files=0, state="DROPPED")
+    saved(job, n=3)
+    client = signed_in(alice)
+
+    page = markup(client.get(f"/t/vision-lab/jobs/{job.pk}/checkpoints"))
+
+    assert page.count("Incomplete") == 1
+    assert page.count(">by retention: 3<") == 1
+    assert "1 kept of 2 saved" in page
+    assert "uploading, " not in markup(client.get(f"/t/vision-lab/jobs/{job.pk}"))
