@@ -49,10 +49,11 @@ def fork(half: str) -> int:
     from learner_agent import fork_server
 
     if half == "launcher":
-        from learner_agent.launcher import preload
+        import learner_agent.launcher  # noqa: F401 (loaded before the forks)
     else:
         from learner_agent.shipper import preload
-    preload()
+
+        preload()
     arguments = fork_server.serve()
     if arguments is None:
         return os.EX_OK

@@ -495,11 +495,6 @@ def _in_shell(command: str) -> List[str]:
     return ["/bin/sh", *(["-e"] if "\n" in command else []), "-c", command]
 
 
-def preload() -> None:
-    """Do once what is the same for each, in a process from which launchers are forked."""
-    entry.devices()  # for its compiled patterns
-
-
 def main(argv: List[str]) -> int:
     """Entry point: settings from the environment, the program from argv or TRAINING_COMMAND. Raises SandboxFailed."""
     settings, sandbox = launcher_settings(os.environ, needs_command=not argv), entry.of(os.environ)

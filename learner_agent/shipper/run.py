@@ -347,7 +347,6 @@ def preload() -> None:
     for name in LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    entry.devices()  # for its compiled patterns
 
 
 def main() -> int:
