@@ -7,7 +7,7 @@ least first, and it takes place when they have left.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.draft import Draft
@@ -20,6 +20,19 @@ from gpu_scheduler.rooms import Rooms
 YIELDED = "preempted"
 """Reason of the stops."""
 ByNode = dict[str, Room]
+
+
+class Free(ByNode):
+    """What is free by node. open: the nodes that have any slots: few where the cluster is full, so that not all nodes
+    are looked at for each start that finds no place."""
+
+    def __init__(self, rooms: Mapping[str, Room]) -> None:
+        super().__init__(rooms)
+        self.open = {name for name, room in rooms.items() if room[0] > 0}
+
+    def __setitem__(self, name: str, room: Room) -> None:
+        super().__setitem__(name, room)
+        (self.open.add if room[0] > 0 else self.open.discard)(name)
 
 
 @dataclass(slots=True)
@@ -38,9 +51,9 @@ class Clearing:
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
         self._snapshot, self._pools = snapshot, draft.pools
         self._gangs = {gang.job: gang for gang in snapshot.waiting}
-        self._now: dict[str, ByNode] = {}
+        self._now: dict[str, Free] = {}
         """By type and node, what is free beside all runs and the starts that take place."""
-        self._then: dict[str, ByNode] = {}
+        self._then: dict[str, Free] = {}
         """What is free when all that were ordered to leave have, beside all starts. Below zero: more must leave."""
         self._planned: dict[str, ByNode] = {}
         """The same beside all nodes on which starts are planned, too, also those that are not decided on."""
@@ -54,11 +67,11 @@ class Clearing:
         runs = [run for run in snapshot.running if run.gang.opportunistic and not is_stuck(run, snapshot.now)]
         for slot_type in {run.slot_type for run in runs} & self._pools.keys():
             pool = self._pools[slot_type]
-            self._now[slot_type] = dict(pool.idle.of)
+            self._now[slot_type] = Free(pool.idle.of)
             for run in snapshot.running:
                 if run.slot_type == slot_type:
                     _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
-            self._then[slot_type] = dict(self._now[slot_type])
+            self._then[slot_type] = Free(self._now[slot_type])
             self._planned[slot_type] = dict(self._now[slot_type])
             self._left[slot_type] = dict(pool.free.of)
         for run in runs:
@@ -186,7 +199,7 @@ class Clearing:
                     return moved
         return None
 
-    def _moved(self, start: Start, free: ByNode, *, cleared: bool) -> Start | None:
+    def _moved(self, start: Start, free: Free, *, cleared: bool) -> Start | None:
         """On other nodes, where it fits into what is free and planned for none; None where something of the type is
         reserved, or if there are none that are as good: as near to each other, not avoided, and cleared for it, or as
         full as its own would be, so that no larger room is broken up."""
@@ -194,19 +207,16 @@ class Clearing:
         pool, planned, left = self._pools[slot_type], self._planned[slot_type], self._left[slot_type]
         if pool.reserved_nodes:
             return None
-        if cleared:
-            among = self._cleared_for.get(start.job)
-            names = [name for name in free if name in among] if among else []
-        else:
-            own_left = {left[name] for name in own}
-            as_full = {room for room in set(left.values()) if any(_in(room, each) for each in own_left)}
-            names = [name for name in free if left[name] in as_full]
-        need = self._need(start)
-        rooms = {
-            name: _less(free[name], planned[name])
-            for name in names
-            if free[name][0] >= need[0] <= planned[name][0] and name not in pool.avoided
-        }
+        need, own_left = self._need(start), {left[name] for name in own}
+        among = self._cleared_for.get(start.job, ()) if cleared else free.open
+        names = [
+            name
+            for name in free.open.intersection(among)
+            if free[name][0] >= need[0] <= planned[name][0]
+            and name not in pool.avoided
+            and (cleared or any(_in(left[name], each) for each in own_left))
+        ]
+        rooms = {name: _less(free[name], planned[name]) for name in sorted(names)}
         offer = Rooms({name: room for name, room in rooms.items() if min(room) >= 0})
         if not offer.of:
             return None

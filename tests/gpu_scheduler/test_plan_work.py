@@ -15,7 +15,7 @@ from gpu_scheduler.checks.user import UserRoom
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.domains import Domains, Fitting
 from gpu_scheduler.draft import Draft
-from gpu_scheduler.model import UNCOUNTED, Level, Priority, WaitReason
+from gpu_scheduler.model import UNCOUNTED, Level, Priority, Room, WaitReason
 from gpu_scheduler.policies import room
 from gpu_scheduler.rooms import Rooms
 from tests.gpu_scheduler.worlds import gang, nodes, running, snapshot
@@ -153,3 +153,31 @@ def test_starts_are_counted_once_while_nothing_is_reserved() -> None:
     draft.reserve_nodes(gang("j2", 1, 4), "a100", {"a2": 1})
     assert (pool.free.total, pool.unreserved.total) == (7, 3)
     assert (pool.numbers()["free"], pool.numbers()["reserved"]) == (7, 4), "kept no longer than it is true"
+
+
+def test_a_start_that_waits_for_an_opportunistic_run_looks_at_no_node_without_free_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [0]
+
+    class Free(clearing.Free):
+        def __getitem__(self, name: str) -> Room:
+            looks[0] += 1
+            return super().__getitem__(name)
+
+    names = [f"a{i}" for i in range(NODES)]
+    idle = [running(f"r{name}", name) for name in names]
+    idle = [replace(run, gang=replace(run.gang, opportunistic=True)) for run in idle]
+    waiting = [gang(f"j{i:02}") for i in range(NODES)]
+    before = snapshot(nodes(**dict.fromkeys(names, 1)), waiting, idle, limits={"red": 10_000})
+    monkeypatch.setattr(clearing, "Free", Free)
+    assert len(plan(before).stops) == NODES
+    assert looks[0] < 30 * NODES, "not every node for each start"
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.integers(-2, 2)), st.integers(-2, 2))
+def test_the_open_nodes_are_those_with_free_slots(slots: dict[str, int], then: int) -> None:
+    free = clearing.Free({name: (count, 0, 0) for name, count in slots.items()})
+    assert free.open == {name for name, count in slots.items() if count > 0}
+    free["a"] = then, 0, 0
+    assert free.open == {name for name, room in free.items() if room[0] > 0}
