@@ -5,7 +5,7 @@ Nothing here checks permission: callers have fetched the job (job_get).
 
 from __future__ import annotations
 
-from django.db.models import BigIntegerField, Case, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models import BigIntegerField, Case, Exists, F, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from jobs.models import Attempt, Learner
@@ -20,6 +20,16 @@ def began_after() -> Case:
         default=Coalesce("resume_from__step", reported),
         output_field=BigIntegerField(),
     )
+
+
+def counted_after() -> Case:
+    """As began_after, but None where steps of its job fell back: then they do not count all that the job did."""
+    return Case(When(steps_fell(), then=Value(None)), default=began_after(), output_field=BigIntegerField())
+
+
+def steps_fell() -> Exists:
+    """Of an attempt: whether steps of its job fell back, in any attempt."""
+    return Exists(Learner.objects.filter(job=OuterRef("job"), fell_ms__isnull=False))
 
 
 def _first_steps() -> QuerySet[Learner]:

@@ -16,7 +16,7 @@ from jobs.accounting import counts_until, time_left_s
 from jobs.errors import JobForbidden, JobNotFound
 from jobs.ids import is_job_id, may_begin_id
 from jobs.models import JOB_TERMS, Attempt, Checkpoint, Job
-from jobs.selectors.attempts import began_after
+from jobs.selectors.attempts import counted_after
 from jobs.selectors.redaction import redacted_job
 from jobs.states import Action, Intent, State, allowed_actions, ends_failed
 from tenants import access, search
@@ -81,7 +81,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     last = Attempt.objects.filter(job=OuterRef("pk"), n=OuterRef("attempt"))
     return rows.select_related("tenant", "owner", "progress", "estimate").annotate(
         slot_type=Subquery(last.values("slot_type")[:1]),
-        first_step=Subquery(first.values(step=began_after())[:1]),
+        first_step=Subquery(first.values(step=counted_after())[:1]),
         newest_checkpoint=Subquery(newest.values(json=JSONObject(n="n", step="step", at="committed_at"))[:1]),
         live_attempt=Subquery(
             live.values(
@@ -89,7 +89,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
                     opened_at="opened_at",
                     known_at="known_at",
                     processing_at="processing_at",
-                    began_step=began_after(),
+                    began_step=counted_after(),
                 )
             )[:1]
         ),

@@ -16,7 +16,7 @@ from django.db.models.fields.json import KeyTextTransform
 from gpu_scheduler.forecast import Basis, RunTime
 from gpu_scheduler.model import Snapshot
 from jobs.models import Attempt, Job
-from jobs.selectors.attempts import began_after
+from jobs.selectors.attempts import counted_after, steps_fell
 from jobs.states import BY_ORDER, Intent, State
 
 
@@ -48,7 +48,8 @@ class Run:
 def throughput(run: Run, now: datetime) -> Throughput | None:
     """Over all attempts: right after a resume the newest one has made few steps, and started slowly.
 
-    None without a step, a total or any running time, or if it is unknown where the job or its attempt began.
+    None without a step, a total or any running time, or if it is unknown where the job or its attempt began: also where
+    its steps fell back, as those of a program that counts within each epoch do.
     """
     if run.step is None or not run.total or run.first_step is None or run.began_step is None:
         return None
@@ -93,8 +94,8 @@ def run_times(seen: Snapshot) -> dict[str, RunTime]:
     facts = [_Facts(*row) for row in rows]
     live: dict[str, tuple[datetime | None, int | None]] = {}
     origins: dict[str, int | None] = {}
-    cloned = Q(n=1, resume_from__isnull=False, job__in=list(limits))
-    begun = Attempt.objects.filter(Q(held=True) | cloned).annotate(began=began_after())
+    no_origin = Q(n=1, job__in=list(limits)) & (Q(resume_from__isnull=False) | steps_fell())
+    begun = Attempt.objects.filter(Q(held=True) | no_origin).annotate(began=counted_after())
     for job, n, held, processing_at, step in begun.values_list(
         "job_id", "n", "held", "processing_at", "began"
     ):

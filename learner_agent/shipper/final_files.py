@@ -27,9 +27,10 @@ NOT_RANK_0 = (
 )
 """One set is restored for all learners: one that saves last, or counts steps faster, must not replace the model."""
 BESIDE_RESTORED = (
-    "The files in its CHECKPOINT_DIR beside {folder}, from which it resumed, are not stored: it failed before its first"
-    " save with training.checkpoint, so they may be no checkpoint. A program that imports learner_agent.training and"
-    " saves in another way gets them stored if it ends with code 0."
+    "The files in its CHECKPOINT_DIR beside {folder}, from which it resumed, are not stored: it ended before its"
+    " first save with training.checkpoint was whole, so they may be no checkpoint. A program that imports"
+    " learner_agent.training and saves in another way gets them stored if it ends with code 0 and names no folder"
+    " step-…."
 )
 
 
@@ -85,9 +86,8 @@ class FinalFiles:
         files = gather(folder, what="implicit", world=self._job.world(), without=restored)
         if files is None or self._was_restored(files):
             return Found()
-        begun = any(
-            path.startswith("step-") for path, _, _ in files.offer.files
-        )  # a save without its manifest yet
+        # In folders of this name, saves whose manifest was not written yet.
+        begun = any(path.startswith("step-") and "/" in path for path, _, _ in files.offer.files)
         if restored and (begun or not self._saves_in_its_own_way()):
             return Found(notes=[("implicit_not_kept", BESIDE_RESTORED.format(folder=restored[0].name))])
         if self._settings.rank:

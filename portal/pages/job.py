@@ -31,6 +31,7 @@ from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.wait_reasons import is_cluster_busy
 from jobs.spec import in_order, to_yaml
 from jobs.states import FINAL, HOLDS_GPUS, PROGRESS, State
+from jobs.steps import fell_since, steps_from_scratch
 from portal.pages import (
     job_cards,
     job_events,
@@ -166,7 +167,7 @@ def job_frame(request: HttpRequest, job: Job, tab: str) -> dict[str, Any]:
         "base": f"/t/{job.tenant.slug}/jobs/{job.pk}",
         "seq": job.event_seq,
         "holds_devices": State(job.state) in HOLDS_GPUS,
-        "lost_if_canceled": _lost(view),
+        "lost_if_canceled": _lost(job, view),
         "halt_question": job_halt.question(job, now),
         "save_request": save_request(job) if "checkpoint" in actions else None,
         "error_path": job_failure.error_path(job.reason_code, job.reason_numbers, job.attempt),
@@ -260,14 +261,16 @@ def _count(tab: str, job: Job) -> int | str | None:
             return None
 
 
-def _lost(view: dict[str, Any]) -> int | None:
-    """Steps since the newest checkpoint, if both are known."""
+def _lost(job: Job, view: dict[str, Any]) -> int | None:
+    """Steps since the newest checkpoint, or from the beginning without one; None if unknown."""
     step, kept = view["progress"]["step"], view["checkpoint"]
     if step is None:
         return None
     if kept is None:
-        return int(step)
-    return None if kept["step"] is None else max(0, step - kept["step"])
+        return steps_from_scratch(job.pk)
+    if kept["step"] is None or fell_since(Checkpoint.objects.get(job=job, n=kept["n"])):
+        return None
+    return max(0, step - kept["step"])
 
 
 def _overview(request: HttpRequest, job: Job) -> dict[str, Any]:

@@ -247,14 +247,15 @@ def restored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("imports", "code", "stored"), [(False, 0, True), (False, 143, True), (True, 0, True), (True, 1, False)]
 )
+@pytest.mark.parametrize("name", ["mine.pt", "step-1000.pt"])
 def test_a_clone_that_saves_in_its_own_way_has_its_saves_stored_though_it_began_from_a_manifest(
-    tmp_path: Path, *, imports: bool, code: int, stored: bool
+    tmp_path: Path, name: str, *, imports: bool, code: int, stored: bool
 ) -> None:
     """Its program was edited. What a failed one left before its first save must not replace the real one."""
     server = Server(lambda: None)
     files = final_files(server, tmp_path)
     restored(tmp_path)
-    (tmp_path / "checkpoints" / "mine.pt").write_text("what torch.save wrote")
+    (tmp_path / "checkpoints" / name).write_text("what torch.save wrote")
     spool = Spool(tmp_path / "state")
     spool.write("exit", {"code": code})
     if imports:
@@ -265,6 +266,21 @@ def test_a_clone_that_saves_in_its_own_way_has_its_saves_stored_though_it_began_
     assert server.stored == ([b"what torch.save wrote"] if stored else [])
     assert [note["code"] for note in server.reported] == ([] if stored else ["implicit_not_kept"])
     assert all("beside step-5, from which it resumed" in note["message"] for note in server.reported)
+
+
+def test_a_save_without_a_manifest_is_as_old_as_the_newest_of_its_files(tmp_path: Path) -> None:
+    """It is found when the program has ended, which may be long after."""
+    server = Server(lambda: None)
+    files = final_files(server, tmp_path)
+    now = time.time_ns()
+    for name, age_s in (("a.pt", 3600), ("b.pt", 60), ("c.pt", 7200)):
+        (tmp_path / "checkpoints" / name).write_text("weights")
+        at = now - age_s * 10**9
+        os.utime(tmp_path / "checkpoints" / name, ns=(at, at))
+
+    asyncio.run(files.store())
+
+    assert server.saved_ns == {None: now - 60 * 10**9}
 
 
 def test_a_save_that_was_begun_beside_a_restored_one_is_no_checkpoint(tmp_path: Path) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
-from jobs.selectors.throughput import Run, throughput
+from jobs.models import Attempt, Learner, Progress
+from jobs.selectors.jobs import job_get
+from jobs.selectors.serializers import JobSerializer
+from jobs.selectors.snapshot import database_now, snapshot
+from jobs.selectors.throughput import Run, run_times, throughput
+from jobs.states import State
+from tests import factories
 
 BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 FIRST = Run(400, 1000, BEGAN + timedelta(seconds=200), 0.0, 0, BEGAN, 0)
@@ -61,3 +68,20 @@ def test_steps_that_a_clone_was_given_count_for_nothing() -> None:
 )
 def test_without_steps_there_is_no_throughput(run: Run) -> None:
     assert left(run, 20) is None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("fell", [False, True])
+def test_steps_that_fall_back_say_nothing_of_the_time_that_is_left(*, fell: bool) -> None:
+    """As of a program that counts within each epoch, in the first step of its fifth one."""
+    now = timezone.now()
+    began = now - timedelta(seconds=401)
+    job = factories.job(state=State.PROCESSING)
+    Attempt.objects.filter(job=job).update(opened_at=began, processing_at=began)
+    fell_ms = int(now.timestamp() * 1000) if fell else None
+    Learner.objects.filter(job=job).update(first_step=0, last_step=1, fell_ms=fell_ms, processing_at=began)
+    Progress.objects.filter(job=job).update(step=1, total=100, reported_at=now)
+    view = JobSerializer.render(job_get(user=job.owner, job_id=job.pk))
+    assert (view["throughput"]["seconds_left"] is None) == fell
+    seen = snapshot(nodes=[], now=database_now())
+    assert (job.pk in run_times(seen)) != fell

@@ -40,8 +40,10 @@ def lines(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+EPOCH_S = 1_767_225_600
+"""A time that programs may write."""
 TWELVE = [
-    {"step": step, "time": 1_000 + 10 * epoch + step, "loss": 12.0 - epoch}
+    {"step": step, "time": EPOCH_S + 10 * epoch + step, "loss": 12.0 - epoch}
     for epoch in range(12)
     for step in range(5)
 ]
@@ -118,3 +120,12 @@ def event(step: int, summary: bytes, at: float = 1_700_000_000.25) -> bytes:
 
 def record(content: bytes) -> bytes:
     return struct.pack("<Q", len(content)) + b"sum1" + content + b"sum2"
+
+
+def write_timed(spool: Spool, rows: list[tuple[int, float, float]], name: str) -> None:
+    """rows: step, loss, time."""
+    folder = spool.root.parent / "tb"
+    folder.mkdir(exist_ok=True)
+    with (folder / name).open("ab") as out:
+        for step, loss, at in rows:
+            out.write(record(event(step, simple("loss", loss), at=at)))

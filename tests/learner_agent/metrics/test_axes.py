@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from learner_agent.spool import Spool
+from learner_agent.wire_fields import Point
 from tests.learner_agent.metrics.sources import (
+    EPOCH_S,
     TWELVE,
     Notes,
     drain,
@@ -21,6 +24,7 @@ from tests.learner_agent.metrics.sources import (
     reported,
     simple,
     write_events,
+    write_timed,
 )
 
 
@@ -34,7 +38,7 @@ def test_steps_that_are_reported_from_the_beginning_again_draw_every_point_in_or
     assert places(points) == list(range(60))
     assert [value for _, _, _, value in points][-1] == 1.0
     assert [(frame.in_order, frame.steps, frame.fell_ms) for frame in frames] == [
-        (["loss"], (0, 4), 1_110_000)
+        (["loss"], (0, 4), (EPOCH_S + 110) * 1000)
     ]
     assert [code for code, _ in notes] == ["step_fell_back"]
     assert "of loss in metrics.jsonl fell back from 4 to 0" in notes[0][1]
@@ -61,7 +65,7 @@ def test_several_processes_that_write_the_same_steps_have_each_once(spool: Spool
         folder.mkdir(exist_ok=True)
         with (folder / f"events.out.tfevents.{rank}.host").open("wb") as out:
             for step in range(50):
-                out.write(record(event(step, simple("loss", 1.0 + rank), at=1_000.0 + step + rank / 10)))
+                out.write(record(event(step, simple("loss", 1.0 + rank), at=EPOCH_S + step + rank / 10)))
     notes: Notes = []
     source = event_files(spool, notes)
     frames = list(iter_frames(source))
@@ -185,3 +189,67 @@ def test_reports_of_a_later_attempt_go_on_after_those_in_order(spool: Spool) -> 
     assert places(frame.points, "acc") == [501, 502]
     assert (frame.in_order, frame.steps, frame.fell_ms) == (["loss"], (501, 502), None)
     assert places(drain(event_files(spool, ends={"loss": 60}))) == [561, 562]
+
+
+@pytest.mark.parametrize(
+    "time_of",
+    [
+        pytest.param(lambda epoch, step: 0.3 + step / 100, id="of-one-step"),
+        pytest.param(lambda epoch, step: 0.5 + step, id="since-the-epoch-began"),
+        pytest.param(lambda epoch, step: 1.0 + 5 * epoch + step, id="since-the-program-began"),
+        pytest.param(lambda epoch, step: EPOCH_S - 1_000 * epoch + step, id="of-a-clock-that-is-set-back"),
+    ],
+)
+def test_reports_have_all_their_points_whatever_they_give_as_their_time(
+    spool: Spool, time_of: Callable[[int, int], float]
+) -> None:
+    rows = [
+        {"step": step, "time": time_of(epoch, step), "loss": 1.0} for epoch in range(12) for step in range(5)
+    ]
+    spool.metrics.write_text(lines(*rows))
+    frames = list(iter_frames(reported(spool)))
+    assert places([point for frame in frames for point in frame.points]) == list(range(60))
+    assert all(frame.fell_ms is None or frame.fell_ms > 10**12 for frame in frames), "no time of 1970"
+
+
+def test_of_processes_that_begin_again_with_every_epoch_one_has_its_points(spool: Spool) -> None:
+    """Each writes an event file of its own, and they are read while they are written."""
+    notes: Notes = []
+    source = event_files(spool, notes)
+    points: list[Point] = []
+    for n in range(30):
+        for rank in range(2):
+            row = [(n % 10, 100.0 * rank + n, EPOCH_S + n + rank / 10)]
+            write_timed(spool, row, f"events.out.tfevents.{rank}.host")
+        if n % 4 == 3:
+            points += drain(source)
+    points += drain(source)
+    source.end()
+    assert [value for _, _, _, value in points] == [float(n) for n in range(30)]
+    assert {code for code, _ in notes} == {"points_not_stored", "step_fell_back"}
+    assert "30 points were not stored, because another file, written at the same time" in notes[-1][1]
+
+
+def test_a_program_that_is_started_again_goes_on_in_a_file_of_its_own(spool: Spool) -> None:
+    """Within one attempt, as by a script that calls it twice: the second file begins when the first has ended."""
+    source = event_files(spool)
+    write_timed(spool, [(n, 1.0, EPOCH_S + n) for n in range(5)], "events.out.tfevents.1.host")
+    assert places(drain(source)) == [0, 1, 2, 3, 4]
+    write_timed(spool, [(n, 1.0, EPOCH_S + 10 + n) for n in range(5)], "events.out.tfevents.2.host")
+    assert places(drain(source)) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_metric_of_the_first_step_of_each_epoch_has_a_point_of_each(
+    spool: Spool, *, is_first: bool
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for epoch in range(5):
+        for step in range(4):
+            rate = {"lr": 1.0 / (epoch + 1)} if step == 0 else {}
+            loss = {"loss": 1.0}
+            both = rate | loss if is_first else loss | rate
+            rows.append({"step": step, "time": EPOCH_S + 10 * epoch + step} | both)
+    spool.metrics.write_text(lines(*rows))
+    rates = [value for name, _, _, value in drain(reported(spool)) if name == "lr"]
+    assert rates == [1.0 / (epoch + 1) for epoch in range(5)]

@@ -190,3 +190,25 @@ def test_of_attempts_that_began_at_one_step_the_newest_is_marked_first(
     job = factories.job(owner=alice, state=State.PROCESSING, attempt=3)
     saved = factories.checkpoint(job, step=40, attempt=1)
     assert _marks(open_page(alice, job)) == [[saved.step, ""], [0, "attempt 3"], [0, "attempt 2"]]
+
+
+@pytest.mark.parametrize(
+    ("fell_ms", "saved", "said"),
+    [
+        (None, 500, "Its checkpoints stay; 100 steps since the newest one are lost."),
+        (2_000_000, 500, "Its checkpoints stay."),
+        (None, None, "It has no checkpoint: all 600 steps are lost."),
+        (2_000_000, None, "It has no checkpoint: all that it did is lost."),
+    ],
+)
+def test_a_cancel_counts_the_steps_that_it_loses_only_where_they_never_fell_back(
+    alice: User, open_page: OpenPage, fell_ms: int | None, saved: int | None, said: str
+) -> None:
+    job = factories.job(owner=alice, state=State.PROCESSING)
+    learner = {"first_step": 1, "last_step": 600, "fell_ms": fell_ms, "processing_at": timezone.now()}
+    Learner.objects.filter(job=job).update(**learner)
+    Progress.objects.filter(job=job).update(step=600)
+    if saved:
+        factories.checkpoint(job, step=saved, saved_ns=2_000_000 * 10**6 - 1)
+    page = unescape(re.sub(r"<[^>]*>", "", open_page(alice, job, "/cancel").split("data-stakes")[1]))
+    assert said in " ".join(page.split())
