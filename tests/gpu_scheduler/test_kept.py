@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from gpu_scheduler import world
 from gpu_scheduler.cycle import plan
 from gpu_scheduler.model import Gang, Level, Priority, QuotaUse, Resize, Snapshot, Stop, Topology, WaitReason
 from gpu_scheduler.places import LEAVES_WITHIN
+from gpu_scheduler.policies.base import policy_of
 from gpu_scheduler.policies.fair_share import FairShare
 from gpu_scheduler.simulation import Costs, Scenario, SimulatedJob, simulate
 from tests.gpu_scheduler.worlds import NOON, gang, nodes, running, snapshot
@@ -82,7 +84,7 @@ def test_a_run_that_was_stopped_for_another_job_is_not_waited_for_until_its_limi
     "stays",
     [
         {"stopping": True, "stopping_since": NOON - timedelta(minutes=11)},
-        {"order": Resize("r1", 1, "grown")},
+        {"order": Resize("r1", 1)},
     ],
     ids=["stuck", "resized"],
 )
@@ -113,7 +115,7 @@ def test_what_an_urgent_job_will_borrow_is_kept_for_it_while_its_victim_saves() 
     assert waited(jobs, BORROWERS, "j1", a1=4, a2=4) <= SAVES_S + 10
 
 
-def being_stopped(*waiting: Gang, **changes: object) -> Snapshot:
+def being_stopped(*waiting: Gang, **changes: Any) -> Snapshot:
     """r1 of red leaves for the urgent j1, which will borrow all 4 that are lent; there is a free node beside."""
     leaves = running("r1", "a1", slots=2, order=Stop("r1", "preempted", "j1"), stopping=True)
     first = gang("j1", 1, 4, priority=Priority.URGENT)
@@ -158,4 +160,4 @@ def test_the_next_plan_comes_when_a_run_that_was_stopped_counts_as_one_that_may_
     since = NOON - timedelta(minutes=3)
     leaves = running("r1", "a1", slots=8, stopping=True, stopping_since=since)
     made = snapshot(nodes(a1=8), [gang("j1", 1, 8)], [leaves])
-    assert made.policy.next_event_at(made) == since + LEAVES_WITHIN
+    assert policy_of(made).next_event_at(made) == since + LEAVES_WITHIN
