@@ -235,8 +235,8 @@ def cluster() -> HealthCheck:
 
 
 def proxies_that_programs_are() -> tuple[str, ...]:
-    """Programs of the local cluster share this machine's network, so each is a proxy that is trusted here."""
-    if settings.LUTHIER_CLUSTER != "local":
+    """Programs that a daemon of this machine starts share its network, so each is a proxy that is trusted here."""
+    if not clusters.capabilities().node_daemon:
         return ()
     here = [str(each) for each in settings.LUTHIER_TRUSTED_PROXIES if each.overlaps(LOOPBACK[each.version])]
     if not here:

@@ -287,8 +287,9 @@ def purge(world: World) -> tuple[Do, Do]:
 
 
 def periodical(world: World) -> tuple[Do, Do]:
-    """An orphaned gang, and an upload that no job used within a day."""
+    """An orphaned gang, an upload that no job used within a day, and a checkpoint that its learner left unfinished."""
     job = world.running()
+    unfinished = factories.checkpoint(job, step=1, state=Checkpoint.State.UPLOADING)
     launch = world.cluster.launched(gang(job))
     world.exit(job)
     world.done(job)
@@ -305,6 +306,8 @@ def periodical(world: World) -> tuple[Do, Do]:
 
     def check() -> None:
         assert not world.cluster.listing()
+        unfinished.refresh_from_db()
+        assert unfinished.state == Checkpoint.State.DROPPED
         assert not Upload.objects.exists()
         assert not Blob.objects.exists()
 

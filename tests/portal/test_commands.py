@@ -13,6 +13,8 @@ from portal.management import commands
 from portal.management.database_command import DatabaseCommand
 
 WITHOUT_DATABASE = {
+    "changepassword",  # refused
+    "createsuperuser",  # refused
     "doctor",  # says what is wrong with it, among other things
     "nodes",  # the node daemon works without one
     "up",  # starts it

@@ -74,4 +74,4 @@ def test_sources_are_compiled_with_the_environment(tmp_path: Path, monkeypatch: 
 
 def test_what_is_compiled_is_what_an_installation_runs() -> None:
     copied = re.findall(r"^RUN python -m compileall -q (.*)$", (ROOT / "Dockerfile").read_text(), re.M)
-    assert {*environment.SOURCES, "manage.py"} == set(copied[0].split())
+    assert {*environment.SOURCES, "manage.py", "/agent"} == set(copied[0].split())

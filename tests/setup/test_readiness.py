@@ -298,7 +298,7 @@ def test_a_proxy_that_each_program_of_the_machine_is_is_warned_of(
         found.current.return_value = mock.Mock(spec=["nodes"])  # as a small cluster
         found.current.return_value.nodes.return_value = [mock.Mock(ready=True)]
         found.isolation.return_value = Isolation(True, "programs are isolated")
-        settings.LUTHIER_CLUSTER = cluster
+        found.capabilities.return_value.node_daemon = cluster == "local"
         warnings = checks.cluster().warnings
     assert [trusted in warning and "LUTHIER_TRUSTED_PROXIES" in warning for warning in warnings] == [
         True

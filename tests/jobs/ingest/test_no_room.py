@@ -208,7 +208,7 @@ def renewed(job: Job) -> bool:
 def test_what_a_job_offers_and_does_not_send_is_kept_from_others_for_minutes_only(
     room: dict[str, int],
 ) -> None:
-    idle, other = (factories.job(of=factories.tenant(), state=State.PROCESSING) for _ in range(2))
+    idle, other = (factories.job(of=factories.tenant(), state=State.PROCESSING, learners=2) for _ in range(2))
     for step, size in enumerate((8 * MIB, MIB)):
         assert checkpoints.offer(grant(idle), offered(size, step=step)).state == "UPLOADING"
     refused = checkpoints.offer(grant(other), offered(MIB, name="other"))
@@ -281,7 +281,7 @@ def test_a_job_has_so_many_files_under_way_and_no_more(
     room: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(promised_module, "MOST_FILES", 3)
-    job, other = (factories.job(state=State.PROCESSING) for _ in range(2))
+    job, other = (factories.job(state=State.PROCESSING, learners=2) for _ in range(2))
     files = [(f"f{n}", 3, hashlib.sha256(f"{n}".encode()).hexdigest()) for n in range(4)]
     refused = checkpoints.offer(grant(job), Ckpt("many", step=1, files=files))
     assert refused.message.endswith("the most allowed. Save fewer, larger files.")

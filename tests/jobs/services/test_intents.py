@@ -18,7 +18,7 @@ from jobs.errors import (
     TenantSuspended,
     TimeLimitUsedUp,
 )
-from jobs.ingest.checkpoints import _drop_old
+from jobs.drops import after_commit
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.serializers import JobSerializer
@@ -229,7 +229,7 @@ def test_the_checkpoint_to_resume_from_is_not_dropped_by_one_that_comes_during_t
 
     def newer_comes() -> None:
         with transaction.atomic():
-            _drop_old(job.pk)
+            after_commit(job.checkpoints.get(step=20))
         connection.close()
 
     dropping = threading.Thread(target=newer_comes)

@@ -26,7 +26,7 @@ from jobs.errors import (
     UploadInvalid,
     UploadNotFound,
 )
-from jobs.ingest.checkpoints import _drop_old
+from jobs.drops import after_commit
 from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Upload
 from jobs.selectors.jobs import etag, job_get, job_list
 from jobs.selectors.requests import size_range
@@ -285,7 +285,7 @@ def test_a_checkpoint_is_not_dropped_while_it_is_cloned(people: People) -> None:
 
     def drop() -> None:
         with transaction.atomic():
-            _drop_old(source.pk)
+            after_commit(source.checkpoints.get(step=50))
         connection.close()
 
     dropping = threading.Thread(target=drop)

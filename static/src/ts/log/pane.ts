@@ -91,7 +91,6 @@ export class Pane {
   }
 
   scrollBy(px: number): void {
-    if (px < 0) this.pause();
     this.top += px;
     this.refresh();
     this.afterUser(px);
@@ -192,7 +191,6 @@ export class Pane {
     const view = this.scroller.clientHeight;
     if (full <= MAX_PX || Math.abs(moved) < view * 2) this.top += moved;
     else this.top = (this.scroller.scrollTop / Math.max(1, MAX_PX - view)) * (full - view);
-    if (moved < 0) this.pause();
     this.expected = this.scroller.scrollTop;
     this.schedule();
     this.afterUser(moved);
@@ -200,8 +198,8 @@ export class Pane {
 
   /** The user has scrolled by so many px: down to the very end, follow again. A smooth scroll up begins there, too. */
   private afterUser(px: number): void {
-    const isAtEnd = this.top >= this.fullHeight() - this.scroller.clientHeight - 2;
-    if (!this.following && px > 0 && isAtEnd) this.follow();
+    if (px < 0) this.pause();
+    else if (this.top >= this.fullHeight() - this.scroller.clientHeight - 2) this.follow();
     this.options.moved();
   }
 
