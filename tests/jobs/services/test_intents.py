@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import failpoints
+from jobs.drops import after_commit
 from jobs.errors import (
     CheckpointNotFound,
     IllegalTransition,
@@ -18,7 +19,6 @@ from jobs.errors import (
     TenantSuspended,
     TimeLimitUsedUp,
 )
-from jobs.drops import after_commit
 from jobs.models import Attempt, Checkpoint, Job, JobEvent, Learner, Progress
 from jobs.selectors.jobs import job_get
 from jobs.selectors.serializers import JobSerializer

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from gpu_scheduler.model import Range
 from jobs import archives, blobs, failpoints
+from jobs.drops import after_commit
 from jobs.errors import (
     CheckpointNotFound,
     CodeNotStored,
@@ -26,7 +27,6 @@ from jobs.errors import (
     UploadInvalid,
     UploadNotFound,
 )
-from jobs.drops import after_commit
 from jobs.models import Blob, Checkpoint, CheckpointFile, ClusterNode, Job, Upload
 from jobs.selectors.jobs import etag, job_get, job_list
 from jobs.selectors.requests import size_range
