@@ -118,7 +118,7 @@ def ask_again(cursor: Any, missing: Sequence[str]) -> None:
     numbers = [number for key in missing if (number := number_of(key)) is not None]
     if not numbers:
         return
-    # Two statements: whoever was asked for them has promised to send none of it.
+    # Two statements: the jobs that were asked for them once have promised to send none of it.
     cursor.execute("UPDATE jobs_blob SET requested_from = '[]' WHERE verified AND id = ANY(%s)", [numbers])
     cursor.execute(
         "UPDATE jobs_blob SET verified = false, received = 0, upload_id = '', finishing_at = NULL,"
