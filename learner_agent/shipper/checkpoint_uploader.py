@@ -101,9 +101,14 @@ class CheckpointUploader:
         return self._saves[key]
 
     def dated(self, files: FileSet) -> FileSet:
-        """The same set, as saved after all others."""
+        """The same set, saved after all others, and when the newest of its files was written: the program may have made
+        many steps since."""
         self._saves.pop(files.key, None)
-        return _at(files, self._saved_ns(files.key, time.time_ns()))
+        written = []
+        for index in range(len(files.offer.files)):
+            with contextlib.suppress(OSError):  # gone since
+                written.append(files.place(index).stat().st_mtime_ns)
+        return _at(files, self._saved_ns(files.key, max(written, default=time.time_ns())))
 
     async def _upload_checkpoint(self, manifest: Path) -> None:
         mark = _mark(manifest)

@@ -267,6 +267,21 @@ def test_a_clone_that_saves_in_its_own_way_has_its_saves_stored_though_it_began_
     assert all("beside step-5, from which it resumed" in note["message"] for note in server.reported)
 
 
+def test_a_save_without_a_manifest_is_as_old_as_the_newest_of_its_files(tmp_path: Path) -> None:
+    """It is found when the program has ended, which may be long after."""
+    server = Server(lambda: None)
+    files = final_files(server, tmp_path)
+    now = time.time_ns()
+    for name, age_s in (("a.pt", 3600), ("b.pt", 60), ("c.pt", 7200)):
+        (tmp_path / "checkpoints" / name).write_text("weights")
+        at = now - age_s * 10**9
+        os.utime(tmp_path / "checkpoints" / name, ns=(at, at))
+
+    asyncio.run(files.store())
+
+    assert server.saved_ns == {None: now - 60 * 10**9}
+
+
 def test_a_save_that_was_begun_beside_a_restored_one_is_no_checkpoint(tmp_path: Path) -> None:
     """Its program writes manifests, and was ended before this one."""
     server = Server(lambda: None)

@@ -16,6 +16,7 @@ from jobs.selectors.checkpoints import SaveRequest, save_request
 from jobs.selectors.throughput import step_times
 from jobs.services import job_checkpoint
 from jobs.states import EventCode, Intent, State
+from jobs.steps import fell_since
 from tests.learner_agent.harness import Rig, make_job, next_attempt, until
 
 MakeRig = Callable[..., Rig]
@@ -221,6 +222,45 @@ raise SystemExit(3)
     again.wait()
     assert again.stored_log() == b"weights\n" + again.env["CHECKPOINT_DIR"].encode() + b"\n"
     assert Checkpoint.objects.get(job=job) == saved, "what was only put back is no new checkpoint"
+
+
+TWO_PHASES = """
+import json, os, pathlib, sys, time
+from learner_agent import training
+out = open(os.environ["JOB_STATE_DIR"] + "/metrics.jsonl", "a")
+began = time.time() if sys.argv[1] == "since-start" else 0
+def report(step):
+    print(json.dumps({"step": step, "time": time.time() - began, "loss": 1 / step}), file=out, flush=True)
+for step in range(1, 301):
+    report(step)
+if sys.argv[2] == "manifest":
+    with training.checkpoint(300) as folder:
+        (folder / "model").write_text("of the first phase")
+else:
+    pathlib.Path(os.environ["CHECKPOINT_DIR"], "model-300.pt").write_text("of the first phase")
+time.sleep(0.01)
+for step in range(1, 51):
+    report(step)
+raise SystemExit(143)
+"""
+
+
+@pytest.mark.parametrize("times", ["since-1970", "since-start"])
+@pytest.mark.parametrize("saves", ["manifest", "file"])
+def test_steps_that_fell_back_after_the_last_save_are_not_said_to_be_kept(
+    rig: MakeRig, times: str, saves: str
+) -> None:
+    """However the program saves, and whatever it gives as the time of its reports."""
+    job = make_job({"train.py": TWO_PHASES})
+    job.spec["checkpoint"] |= {"step": r"model-(?P<step>\d+)"}
+    job.save()
+    learner = rig(job)
+    learner.launch(f"python3 train.py {times} {saves}")
+    learner.ship()
+    assert learner.wait() == (143, 0)
+    saved = Checkpoint.objects.get(job=job)
+    assert (saved.step, learner.row.last_step) == (300, 50)
+    assert fell_since(saved)
 
 
 SAVES_SOMETIMES = """

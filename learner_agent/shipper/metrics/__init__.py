@@ -23,6 +23,8 @@ BATCH_POINTS = 1_000
 """Points after which a source ends a frame."""
 INTERVAL_S = 0.5
 """Points that follow a frame sooner than this wait for the next one: no chart is drawn faster."""
+EARLIEST_S = 10**9
+"""A time before (the year 2001) is none: most likely it is a duration, or counts from the start of the program."""
 _LATEST_S = LATEST_MS // 1000
 """Seconds since the epoch above which a time is not one."""
 
@@ -146,4 +148,4 @@ def point_of(name: Any, step: Any, at_ms: int, value: Any) -> Point | None:
 
 def time_ms(time_s: Any) -> int:
     """Milliseconds since the epoch of a time in seconds that a program wrote; 0 if it is not one."""
-    return int(time_s * 1000) if isinstance(time_s, (int, float)) and 0 < time_s < _LATEST_S else 0
+    return int(time_s * 1000) if isinstance(time_s, (int, float)) and EARLIEST_S <= time_s < _LATEST_S else 0

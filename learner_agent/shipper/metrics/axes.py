@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -88,36 +88,84 @@ FELL_BACK = (
     "The step of {name} in {label} fell back from {before:,} to {step:,}, as one that begins again with every epoch"
     " does. From here on the points of such metrics are in the order in which they were reported."
 )
-NOT_STORED = "Of {label}, {n} not stored, because there is another value at the same step."
+NOT_STORED = {
+    "dropped": "Of {label}, {n} not stored, because there is another value at the same step.",
+    "others": "Of {label}, {n} not stored, because another file, written at the same time, has the metric, too.",
+}
+"""Why points are not stored, by the name under which they are counted."""
 
 
 class MetricAxis(Axis):
     """The axis of one metric. value: the one at its place; falls: how often steps had begun again by then; at_ms: the
-    latest time of its points."""
+    latest time of its points; writer: whose they are, None if unknown."""
 
     value: float | str | None = None
     falls: Place = 0
     at_ms: Place = 0
+    writer: Place | None = None
+
+
+class Writer(NamedTuple):
+    """What wrote points one after the other: each event file is one. began_ms: when it began, since the epoch; 0 if
+    unknown."""
+
+    key: int
+    began_ms: int = 0
+
+
+ALONE = Writer(0)
+"""That of a source with one file."""
 
 
 class Axes(Struct):
     """Those of all metrics that a program reports by name. A program may write anything into the file of it.
 
     falls: how often its steps began again. Metrics of one step fall back one after the other: that counts once.
-    fell: what to say of the first time. dropped: points that are not stored, because of another value at their step.
+    fell: what to say of the first time. dropped: points that are not stored, because of another value at their step;
+    others: because another writer's are.
     """
 
     of: dict[str, MetricAxis] = {}
     falls: Place = 0
     fell: str = ""
     dropped: Place = 0
+    others: Place = 0
 
     def copy(self) -> Axes:
         """Independent of this one: place() replaces what is in it."""
-        return Axes(dict(self.of), self.falls, self.fell, self.dropped)
+        return Axes(dict(self.of), self.falls, self.fell, self.dropped, self.others)
 
-    def place(self, point: Point, into: Placed, ends: Mapping[str, int], label: str) -> None:
-        """Add a point where it belongs, or count it as dropped. ends: see `continued`."""
+    def place(
+        self, line: Sequence[Point], into: Placed, ends: Mapping[str, int], label: str, by: Writer = ALONE
+    ) -> None:
+        """Add points of one step, reported at once, where they belong, or count them as not stored. ends: see
+        `continued`."""
+        own = [point for point in line if not self._is_of_another(point, by)]
+        self.others += len(line) - len(own)
+        self._find_fall(own, into, label)
+        for point in own:
+            self._place(point, into, ends, by)
+
+    def _is_of_another(self, point: Point, by: Writer) -> bool:
+        """Whether a metric has points of another writer that were made when this one wrote already. Several processes
+        may write the same metrics, and the steps of each may begin again: only one's count."""
+        axis = self.of.get(point[0])
+        return axis is not None and axis.writer not in (None, by.key) and 0 < by.began_ms < axis.at_ms
+
+    def _find_fall(self, line: Sequence[Point], into: Placed, label: str) -> None:
+        """Note that steps begin again with this line. All of it is asked first: a metric that is reported at the first
+        step only has the same step again then."""
+        for name, step, at_ms, _ in line:
+            axis = self.of.get(name)
+            if axis is not None and axis.falls_at(step) and axis.falls == self.falls:
+                self.falls += 1
+                self.fell = self.fell or FELL_BACK.format(
+                    name=name or "what it reports", label=label, before=axis.printed, step=step
+                )
+                into.fall(at_ms or now_ms())
+                return
+
+    def _place(self, point: Point, into: Placed, ends: Mapping[str, int], by: Writer) -> None:
         name, step, at_ms, number = point
         if name not in self.of and len(self.of) >= MAX_AXES:
             into.points.append(point)
@@ -125,26 +173,16 @@ class Axes(Struct):
         value = number_out(number)
         axis = replace(self.of.get(name) or self._new({name}, ends))
         is_behind = axis.falls < self.falls  # others have begun again since
-        # What is older than the last point is another writer's: several processes may report the same metrics.
-        is_late = 0 < at_ms < axis.at_ms and axis.printed is not None and step <= axis.printed
-        if is_late or (step == axis.printed and not is_behind):
+        if step == axis.printed and not is_behind:
             self.dropped += name != BARE and value != axis.value
             return
-        falls, before = axis.falls_at(step), axis.printed
-        place = axis.advance(step, again=is_behind)
-        if place is None:
+        if axis.advance(step, again=is_behind) is None:
             return
-        if falls and not is_behind:
-            self.falls += 1
-            self.fell = self.fell or FELL_BACK.format(
-                name=name or "what it reports", label=label, before=before, step=step
-            )
-            into.fall(at_ms or now_ms())
-        axis.value, axis.falls, axis.at_ms = value, self.falls, max(at_ms, axis.at_ms)
+        axis.value, axis.falls, axis.at_ms, axis.writer = value, self.falls, max(at_ms, axis.at_ms), by.key
         self.of[name] = axis
         into.count(step, has_point=name != BARE and not axis.in_order)
         if name != BARE:
-            into.points.append((name, place, at_ms, number))
+            into.points.append((name, axis.place, at_ms, number))
             into.in_order |= {name} if axis.in_order else set()
 
     def _new(self, names: set[str], ends: Mapping[str, int]) -> MetricAxis:
@@ -152,24 +190,29 @@ class Axes(Struct):
         return MetricAxis(place=begun.place, shift=begun.shift, in_order=begun.in_order, falls=self.falls)
 
 
-@dataclass
 class Notes:
-    """Reports about a source to on_note, by code and message. said: points not stored of which it was reported."""
+    """Reports about a source to on_note, by code and message. saved: what was reported before a restart."""
 
-    on_note: Callable[[str, str], None]
-    label: str
-    said: int
-    ended: bool = False
+    def __init__(self, on_note: Callable[[str, str], None], label: str, saved: Axes) -> None:
+        self.on_note, self.label = on_note, label
+        self.ended = False
+        self._said = {why: _count(saved, why) for why in NOT_STORED}
 
     def fell(self, before: Axes, now: Axes) -> None:
         if now.fell and not before.fell:
             self.on_note("step_fell_back", now.fell)
 
     def dropped(self, now: Axes) -> None:
-        if is_due(now.dropped, self.said, ended=self.ended):
-            self.said = now.dropped
-            n = "1 point was" if now.dropped == 1 else f"{now.dropped:,} points were"
-            self.on_note("points_not_stored", NOT_STORED.format(label=self.label, n=n))
+        for why, words in NOT_STORED.items():
+            count = _count(now, why)
+            if is_due(count, self._said[why], ended=self.ended):
+                self._said[why] = count
+                n = "1 point was" if count == 1 else f"{count:,} points were"
+                self.on_note("points_not_stored", words.format(label=self.label, n=n))
+
+
+def _count(axes: Axes, why: str) -> int:
+    return axes.dropped if why == "dropped" else axes.others
 
 
 @dataclass

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 MAX_RECORD = 64 * 1024 * 1024
+HEAD_BYTES = 256
+"""Of a file, in which the time of its first event is: it is the first field."""
 _FLOAT, _DOUBLE, _INT32, _INT64 = 1, 2, 3, 9
 _FORMATS = {_FLOAT: "<f", _DOUBLE: "<d", _INT32: "<i", _INT64: "<q"}
 
@@ -45,6 +48,16 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield end, data[at + 12 : at + 12 + length]
         at = end
+
+
+def began_s(head: bytes) -> float:
+    """When a file that begins with these bytes was begun: the time of its first event, 0.0 if it is not there."""
+    with suppress(ValueError, struct.error):
+        for number, value in _fields(head[12:]):
+            if number == 1 and isinstance(value, bytes):
+                (time_s,) = struct.unpack("<d", value)
+                return float(time_s)
+    return 0.0
 
 
 def scalars(event: bytes) -> list[Scalar]:

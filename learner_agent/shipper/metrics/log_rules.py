@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from learner_agent.log_segments import LogReader, Piece
-from learner_agent.shipper.metrics import BATCH_POINTS, point_of
+from learner_agent.shipper.metrics import BATCH_POINTS, EARLIEST_S, point_of
 from learner_agent.shipper.metrics.axes import Axis, Place, continued, groups_of, is_due
 from learner_agent.spool import Gap, Spool
 from learner_agent.untrusted_files import LARGE_BYTES, now_ms
@@ -429,7 +429,7 @@ def _time_ms(text: str | None, printed_ms: int) -> int:
             at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return printed_ms
-    return int(at_s * 1000) if 0 < at_s < LATEST_PRINTED_S else printed_ms
+    return int(at_s * 1000) if EARLIEST_S <= at_s < LATEST_PRINTED_S else printed_ms
 
 
 def printed_number(text: str) -> float | str | None:

@@ -94,7 +94,7 @@ class ReportedMetrics:
         with suppress(msgspec.ValidationError):
             saved = spool.read(STATE, most=LARGE_BYTES)
             self._saved = msgspec.convert(saved, _State) if saved is not None else _State()
-        self._notes = Notes(on_note, self.label, self._saved.axes.dropped)
+        self._notes = Notes(on_note, self.label, self._saved.axes)
 
     def rewind(self, cursor: int) -> None:
         if cursor < self._state.at:
@@ -165,8 +165,7 @@ class ReportedMetrics:
                 points = [(BARE, *bare_at, 0.0), *([timed] if timed else [])]
             elif not found and whole is None:
                 self._skip(data[at:end])
-            for point in points:
-                axes.place(point, placed, self._ends, self.label)
+            axes.place(points, placed, self._ends, self.label)
             at = end + 1
         if not at:
             return None

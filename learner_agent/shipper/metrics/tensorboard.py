@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,13 +13,20 @@ from pathlib import Path
 import msgspec
 
 from learner_agent.shipper.metrics import BATCH_POINTS, point_of, time_ms
-from learner_agent.shipper.metrics.axes import Axes, Notes, Placed
-from learner_agent.shipper.metrics.event_files import NotAnEventFile, records, scalars
+from learner_agent.shipper.metrics.axes import Axes, Notes, Placed, Writer
+from learner_agent.shipper.metrics.event_files import (
+    HEAD_BYTES,
+    NotAnEventFile,
+    Scalar,
+    began_s,
+    records,
+    scalars,
+)
 from learner_agent.shipper.outputs import LinkedFolder, entries, open_file
 from learner_agent.spool import Spool
 from learner_agent.untrusted_files import LARGE_BYTES, number_or
 from learner_agent.wire import Metric, number_out
-from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point
 
 STATE = "shipper/tensorboard.json"
 READ_BYTES = 1024 * 1024
@@ -58,7 +66,7 @@ class TensorBoard:
         offsets = saved.get("offsets")
         with suppress(msgspec.ValidationError):
             self._axes = msgspec.convert(saved.get("axes", {}), Axes)
-        self._notes = Notes(self.on_note, self.label, self._axes.dropped)
+        self._notes = Notes(self.on_note, self.label, self._axes)
         # Of a shipper of the version before, these are all that is there.
         numbers = {
             path: int(number_or(at, 0))
@@ -112,20 +120,20 @@ class TensorBoard:
                 return None
             with open_file(root, path) as source:
                 size = os.fstat(source.fileno()).st_size
+                head = os.pread(source.fileno(), HEAD_BYTES, 0)
                 source.seek(start)
                 data = source.read(READ_BYTES)
         except OSError:
             return None
         run = path.parent.relative_to(root).as_posix()
         placed, axes, used = Placed(), self._axes.copy(), 0
+        by = Writer(zlib.crc32(os.fsencode(path)), time_ms(began_s(head)))
         try:
             for end, event in records(data):
                 used = end
-                for scalar in scalars(event):
-                    name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
-                    found = point_of(name, scalar.step, time_ms(scalar.time_s), number_out(scalar.value))
-                    if found is not None and len(placed.points) < MAX_POINTS:
-                        axes.place(found, placed, self.ends, self.label)
+                points = [_point(run, scalar) for scalar in scalars(event)]
+                room = MAX_POINTS - len(placed.points)
+                axes.place([one for one in points if one][:room], placed, self.ends, self.label, by)
                 if len(placed.points) >= BATCH_POINTS:
                     break
         except NotAnEventFile:
@@ -146,6 +154,11 @@ def _files(root: Path) -> list[Path]:
         return sorted(path for path in entries(root) if "tfevents" in path.name)
     except LinkedFolder:
         return []
+
+
+def _point(run: str, scalar: Scalar) -> Point | None:
+    name = scalar.tag if run == "." else f"{run}/{scalar.tag}"
+    return point_of(name, scalar.step, time_ms(scalar.time_s), number_out(scalar.value))
 
 
 def _size_of_record(data: bytes) -> int:

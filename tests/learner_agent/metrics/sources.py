@@ -40,8 +40,10 @@ def lines(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+EPOCH_S = 1_767_225_600
+"""A time that programs may write."""
 TWELVE = [
-    {"step": step, "time": 1_000 + 10 * epoch + step, "loss": 12.0 - epoch}
+    {"step": step, "time": EPOCH_S + 10 * epoch + step, "loss": 12.0 - epoch}
     for epoch in range(12)
     for step in range(5)
 ]

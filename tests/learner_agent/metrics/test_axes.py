@@ -9,6 +9,7 @@ import pytest
 
 from learner_agent.spool import Spool
 from tests.learner_agent.metrics.sources import (
+    EPOCH_S,
     TWELVE,
     Notes,
     drain,
@@ -34,7 +35,7 @@ def test_steps_that_are_reported_from_the_beginning_again_draw_every_point_in_or
     assert places(points) == list(range(60))
     assert [value for _, _, _, value in points][-1] == 1.0
     assert [(frame.in_order, frame.steps, frame.fell_ms) for frame in frames] == [
-        (["loss"], (0, 4), 1_110_000)
+        (["loss"], (0, 4), (EPOCH_S + 110) * 1000)
     ]
     assert [code for code, _ in notes] == ["step_fell_back"]
     assert "of loss in metrics.jsonl fell back from 4 to 0" in notes[0][1]
@@ -61,7 +62,7 @@ def test_several_processes_that_write_the_same_steps_have_each_once(spool: Spool
         folder.mkdir(exist_ok=True)
         with (folder / f"events.out.tfevents.{rank}.host").open("wb") as out:
             for step in range(50):
-                out.write(record(event(step, simple("loss", 1.0 + rank), at=1_000.0 + step + rank / 10)))
+                out.write(record(event(step, simple("loss", 1.0 + rank), at=EPOCH_S + step + rank / 10)))
     notes: Notes = []
     source = event_files(spool, notes)
     frames = list(iter_frames(source))

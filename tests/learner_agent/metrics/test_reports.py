@@ -13,6 +13,7 @@ from learner_agent.spool import Spool
 from learner_agent.wire import decode, encode
 from learner_agent.wire_fields import MAX_POINTS
 from tests.learner_agent.metrics.sources import (
+    EPOCH_S,
     drain,
     iter_frames,
     lines,
@@ -27,6 +28,8 @@ from tests.learner_agent.metrics.sources import (
         (253_402_300_798, 253_402_300_798_000),
         (1_700_000_000_500, 0),  # milliseconds: the year 55,000, which Python does not read
         (0, 0),
+        (0.031, 0),  # of one step
+        (86_400.0, 0),  # since the program began
         (-1, 0),
         (float("nan"), 0),
         ("1700000000", 0),
@@ -116,24 +119,30 @@ def test_steps_without_a_number_give_points_of_their_time_once_a_second(spool: S
         return [(name, step, pytest.approx(value)) for name, step, _, value in drain(source)]
 
     name = "seconds_per_step"
-    quick = [{"step": 10 + n, "time": 1_000 + n / 10} for n in range(25)]
+    quick = [{"step": 10 + n, "time": EPOCH_S + 1_000 + n / 10} for n in range(25)]
     assert timed(*quick) == [(name, 20, 0.1), (name, 30, 0.1)]
-    assert timed({"step": 34, "time": 1_003.0}) == [(name, 34, 0.25)], "over frames"
-    assert timed({"step": 34, "time": 1_009}, {"step": 36}) == [], "no step was made, no time was said"
-    assert timed({"step": 2, "time": 1_010}, {"step": 4, "time": 1_014}) == [(name, 38, 2)], (
-        "a counter was set back: the next distance after the point before"
+    assert timed({"step": 34, "time": EPOCH_S + 1_003.0}) == [(name, 34, 0.25)], "over frames"
+    assert timed({"step": 34, "time": EPOCH_S + 1_009}, {"step": 36}) == [], (
+        "no step was made, no time was said"
     )
-    assert timed({"step": 5, "time": 9}, {"step": 6, "time": 12}) == [(name, 40, 3)], "a clock was set back"
-    assert timed({"step": 7, "time": 14, "loss": 1}, {"step": 8, "time": 16}) == [
+    assert timed({"step": 2, "time": EPOCH_S + 1_010}, {"step": 4, "time": EPOCH_S + 1_014}) == [
+        (name, 38, 2)
+    ], "a counter was set back: the next distance after the point before"
+    assert timed({"step": 5, "time": EPOCH_S + 9}, {"step": 6, "time": EPOCH_S + 12}) == [(name, 40, 3)], (
+        "a clock was set back"
+    )
+    assert timed({"step": 7, "time": EPOCH_S + 14, "loss": 1}, {"step": 8, "time": EPOCH_S + 16}) == [
         ("loss", 7, 1),
         (name, 42, 2),
     ]
-    own = {"step": 9, "time": 18, name: 5}
-    assert timed(own, {"step": 10, "time": 30}) == [(name, 43, 5)], "the program's own are left alone"
+    own = {"step": 9, "time": EPOCH_S + 18, name: 5}
+    assert timed(own, {"step": 10, "time": EPOCH_S + 30}) == [(name, 43, 5)], (
+        "the program's own are left alone"
+    )
 
 
 def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
-    spool.metrics.write_text("".join(f'{{"step": {n}, "time": {100 + n}}}\n' for n in range(1, 5)))
+    spool.metrics.write_text("".join(f'{{"step": {n}, "time": {EPOCH_S + n}}}\n' for n in range(1, 5)))
     source = ReportedMetrics(spool)
     first = source.read()
     assert first is not None
@@ -141,8 +150,8 @@ def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
     source.confirm(first)
     source.rewind(first.next)
     with spool.metrics.open("a") as report:
-        report.write('{"step": 5, "time": 105}\n')
-    assert drain(source) == [("seconds_per_step", 5, 105_000, 1.0)]
+        report.write(lines({"step": 5, "time": EPOCH_S + 5}))
+    assert drain(source) == [("seconds_per_step", 5, (EPOCH_S + 5) * 1000, 1.0)]
     source.rewind(0)
     assert [step for _, step, _, _ in drain(source)] == [2, 3, 4, 5], "nothing is timed from what comes later"
 
@@ -150,19 +159,19 @@ def test_a_frame_that_is_read_again_has_the_same_times(spool: Spool) -> None:
 def test_the_last_step_is_the_highest_since_steps_fell_back(spool: Spool) -> None:
     rows = [
         {"step": 3000, "loss": 1},
-        {"step": 10, "loss": 1, "time": 5},
+        {"step": 10, "loss": 1, "time": EPOCH_S + 5},
         {"step": 20, "loss": 1},
         {"step": 15, "val": 1},
     ]
     spool.metrics.write_text(lines(*rows))
     (frame,) = iter_frames(reported(spool))
-    assert (frame.steps, frame.fell_ms) == ((10, 20), 5_000)
+    assert (frame.steps, frame.fell_ms) == ((10, 20), (EPOCH_S + 5) * 1000)
     with spool.metrics.open("a") as more:
-        more.write(lines({"step": 7}, {"step": 3, "time": 9}))
+        more.write(lines({"step": 7}, {"step": 3, "time": EPOCH_S + 9}))
     after = reported(spool)
     after.rewind(frame.next)
     (frame,) = iter_frames(after)
-    assert (frame.steps, frame.fell_ms) == ((3, 3), 9_000), "steps without a number, too"
+    assert (frame.steps, frame.fell_ms) == ((3, 3), (EPOCH_S + 9) * 1000), "steps without a number, too"
 
 
 def test_totals_travel_with_their_batch(spool: Spool) -> None:
