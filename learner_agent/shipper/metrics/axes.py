@@ -27,6 +27,8 @@ class Axis(Struct):
 
     shift: added to what is printed. stride: the last distance between two printed steps.
     drawn: the last step was shown by a progress bar, which draws it again with other values.
+    once: whether the step is printed once in each epoch, None if unknown. printed_ms: when the last step was printed
+    first.
     """
 
     printed: Place | None = None
@@ -35,6 +37,8 @@ class Axis(Struct):
     stride: Place = 1
     in_order: bool = False
     drawn: bool = False
+    once: bool | None = None
+    printed_ms: Place = 0
 
     def advance(self, step: int, *, again: bool = False) -> int | None:
         """Move to a printed step and return the place of its points. None, without a move, above MAX_OFFSET.
@@ -48,6 +52,8 @@ class Axis(Struct):
             stride = step - self.printed
         if step + shift > MAX_OFFSET:
             return None
+        if self.once is None and self.printed is not None and step > self.printed:
+            self.once = False
         self.in_order = self.in_order or falls
         self.printed, self.place, self.shift, self.stride = step, step + shift, shift, stride
         return self.place

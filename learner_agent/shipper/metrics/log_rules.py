@@ -37,6 +37,10 @@ DRAWING_MS, DRAWINGS = 500, 100
 """Of a progress bar one drawing in DRAWING_MS is read, and this many at once after a pause: a short bar gives all its
 points. The last drawing is always read."""
 NEWLINE = 10
+TOGETHER_MS = 1_000
+"""Processes of one learner print a step within this time of each other; epochs take longer."""
+HELD_VALUES = 500
+"""At most so many values wait until it is known whose they are."""
 FELL_BACK = (
     "The step in a line of the log fell back from {before:,} to {step:,}, as one that counts within an epoch does. From"
     " here on the points of its rule are in the order of their lines, and progress counts no steps by it."
@@ -96,6 +100,8 @@ class SearchTimer:
 ENDS = re.compile(rb"[\r\n]")
 Match = tuple[int, dict[str, str | None]]
 """Number of a rule, and what its groups matched."""
+Held = tuple[list[Match], int, bool]
+"""What was found in a line or drawing, when it was printed, and whether it was drawn."""
 NOT_STORED = {
     "no_step": "Of the metric rules, {n} not stored, because its step is not in digits alone, or too large.",
     "no_number": "Of the metric rules, {n} not stored, because its value is no number.",
@@ -119,6 +125,9 @@ class _State(Struct):
     """The axis of the last step that was found, as it was there."""
     values: dict[str, tuple[Place, float | str]] = {}
     """The newest point of each metric."""
+    held: list[Held] = []
+    """Lines that wait, and the axis that they wait for: see LogRules._hold."""
+    held_for: Place = 0
     drawing: list[Match] = []
     """What the newest drawing of a bar showed: the next one may have a newer value of the same step."""
     drawing_ms: Place = 0
@@ -242,6 +251,8 @@ class LogRules:
                 self._read_piece(found, state, out)
             else:
                 self._read_line(bytes.fromhex(state.tail), state, state.drawn_ms or now_ms(), out)
+                while state.held:
+                    self._release(state, out, once=True)
                 state.tail, state.ended = "", True
         finally:
             self.timer.stop()
@@ -276,7 +287,7 @@ class LogRules:
         matches = self._matches(line)
         self._give_drawing(matches, state, out)
         if matches:
-            self._give(matches, state, at_ms, out, drawn=False)
+            self._hold(matches, state, at_ms, out, drawn=False)
 
     def _read_drawing(self, drawing: bytes, state: _State, at_ms: int, out: _Found) -> None:
         if not drawing.strip():
@@ -296,7 +307,7 @@ class LogRules:
     def _give_drawing(self, newer: list[Match], state: _State, out: _Found) -> None:
         """Give the points of the newest drawing, unless a newer one shows the same steps."""
         if state.drawing and (not _steps(newer) or _steps(newer) != _steps(state.drawing)):
-            self._give(state.drawing, state, state.drawing_ms, out, drawn=True)
+            self._hold(state.drawing, state, state.drawing_ms, out, drawn=True)
         state.drawing = []
 
     def _matches(self, text: bytes) -> list[Match]:
@@ -304,6 +315,58 @@ class LogRules:
         line = seen.rstrip(b"\r").decode("utf-8", "replace")[:LINE_CHARS]
         found = [(n, self._search(n, pattern, line)) for n, pattern in tuple(self.patterns.items())]
         return [(n, match.groupdict()) for n, match in found if match is not None]
+
+    def _hold(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
+        """Give the points of a line or drawing, or let it wait.
+
+        The first step again, with another value, is the next epoch's where a line is printed at the end of each, and
+        another process's where several print every step. What is printed next says which: until then all waits.
+        """
+        if state.held:
+            once = self._is_once(matches, state, at_ms)
+            if once is None:
+                state.held.append((matches, at_ms, drawn))
+                if sum(len(groups) for line, _, _ in state.held for _, groups in line) > HELD_VALUES:
+                    self._release(state, out, once=True)
+                return
+            self._release(state, out, once=once)
+            self._hold(matches, state, at_ms, out, drawn=drawn)
+            return
+        for n, groups in () if drawn else matches:
+            axis = state.axes[self.axis_of[n]]
+            is_again = axis.once is None and self._has_again(n, groups, state)
+            if is_again and at_ms - axis.printed_ms < TOGETHER_MS:
+                state.held, state.held_for = [(matches, at_ms, drawn)], self.axis_of[n]
+                return
+        self._give(matches, state, at_ms, out, drawn=drawn)
+
+    def _has_again(self, n: int, groups: dict[str, str | None], state: _State) -> bool:
+        """Whether a match has the last step of its axis again, with another value."""
+        axis, text = state.axes[self.axis_of[n]], groups.get("step")
+        if text is None or axis.drawn or axis.printed is None or step_of(text) != axis.printed:
+            return False
+        values = {name: value for name, value in groups.items() if value and name not in NO_METRICS}
+        return any(_has_other(state, *one, axis.place) for one in values.items())
+
+    def _is_once(self, matches: list[Match], state: _State, at_ms: int) -> bool | None:
+        """Whether a step is printed once in each epoch, now that something else was printed; None: still unknown."""
+        axis = state.axes[min(state.held_for, len(state.axes) - 1)]
+        for n, groups in matches:
+            step = step_of(groups.get("step") or "") if self.axis_of[n] == state.held_for else None
+            if step is None or axis.printed is None:
+                continue
+            if step != axis.printed:
+                return step < axis.printed
+            if at_ms - axis.printed_ms >= TOGETHER_MS:
+                return True
+        return None
+
+    def _release(self, state: _State, out: _Found, *, once: bool) -> None:
+        """Give what waited. Of it, lines may wait for another axis."""
+        held, state.held = state.held, []
+        state.axes[min(state.held_for, len(state.axes) - 1)].once = once
+        for matches, at_ms, drawn in held:
+            self._hold(matches, state, at_ms, out, drawn=drawn)
 
     def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
         """The points of one line or drawing."""
@@ -314,12 +377,12 @@ class LogRules:
             axis = state.axes[self.axis_of[n]]
             before, is_first = axis.place, self.axis_of[n] not in placed
             placed.add(self.axis_of[n])
-            is_other = (
-                is_first and not drawn and any(_has_other(state, *one, axis.place) for one in values.items())
-            )
-            place = self._place(n, groups.get("step"), state, len(values), is_other=is_other)
+            again = is_first and not drawn and axis.once is not False and self._has_again(n, groups, state)
+            place = self._place(n, groups.get("step"), state, len(values), again=again)
             if place is None:
                 continue
+            if place != before or not axis.printed_ms:
+                axis.printed_ms = max(at_ms, 0)
             axis.drawn = drawn or (axis.drawn and place == before)
             for name, text in values.items():
                 value = printed_number(text)
@@ -330,9 +393,9 @@ class LogRules:
                     out.points.append(point)
                     out.in_order |= {name} if axis.in_order else set()
 
-    def _place(self, n: int, text: str | None, state: _State, count: int, *, is_other: bool) -> int | None:
-        """Where on its axis the points of a match are; None, and count points dropped, if nowhere. is_other: where the
-        last ones are is another value of one of its metrics."""
+    def _place(self, n: int, text: str | None, state: _State, count: int, *, again: bool) -> int | None:
+        """Where on its axis the points of a match are; None, and count points dropped, if nowhere. again: it has the
+        step before once more, in a new epoch."""
         number = self.axis_of[n]
         axis = state.axes[number]
         if text is None and number in self.stepped:
@@ -344,7 +407,8 @@ class LogRules:
         if step is None:  # an invented step would be the job's progress until its end
             state.drop("no_step", count)
             return None
-        again = text is not None and is_other and step == axis.printed and not axis.drawn
+        if again:
+            axis.once = True
         if (again or axis.falls_at(step)) and not axis.in_order and not state.fell:
             state.fell = (SAME_AGAIN if again else FELL_BACK).format(before=axis.printed, step=step)
         place = axis.advance(step, again=again)

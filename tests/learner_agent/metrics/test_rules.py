@@ -9,6 +9,7 @@ import pytest
 from learner_agent.log_segments import LogWriter
 from learner_agent.shipper.metrics.log_rules import NOT_STORED, LogRules
 from learner_agent.spool import Spool
+from learner_agent.wire import Metric
 from tests.learner_agent.metrics.sources import (
     LOSS,
     Notes,
@@ -143,18 +144,27 @@ def test_a_step_that_only_counts_up_stays_the_programs_step(spool: Spool) -> Non
     ],
 )
 @pytest.mark.parametrize("cut", [0, 2])
+@pytest.mark.parametrize("epoch_ms", [0, 1, 2_500])
 def test_a_step_that_is_printed_once_in_each_epoch_gives_a_point_of_each(
-    spool: Spool, pattern: str, line: str, cut: int
+    spool: Spool, pattern: str, line: str, cut: int, epoch_ms: int
 ) -> None:
-    """As Keras' verbose=2 and MNIST of PyTorch's examples with one line an epoch."""
+    """As Keras' verbose=2 and MNIST of PyTorch's examples with one line an epoch. Of short epochs it is known at the
+    end only that no process printed the step of another."""
     written = [f"Epoch {loss}/9\n{line.format(loss=loss)}\n".encode() for loss in (9, 8, 8, 7, 6)]
     notes: Notes = []
-    log(spool, b"".join(written[:cut]))
-    frames = list(iter_frames(rules(spool, pattern, notes=notes)))
     writer = LogWriter(spool)
-    writer.size = sum(map(len, written[:cut]))
-    writer.write(b"".join(written[cut:]), 1)
-    frames += iter_frames(rules(spool, pattern, notes=notes))
+    for number, text in enumerate(written[:cut]):
+        writer.write(text, 1_700_000_000_000 + number * epoch_ms)
+    frames = list(iter_frames(rules(spool, pattern, notes=notes)))
+    for number, text in enumerate(written[cut:], cut):
+        writer.write(text, 1_700_000_000_000 + number * epoch_ms)
+    writer.close()
+    source = rules(spool, pattern, notes=notes)
+    frames += iter_frames(source)
+    seen = [point for frame in frames for point in frame.points]
+    assert len(seen) == (4 if epoch_ms >= 1_000 else 1), "long ones are drawn as they end"
+    source.end()
+    frames += iter_frames(source)
 
     points = [point for frame in frames for point in frame.points]
     assert [value for _, _, _, value in points] == [0.9, 0.8, 0.7, 0.6], (
@@ -163,6 +173,38 @@ def test_a_step_that_is_printed_once_in_each_epoch_gives_a_point_of_each(
     assert len(set(places(points))) == 4
     assert [(code, "again, with another value" in said) for code, said in notes] == [("step_fell_back", True)]
     assert any(frame.in_order for frame in frames)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 7])
+@pytest.mark.parametrize("step_ms", [0, 600_000])
+@pytest.mark.parametrize(
+    "patterns", [(LOSS,), (LOSS, r"acc=(?P<acc>\S+)"), (LOSS, r"step=(?P<step>\d+) .*acc=(?P<acc>\S+)")]
+)
+def test_processes_of_a_learner_that_print_the_same_steps_keep_them(
+    spool: Spool, cut: int, step_ms: int, patterns: tuple[str, ...]
+) -> None:
+    """As those of torchrun do: the first value of a step counts."""
+    notes: Notes = []
+    writer = LogWriter(spool)
+    frames: list[Metric] = []
+    printed = [(step, rank) for step in range(1, 6) for rank in range(3)]
+    for number, (step, rank) in enumerate(printed):
+        line = b"step=%d loss=%d.%d acc=0.%d%d\n" % (step, step, rank, step, rank)
+        writer.write(line, 1_700_000_000_000 + step * step_ms + rank)
+        if number == cut:  # and the shipper starts again
+            frames += iter_frames(rules(spool, *patterns, notes=notes))
+    writer.close()
+    source = rules(spool, *patterns, notes=notes)
+    frames += iter_frames(source)
+    source.end()
+    frames += iter_frames(source)
+
+    points = [point for frame in frames for point in frame.points]
+    assert [(step, value) for name, step, _, value in points if name == "loss"] == [
+        (step, float(step)) for step in range(1, 6)
+    ]
+    assert not any(frame.in_order for frame in frames)
+    assert {code for code, _ in notes} == {"points_not_stored"}
 
 
 def test_two_rules_that_read_one_line_do_not_make_two_epochs_of_it(spool: Spool) -> None:
