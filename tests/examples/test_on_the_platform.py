@@ -55,7 +55,8 @@ def run_with_halts(client: Client, spec: dict[str, Any], *halt_at: int) -> dict[
         assert halted["checkpoint"]["step"] >= step
         client.post(f"/jobs/{job}/resume")
     done = client.wait_state(job, "COMPLETED", within_s=300)
-    assert done["attempt"] == 1 + len(halt_at)
+    events = client.get(f"/jobs/{job}/events", page_size=100)["items"]
+    assert done["attempt"] == 1 + len(halt_at), [event["message"] for event in events]
     return done
 
 
