@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from gpu_scheduler.clusters.kubernetes.tenancy import JOBS_QUOTA
 from tests.browser.programs import TRAINER
 from tests.cluster.api_proxy import ApiProxy
 from tests.cluster.played_agents import PlayedAgents
@@ -63,7 +64,8 @@ def jobs(platform: Platform, alice: Client, real_cluster: Cluster) -> Iterator[l
 def room_for_jobs(platform: Platform, alice: Client, cluster: Cluster) -> Iterator[None]:
     """A node of CPUs, and quotas for it in the cluster and in the platform. What other tests find is as it was."""
     admin, boss = cluster.admin, platform.client("admin")
-    quota = f"/api/v1/namespaces/{platform.env['KUBE_NAMESPACE_PREFIX']}vision-lab/resourcequotas/luthier"
+    namespace = f"/api/v1/namespaces/{platform.env['KUBE_NAMESPACE_PREFIX']}vision-lab"
+    quota = f"{namespace}/resourcequotas/{JOBS_QUOTA}"
     hard = admin.get(quota)["spec"]["hard"]
     limits = {each["gpu_type"]: each["limit"] for each in boss.get("/tenants/vision-lab/quotas")["items"]}
     with ExitStack() as afterwards:
