@@ -160,7 +160,9 @@ def test_of_steps_that_begin_again_every_point_is_stored_once_and_the_newest_is_
     spool = Spool(tmp_path)
     spool.create()
     rows = [
-        {"step": step, "time": 1 + epoch, "loss": 12.0 - epoch} for epoch in range(12) for step in range(5)
+        {"step": step, "time": 1_700_000_001 + epoch, "loss": 12.0 - epoch}
+        for epoch in range(12)
+        for step in range(5)
     ]
     for rank in (0, 1):
         source = ReportedMetrics(spool)
@@ -178,7 +180,7 @@ def test_of_steps_that_begin_again_every_point_is_stored_once_and_the_newest_is_
     assert progress.metrics["loss"] == {"last": 1.0, "step": 59, "rank": 0, "axis": "order"}
     assert (progress.step, progress.metric_lost) == (4, 0)
     assert set(Learner.objects.filter(job=job).values_list("first_step", "last_step", "fell_ms")) == {
-        (0, 4, 12_000)
+        (0, 4, 1_700_000_012_000)
     }
 
 
