@@ -98,7 +98,7 @@ NOT_STORED = {
     "dropped": "Of {label}, {n} not stored, because there is another value at the same step.",
     "others": "Of {label}, {n} not stored, because another file, written at the same time, has the metric, too.",
 }
-"""Why points are not stored, by the name under which they are counted."""
+"""Why points are not stored, by the field of Axes that counts them."""
 
 
 class MetricAxis(Axis):
@@ -202,7 +202,7 @@ class Notes:
     def __init__(self, on_note: Callable[[str, str], None], label: str, saved: Axes) -> None:
         self.on_note, self.label = on_note, label
         self.ended = False
-        self._said = {why: _count(saved, why) for why in NOT_STORED}
+        self._said = {why: int(getattr(saved, why)) for why in NOT_STORED}
 
     def fell(self, before: Axes, now: Axes) -> None:
         if now.fell and not before.fell:
@@ -210,15 +210,11 @@ class Notes:
 
     def dropped(self, now: Axes) -> None:
         for why, words in NOT_STORED.items():
-            count = _count(now, why)
+            count = int(getattr(now, why))
             if is_due(count, self._said[why], ended=self.ended):
                 self._said[why] = count
                 n = "1 point was" if count == 1 else f"{count:,} points were"
                 self.on_note("points_not_stored", words.format(label=self.label, n=n))
-
-
-def _count(axes: Axes, why: str) -> int:
-    return axes.dropped if why == "dropped" else axes.others
 
 
 @dataclass
