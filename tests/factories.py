@@ -9,6 +9,7 @@ import base64
 import hashlib
 import itertools
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def spec(**changes: Any) -> dict[str, Any]:
         "command": "python train.py",
         "resources": resources,
     }
-    return DEFAULTS | least | changes
+    return deepcopy(DEFAULTS) | least | changes
 
 
 def job(

@@ -371,4 +371,5 @@ def test_a_month_reads_days_in_place_of_jobs() -> None:
 
     roll_up_usage()
     month()
-    assert pages_read(month) < 150
+    # Days that are not over are read by their jobs: the later the test runs in the day, the more of them there are.
+    assert pages_read(month) < 300, "the rows of the jobs alone have more than 1,000 pages"
