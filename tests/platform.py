@@ -114,11 +114,39 @@ class Client:
             with contextlib.suppress(URLError, ConnectionError, TimeoutError, AssertionError):
                 job = self.job(job_id)
                 if job["state"] in final:
-                    raise UnexpectedEnd(job)
+                    raise UnexpectedEnd(self.story(job_id))
                 return job if job["state"] in states else None
             return None
 
         return wait_for(look, within_s=within_s, what=f"{job_id} in {states}") or {}
+
+    def wait_step(self, job_id: str, step: int, *, within_s: float = 120) -> None:
+        """Wait until the job has reported this step; what went wrong otherwise is in the error."""
+
+        def look() -> bool:
+            job = self.job(job_id)
+            if (job["progress"]["step"] or 0) >= step:
+                return True
+            if job["state"] in {"COMPLETED", "FAILED", "CANCELED"}:
+                raise UnexpectedEnd(self.story(job_id))
+            return False
+
+        try:
+            wait_for(look, within_s=within_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: step {step}\n{self.story(job_id)}") from None
+
+    def story(self, job_id: str, lines: int = 30) -> str:
+        """What happened to a job, for the error of a test: its events and the end of each attempt's log."""
+        job = self.job(job_id)
+        events = self.get(f"/jobs/{job_id}/events", page_size=100)["items"]
+        said = [f"{job_id} {job['state']} {job['reason']}"]
+        said += [f"{event['at']} {event['message']}" for event in events]
+        for attempt in range(1, job["attempt"] + 1):
+            answer = self.call("GET", f"/jobs/{job_id}/logs/raw", learner=0, attempt=attempt, timeout_s=120)
+            log = answer.body.decode(errors="replace") if isinstance(answer.body, bytes) else str(answer.body)
+            said += [f"log of attempt {attempt}:", *log.splitlines()[-lines:]]
+        return "\n".join(said)
 
     def raw_log(self, job_id: str, *, attempt: int, learner: int = 0) -> bytes:
         answer = self.call("GET", f"/jobs/{job_id}/logs/raw", learner=learner, attempt=attempt, timeout_s=120)

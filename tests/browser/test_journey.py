@@ -17,7 +17,7 @@ from examples import catalog
 from examples.data.fetch import fetch
 from tests.browser.conftest import confirm_halt
 from tests.examples.programs import BUILT, runtime
-from tests.platform import Client, wait_for
+from tests.platform import Client
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
@@ -91,7 +91,7 @@ def submit(page: Page, study: Study) -> str:
 
 
 def progressed(client: Client, job: str, step: int) -> None:
-    wait_for(lambda: (client.job(job)["progress"]["step"] or 0) >= step, within_s=120, what=f"step {step}")
+    client.wait_step(job, step)
 
 
 def watch(page: Page) -> None:

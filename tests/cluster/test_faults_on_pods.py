@@ -37,7 +37,7 @@ def space(platform: Platform) -> str:
 def training(alice: Client) -> Iterator[str]:
     """The id of a job that trains and has a checkpoint. Canceled after the test, if it still runs."""
     job = str(alice.submit(spec("trains", **TRAINS))["id"])
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 60, within_s=120, what="step 60")
+    alice.wait_step(job, 60)
     yield job
     with suppress(AssertionError):
         alice.post(f"/jobs/{job}/cancel")

@@ -138,7 +138,7 @@ def test_a_job_trains_halts_resumes_and_does_not_notice_that_every_process_is_re
     }
     program = READS_DATA + TRAINER
     job = alice.submit(spec("lasting", program, command="python3 main.py 100000 0.1", **gang))["id"]
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 30, within_s=180, what="step 30")
+    alice.wait_step(job, 30, within_s=180)
     alice.post(f"/jobs/{job}/halt")
     assert alice.wait_state(job, "HALTED", within_s=120)["last_halt"]["steps_lost"] == 0
     first = alice.raw_log(job, attempt=1, learner=1).decode().splitlines()[0]

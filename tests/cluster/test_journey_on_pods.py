@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import CHROMIUM, browser, confirm_halt, open_as, picture, sessions
 from tests.browser.programs import TRAINER
 from tests.cluster.pods import spec
-from tests.platform import Client, Platform, wait_for
+from tests.platform import Client, Platform
 from tools.kube.client import Object
 from tools.kube.cluster import Cluster
 
@@ -50,7 +50,7 @@ def test_a_job_in_pods_is_halted_and_resumed_in_the_browser(
     first = loss.inner_text()
     expect(loss).not_to_have_text(first)
     expect(page.locator("x-chart canvas").first).to_be_visible()
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 20, within_s=120, what="step 20")
+    alice.wait_step(job, 20)
     expect(page.locator("x-log .log-row").last).to_contain_text("step")
     assert page.evaluate(CUT_TILES) == [], "a GPU's long name stays in its tile"
     picture(page, "pods-running", full_page=True)

@@ -58,7 +58,7 @@ def test_a_gang_with_real_collectives_halts_and_resumes_in_the_same_bits(
     alice.wait_state(straight, "COMPLETED", within_s=240)
     slow_at_first = 'python3 main.py 60 "$([ $LUTHIER_ATTEMPT = 1 ] && echo 0.5 || echo 0)"'
     job = alice.submit(spec("halted", GANG, command=slow_at_first, **gang))["id"]
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 10, within_s=240, what="step 10")
+    alice.wait_step(job, 10, within_s=240)
     assert set(nodes_of(alice, job)) == {"node-1", "node-2"}
     alice.post(f"/jobs/{job}/halt")
     halted = alice.wait_state(job, "HALTED", within_s=120)
@@ -77,7 +77,7 @@ def test_a_job_of_a_lost_node_goes_on_elsewhere_from_its_checkpoint(
     alice: Client, platform: Platform, real_cluster: Cluster
 ) -> None:
     job = alice.submit(spec("survivor", TRAINER, command="python3 main.py 100000 0.02"))["id"]
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 60, within_s=120, what="step 60")
+    alice.wait_step(job, 60)
     [name] = nodes_of(alice, job)
     [lost] = [node for node in real_cluster.nodes if node.name == name]
     other = next(node.name for node in real_cluster.nodes if node is not lost)
@@ -105,7 +105,7 @@ def test_a_learner_whose_node_comes_back_is_fenced_and_ends(
 ) -> None:
     """Its program has not ended meanwhile: the node hung, and goes on where it was."""
     job = alice.submit(spec("zombie", TRAINER, command="python3 main.py 100000 0.02"))["id"]
-    wait_for(lambda: (alice.job(job)["progress"]["step"] or 0) >= 60, within_s=120, what="step 60")
+    alice.wait_step(job, 60)
     [name] = nodes_of(alice, job)
     [hung] = [node for node in real_cluster.nodes if node.name == name]
     other = next(node.name for node in real_cluster.nodes if node is not hung)

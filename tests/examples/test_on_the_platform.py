@@ -13,7 +13,7 @@ import pytest
 from examples import catalog
 from examples.data.fetch import fetch
 from tests.examples.programs import BUILT, share
-from tests.platform import Client, Platform, wait_for
+from tests.platform import Client, Platform
 
 LONG = bool(os.environ.get("LUTHIER_LONG"))
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -35,12 +35,6 @@ def spec_of(name: str, command: str | None = None, **env: str) -> dict[str, Any]
     return spec
 
 
-def progressed(client: Client, job: str, step: int) -> None:
-    wait_for(
-        lambda: (client.job(job)["progress"]["step"] or 0) >= step, within_s=120, what=f"{job} at {step}"
-    )
-
-
 def run_with_halts(client: Client, spec: dict[str, Any], *halt_at: int) -> dict[str, Any]:
     """Submit, halt at each of the steps and resume, and return the job when it has completed.
 
@@ -48,15 +42,14 @@ def run_with_halts(client: Client, spec: dict[str, Any], *halt_at: int) -> dict[
     """
     job = client.submit(spec)["id"]
     for step in halt_at:
-        progressed(client, job, step)
+        client.wait_step(job, step)
         client.post(f"/jobs/{job}/halt")
         halted = client.wait_state(job, "HALTED", within_s=60)
         assert halted["reason"]["numbers"]["steps_lost"] == 0
         assert halted["checkpoint"]["step"] >= step
         client.post(f"/jobs/{job}/resume")
     done = client.wait_state(job, "COMPLETED", within_s=300)
-    events = client.get(f"/jobs/{job}/events", page_size=100)["items"]
-    assert done["attempt"] == 1 + len(halt_at), [event["message"] for event in events]
+    assert done["attempt"] == 1 + len(halt_at), client.story(job)
     return done
 
 
@@ -100,7 +93,7 @@ def find_result(client: Client, job: str, name: str) -> Any:
 def test_program_that_knows_nothing_of_the_platform_is_halted_and_goes_on(alice: Client) -> None:
     spec = spec_of("plain", STEPS="400", STEP_S="0.05")
     job = alice.submit(spec)["id"]
-    progressed(alice, job, 60)
+    alice.wait_step(job, 60)
     alice.post(f"/jobs/{job}/halt")
     halted = alice.wait_state(job, "HALTED", within_s=60)
     assert (halted["checkpoint"]["step"], halted["last_halt"]["steps_lost"]) == (None, None)
