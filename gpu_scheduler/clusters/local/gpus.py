@@ -43,14 +43,21 @@ class Gpus:
         if not devices:
             return []
         folder = self.root / "dev"
-        if not (folder / CONTROLS[0]).exists():
+        if not self._are_kept_apart():
             return [folder / "kfd", *sorted((folder / "dri").glob("renderD*"))]
         return [*(folder / name for name in CONTROLS), *(path for name in devices for path in self._of(name))]
 
     def names(self, devices: Sequence[str]) -> list[str]:
-        """What names them wherever a program cannot see the others: their own identities if all are known."""
+        """What names them to a program that opens only `files`: their own identities, or if one is not known, as where
+        nvidia-smi did not answer, the numbers that the driver gives what can be opened."""
         known = {gpu.index: gpu.uuid for gpu in self.found if gpu.uuid}
-        return [known[name] for name in devices] if set(devices) <= known.keys() else list(devices)
+        if set(devices) <= known.keys():
+            return [known[name] for name in devices]
+        return [str(n) for n in range(len(devices))] if self._are_kept_apart() else list(devices)
+
+    def _are_kept_apart(self) -> bool:
+        """Whether each GPU has a device file of its own."""
+        return (self.root / "dev" / CONTROLS[0]).exists()
 
     def _of(self, name: str) -> Iterator[Path]:
         gpu = next((gpu for gpu in self.found if gpu.index == name), Gpu(name, ""))

@@ -54,11 +54,20 @@ def test_with_gpus_of_another_maker_a_learner_that_has_one_opens_each_and_no_dis
     assert files(gpus) == set()
 
 
-def test_gpus_are_named_by_their_identities_if_all_are_known() -> None:
-    gpus = Gpus(TWO)
+def test_gpus_are_named_by_their_identities_if_all_are_known(tmp_path: Path) -> None:
+    gpus = nvidia_machine(tmp_path)
     assert (gpus.names(["1", "0"]), gpus.names([])) == (["GPU-b", "GPU-a"], [])
-    assert gpus.names(["1", "2"]) == ["1", "2"], "made up beyond those of the machine"
-    assert Gpus((Gpu("0", "x"),)).names(["0"]) == ["0"]
+
+
+def test_else_they_are_numbered_as_the_driver_numbers_what_can_be_opened(tmp_path: Path) -> None:
+    made(tmp_path, "dev/nvidiactl")
+    unknown = Gpus((), tmp_path)
+    assert (unknown.names(["3"]), unknown.names(["2", "3"])) == (["0"], ["0", "1"]), "nvidia-smi was silent"
+    assert Gpus(TWO, tmp_path).names(["1", "2"]) == ["0", "1"], "made up beyond those of the machine"
+
+
+def test_gpus_of_another_maker_keep_their_numbers(tmp_path: Path) -> None:
+    assert Gpus((), tmp_path).names(["1", "3"]) == ["1", "3"], "each program sees all of them"
 
 
 @pytest.mark.parametrize(
