@@ -22,7 +22,18 @@ from jobs.blobs.folder import FolderStore
 from jobs.blobs.promised import LAPSES_S, Promised
 from jobs.ingest import checkpoints, store
 from jobs.ingest.store import commit
-from jobs.models import POINT_BYTES, Attempt, Blob, Job, JobEvent, LogChunk, MetricPoint, Progress, Promise
+from jobs.models import (
+    POINT_BYTES,
+    Attempt,
+    Blob,
+    Job,
+    JobEvent,
+    LogChunk,
+    MetricPoint,
+    Progress,
+    Promise,
+    StorageKind,
+)
 from jobs.states import EventCode, Intent, State
 from jobs.tokens import Grant, grant_of
 from learner_agent.wire import Ckpt, Data, Event, Metric
@@ -256,6 +267,25 @@ def test_what_a_silent_job_sends_after_all_takes_no_room_that_others_were_promis
     blobs.append(blob.pk, MIB, bytes(MIB))
     assert renewed(slow), "there is room again, and it sends"
     assert sums_are_right()
+
+
+def test_a_file_that_no_job_was_asked_for_is_promised_to_the_first_that_offers_it(
+    room: dict[str, int],
+) -> None:
+    """As after a restore from a backup that lacks it, and while a user uploads the same bytes as code."""
+    job, other = (factories.job(of=factories.tenant(), state=State.PROCESSING, learners=2) for _ in range(2))
+    content = bytes(4 * MIB)
+    digest = hashlib.sha256(content).hexdigest()
+    blob = blobs.begin(job.tenant_id, digest, len(content), StorageKind.CODE)
+    assert checkpoints.offer(grant(job), offered(3 * MIB, step=1)).state == "UPLOADING"
+    again = Ckpt("step-2", step=2, files=[("model", len(content), digest)])
+    assert checkpoints.offer(grant(job), again).state == "UPLOADING"
+    assert sums_are_right()
+    blobs.append(blob.pk, 0, content)
+    assert sums_are_right()
+    room["bytes"] -= len(content)
+    refused = checkpoints.offer(grant(other), offered(3 * MIB, name="other"))
+    assert refused.state == "REFUSED", "the job's other file is still to come"
 
 
 def test_others_wait_for_no_sum_over_files_that_were_offered(room: dict[str, int]) -> None:
