@@ -10,7 +10,8 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,13 +99,24 @@ class ArrivedFile(FileUploadHandler):
         self.file = tempfile.TemporaryFile(dir=folder())  # noqa: SIM115 (the form's)
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        self.file.write(raw_data)
+        with self._closed_without_room():
+            self.file.write(raw_data)
 
     def file_complete(self, file_size: int) -> UploadedFile:
-        self.file.seek(0)
+        with self._closed_without_room():
+            self.file.seek(0)  # writes what is buffered
         return UploadedFile(
             self.file, self.file_name, self.content_type, file_size, self.charset, self.content_type_extra
         )
+
+    @contextmanager
+    def _closed_without_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            with suppress(OSError):  # what is buffered has no room either
+                self.file.close()
+            raise
 
     def upload_interrupted(self) -> None:
         if hasattr(self, "file"):

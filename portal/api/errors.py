@@ -18,6 +18,7 @@ from rest_framework import exceptions as drf
 
 from jobs import errors as jobs
 from jobs.blobs import BlobGone, StoreUnavailable
+from jobs.disk import DISK_FULL
 from jobs.retries import database_away
 from portal import budgets
 from portal.api.fields import WrongFields, all_wrong
@@ -201,6 +202,9 @@ def error_response(error: Exception) -> HttpResponse:
         logger.warning("request failed: no blob store", extra={"error": str(error)[:300]})
         text = "The store of files is not responding. Nothing was changed; send the request again."
         return _later("store_unavailable", text)
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        logger.warning("request failed: no room", extra={"error": str(error)[:300]})
+        return _service_error_response(jobs.DiskIsFull())
     if isinstance(error, BlobGone):
         return problem(HTTPStatus.GONE, "blob_gone", "The bytes of this file are missing in the store.")
     if isinstance(error, RequestDataTooBig):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import io
 import re
+import tempfile
 import zipfile
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from jobs import blobs, storage
+from jobs.blobs.folder import FolderStore
 from jobs.models import Job
 from jobs.services.submit import TEXT_BYTES
 from portal.api.examples import SPEC_YAML
@@ -89,15 +91,39 @@ def test_of_comments_a_part_is_kept_which_says_so(alice: Api, with_code: str) ->
     assert re.search(r"\n# The rest, [\d,]+ characters, is not kept.\n$", kept)
 
 
+def zipped(size: int = 10) -> SimpleUploadedFile:
+    """An archive of one file with so many bytes, which are not packed."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a.py", b"#" * size)
+    return SimpleUploadedFile("code.zip", archive.getvalue())
+
+
+def full(*_: object, **__: object) -> IO[bytes]:
+    return open("/dev/full", "w+b")
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "size"),
+    [(FolderStore, "scratch", 10), (tempfile, "TemporaryFile", 3 * 1024**2)],
+    ids=["in the store", "before it"],
+)
+def test_a_disk_that_fills_up_while_an_upload_is_stored_is_said(
+    alice: Api, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, size: int
+) -> None:
+    monkeypatch.setattr(target, name, full)
+    refused = alice.client.post(
+        "/api/v1/tenants/vision-lab/uploads", {"archive": zipped(size)}, headers=alice.headers
+    )
+    assert (refused.status_code, refused.json()["code"]) == (503, "disk_full"), refused.content
+
+
 def test_while_the_disk_is_full_nothing_new_is_accepted_and_it_is_said(
     alice: Api, with_code: str, settings: Any
 ) -> None:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("a.py", "print()")
     settings.LUTHIER_MIN_FREE_DISK = 1 << 60
     before = Job.objects.count()
-    files = {"archive": SimpleUploadedFile("code.zip", archive.getvalue())}
+    files = {"archive": zipped()}
     for refused in (
         alice("POST", JOBS, SPEC_YAML, **YAML),
         alice("POST", f"/jobs/{with_code}/clone", {}),
