@@ -152,9 +152,9 @@ def results_of(grant: Grant) -> QuerySet[ResultFile]:
 def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     if not offered.files:
         return _refuse(offered, "A checkpoint without files cannot be resumed.")
-    drops.give_up(
-        grant.job_id, _not_under_way(grant, offered)
-    )  # first: their room may be what this one needs
+    wanted = {sha256 for _, _, sha256 in offered.files}
+    # First: their room may be what this one needs.
+    drops.give_up(grant.job_id, _not_under_way(grant, offered), wanted)
     found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
     fp("checkpoint.after_blobs")
     with transaction.atomic():

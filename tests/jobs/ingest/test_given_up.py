@@ -71,6 +71,22 @@ def test_a_save_that_gave_way_to_the_next_one_holds_no_room(own: None) -> None:
     assert [has_bytes(job, blob) for blob in sent] == [False, False, True]
 
 
+def test_what_has_arrived_of_a_file_that_the_next_save_has_too_is_not_sent_again(own: None) -> None:
+    """Else a program that saves faster than its largest file is sent, which stays the same, would never store one."""
+    job = factories.job(state=State.PROCESSING)
+    same = os.urandom(KIB)
+    half_sent(job, 1, same)
+
+    again = offered(2, same, b"another")
+    need = checkpoints.offer(grant(job), again).need
+
+    assert [received for _, _, received in need] == [KIB // 2, 0]
+    for (_, blob, received), content in zip(need, (same, b"another"), strict=True):
+        blobs.append(blob, received, content[received:])
+    assert checkpoints.offer(grant(job), again).state == "COMMITTED"
+    assert states(job) == {1: "DROPPED", 2: "COMMITTED"}
+
+
 def test_files_that_arrived_whole_or_are_asked_for_elsewhere_go_with_the_sweep(own: None) -> None:
     tenant = factories.tenant()
     job, other = (factories.job(of=tenant, state=State.PROCESSING) for _ in range(2))
