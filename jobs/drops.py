@@ -58,14 +58,12 @@ def give_up_ended() -> tuple[int, bool]:
     return done, False
 
 
-def would_stay(saved: Checkpoint, saved_ns: int | None) -> bool:
+def would_stay(job_id: str, attempt: int, saved_ns: int | None) -> bool:
     """Whether a checkpoint that was put in place then would be kept, were it complete. Without a time: True."""
     if saved_ns is None:
         return True
-    later = Checkpoint.objects.filter(
-        job_id=saved.job_id, attempt=saved.attempt, state=COMMITTED, saved_ns__gt=saved_ns
-    )
-    return later.count() < _keep(saved.job_id)
+    later = Checkpoint.objects.filter(job_id=job_id, attempt=attempt, state=COMMITTED, saved_ns__gt=saved_ns)
+    return later.count() < _keep(job_id)
 
 
 def _keep(job_id: str) -> int:

@@ -139,6 +139,21 @@ def test_a_save_that_would_be_dropped_at_once_is_not_asked_for_again(own: None) 
     assert (answer.state, answer.need, states(job)[1]) == ("COMMITTED", [], "DROPPED")
 
 
+def test_a_save_of_a_backlog_that_would_be_dropped_at_once_is_not_asked_for() -> None:
+    """The newest is sent first. A job that ends holds its devices until all that is asked for is stored."""
+    job = factories.job(state=State.PROCESSING)  # keeps 3
+    for step in (9, 8):
+        send(grant(job), *at(step, step))
+    assert checkpoints.offer(grant(job), offered(1, b"older")).state == "UPLOADING"
+    send(grant(job), *at(7, 7))
+
+    answer = checkpoints.offer(grant(job), offered(2, b"older, too"))
+
+    assert (answer.state, answer.need) == ("COMMITTED", [])
+    assert set(states(job)) == {1, 7, 8, 9}
+    assert send(grant(job), *at(10, 10)).state == "COMMITTED"
+
+
 def test_a_save_of_parts_is_given_up_once_as_many_later_ones_are_stored_as_the_job_keeps(own: None) -> None:
     job = factories.job(state=State.PROCESSING, learners=2)  # keeps 3
     half_sent(job, 1, os.urandom(KIB), of=2)
