@@ -8,6 +8,7 @@ any checkpoint that is no longer kept, or begins it again where it would be kept
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
@@ -30,9 +31,9 @@ def after_commit(saved: Checkpoint) -> list[int]:
     return _drop_old(saved.job_id, keep) + _drop_incomplete(saved) + _drop_surpassed(saved, keep)
 
 
-def give_up(job_id: str, which: Q) -> int:
+def give_up(job_id: str, which: Q, wanted: Collection[str] = ()) -> int:
     """Drop those of a job's unfinished checkpoints; returns how many. Their room is free at once, apart from files that
-    have arrived whole."""
+    have arrived whole, or that are wanted: the SHA-256 of what is sent next, which continues where it stopped."""
     unfinished = Checkpoint.objects.filter(which, job_id=job_id, state=UNFINISHED)
     if not unfinished.exists():
         return 0
@@ -41,7 +42,7 @@ def give_up(job_id: str, which: Q) -> int:
         dropped = _locked(unfinished)
         freed = _drop(dropped)
     fp("drops.after_rows")  # killed here, the sweep removes them
-    blobs.give_up(freed, job_id)
+    blobs.give_up(freed, job_id, wanted)
     return len(dropped)
 
 
@@ -57,14 +58,12 @@ def give_up_ended() -> tuple[int, bool]:
     return done, False
 
 
-def would_stay(saved: Checkpoint, saved_ns: int | None) -> bool:
+def would_stay(job_id: str, attempt: int, saved_ns: int | None) -> bool:
     """Whether a checkpoint that was put in place then would be kept, were it complete. Without a time: True."""
     if saved_ns is None:
         return True
-    later = Checkpoint.objects.filter(
-        job_id=saved.job_id, attempt=saved.attempt, state=COMMITTED, saved_ns__gt=saved_ns
-    )
-    return later.count() < _keep(saved.job_id)
+    later = Checkpoint.objects.filter(job_id=job_id, attempt=attempt, state=COMMITTED, saved_ns__gt=saved_ns)
+    return later.count() < _keep(job_id)
 
 
 def _keep(job_id: str) -> int:

@@ -17,11 +17,14 @@ from django.db import connection, transaction
 
 from jobs import storage
 from jobs.models import Blob
+from learner_agent.wire_fields import MAX_FILES
 
 SHARE = 16
 """Of what is free, one part is promised without a look at the rows: that is right for as many web processes."""
 MOST_FILES = 100_000
-"""That a job may have offered and not sent: a thousand learners with a hundred each."""
+"""That a job may have offered and not sent; more if it has so many learners that each may have FILES_OF_A_LEARNER."""
+FILES_OF_A_LEARNER = 2 * MAX_FILES
+"""A checkpoint and results: learners that end at once offer theirs at once, and a refusal of results is for good."""
 LAPSES_S = 300
 PART = 100
 """A promise lapses after LAPSES_S in which less than one part of so many has arrived. The triggers know both."""
@@ -32,6 +35,11 @@ WHERE p.renewed_at > now() - interval '{LAPSES_S} seconds'
   AND EXISTS (SELECT FROM jobs_attempt a WHERE a.job_id = p.job_id AND a.held)
 """
 """Of jobs that may still send: what a lost learner left half sent is promised no more."""
+FILES = """
+SELECT coalesce(max(p.files), 0), coalesce(max(a.learners), 0) FROM jobs_attempt a
+LEFT JOIN jobs_promise p ON p.job_id = a.job_id WHERE a.job_id = %s AND a.held
+"""
+"""That a job has offered and not sent, and the learners of its attempt."""
 LAPSED = f"""
 SELECT FROM jobs_promise WHERE job_id = %s AND renewed_at <= now() - interval '{LAPSES_S} seconds'
 """
@@ -73,10 +81,11 @@ class Promised:
 def require_files(job_id: str, more: int) -> None:
     """Raise storage.TooManyFiles if a job may not offer so many files more before it has sent others."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT files FROM jobs_promise WHERE job_id = %s", [job_id])
-        found = cursor.fetchone()
-    if (found[0] if found else 0) + more > MOST_FILES:
-        raise storage.TooManyFiles(MOST_FILES)
+        cursor.execute(FILES, [job_id])
+        files, learners = cursor.fetchone()
+    most = max(MOST_FILES, learners * FILES_OF_A_LEARNER)
+    if files + more > most:
+        raise storage.TooManyFiles(most)
 
 
 def require_piece(blob: Blob, size: int, room: Room) -> None:

@@ -37,13 +37,15 @@ def release(blob_ids: Collection[int]) -> int:
         return Blob.objects.filter(pk__in=list(marked)).update(released_at=Now())
 
 
-def give_up(blob_ids: Collection[int], job_id: str) -> None:
+def give_up(blob_ids: Collection[int], job_id: str, wanted: Collection[str]) -> None:
     """Remove at once what has not arrived whole of files that only this job was asked for, and release the others. No
-    dump needs part of a file, and the room of it is missing where more is to be stored.
+    dump needs part of a file, and the room of it is missing where more is to be stored. wanted: the SHA-256 of files
+    that stay.
 
     A store that does not respond, or that may be another installation's, keeps its bytes for the sweep.
     """
     partial = Blob.objects.filter(pk__in=set(blob_ids), verified=False, requested_from=[job_id])
+    partial = partial.exclude(sha256__in=wanted)
     _remove_rows(partial.filter(received=0, upload_id=""))
     with suppress(StoreUnavailable, OSError):
         begun = list(_unused() & partial)

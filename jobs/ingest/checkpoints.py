@@ -152,9 +152,12 @@ def results_of(grant: Grant) -> QuerySet[ResultFile]:
 def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     if not offered.files:
         return _refuse(offered, "A checkpoint without files cannot be resumed.")
-    drops.give_up(
-        grant.job_id, _not_under_way(grant, offered)
-    )  # first: their room may be what this one needs
+    whole = offered.of == 1 and _is_alone(grant)
+    if whole and not drops.would_stay(grant.job_id, grant.attempt, offered.saved_ns):
+        return _response(offered, "COMMITTED", [])  # of a backlog, which is sent from the newest save on
+    wanted = {sha256 for _, _, sha256 in offered.files}
+    # First: their room may be what this one needs.
+    drops.give_up(grant.job_id, _not_under_way(grant, offered, whole=whole), wanted)
     found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
     fp("checkpoint.after_blobs")
     with transaction.atomic():
@@ -225,11 +228,11 @@ def _checkpoint_row(grant: Grant, offered: Ckpt, found: Sequence[Blob]) -> Check
     )  # fmt: skip
 
 
-def _not_under_way(grant: Grant, offered: Ckpt) -> Q:
+def _not_under_way(grant: Grant, offered: Ckpt, *, whole: bool) -> Q:
     """Checkpoints that no learner sends now, by their state: uploads that earlier attempts began; and where one learner
     sends whole checkpoints, one after the other, all but the one that it offers."""
     over = Q(attempt__lt=grant.attempt)
-    if offered.of == 1 and _is_alone(grant):
+    if whole:
         this = Q(step=offered.step, implicit=offered.what == "implicit", ordinal=offered.ordinal)
         over |= Q(attempt=grant.attempt, parts=1) & ~this
     return over
@@ -240,7 +243,11 @@ def _begins_again(saved: Checkpoint, offered: Ckpt) -> bool:
     again, as by a shipper that was restarted. Not if it has parts: the learners that sent theirs do not do so again."""
     if saved.state == Checkpoint.State.CORRUPT:
         return True
-    return saved.is_given_up and offered.of == saved.parts == 1 and drops.would_stay(saved, offered.saved_ns)
+    return (
+        saved.is_given_up
+        and offered.of == saved.parts == 1
+        and drops.would_stay(saved.job_id, saved.attempt, offered.saved_ns)
+    )
 
 
 def _note_order(saved: Checkpoint, grant: Grant, offered: Ckpt) -> None:

@@ -69,12 +69,17 @@ class CheckpointUploader:
         return any(":" in key for key in self._done) or bool(self._seen)
 
     async def upload_new_checkpoints(self) -> None:
-        """Upload every checkpoint that the server does not have yet, the newest first."""
+        """Upload every checkpoint that the server does not have yet, the newest first: of a backlog, each may take
+        minutes, and what is saved meanwhile counts more."""
         async with self._busy:
-            found = find_checkpoints(self.base)
-            self._put_in_order(found)
-            for manifest in reversed(found):
-                await self._upload_checkpoint(manifest)
+            more = True
+            while more:
+                found = find_checkpoints(self.base)
+                self._put_in_order(found)
+                more = False
+                for manifest in reversed(found):
+                    if more := await self._upload_checkpoint(manifest):
+                        break
 
     def _put_in_order(self, manifests: list[Path]) -> None:
         """Give each save that is new a later time than all that were seen before it. Remembers those that are there,
@@ -110,27 +115,27 @@ class CheckpointUploader:
                 written.append(files.place(index).stat().st_mtime_ns)
         return _at(files, self._saved_ns(files.key, max(written, default=time.time_ns())))
 
-    async def _upload_checkpoint(self, manifest: Path) -> None:
+    async def _upload_checkpoint(self, manifest: Path) -> bool:
+        """Whether it was sent, or was to be: that took time."""
         mark = _mark(manifest)
         if mark in self._seen or not manifest.exists():
-            return  # the latter: removed when a newer one was uploaded
+            return False  # the latter: removed when a newer one was uploaded
         try:
             found = read_checkpoint(manifest, self.base)
         except (NotWhole, OSError) as error:
             self._seen.add(mark)
-            if _is_gone(manifest):
-                return  # the program has replaced it by a newer one
-            self.connection.report("error", code="checkpoint_not_whole", message=str(error))
-            return
+            if not _is_gone(manifest):  # else the program has replaced it by a newer one
+                self.connection.report("error", code="checkpoint_not_whole", message=str(error))
+            return False
         if found is None:
-            return  # a restored one
+            return False  # a restored one
         self._seen.add(mark)
-        if found.key not in self._done:
-            dated = _at(found, self._saved_ns(found.key, mark[1]))
-            await self.upload(dated, is_unchanged=lambda: _mark(manifest) == mark)
-            prune(
-                self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL
-            )
+        if found.key in self._done:
+            return False
+        dated = _at(found, self._saved_ns(found.key, mark[1]))
+        await self.upload(dated, is_unchanged=lambda: _mark(manifest) == mark)
+        prune(self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL)
+        return True
 
     async def upload(self, files: FileSet, is_unchanged: Callable[[], bool] = lambda: True) -> bool:
         """Upload one set. Return False if it can never be stored, which has then been reported.

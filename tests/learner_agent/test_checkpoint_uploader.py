@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,11 +81,8 @@ def test_a_step_that_is_saved_again_while_it_is_sent_is_no_damage_and_the_later_
     save(b"earlier ")
 
     asyncio.run(kept.upload_new_checkpoints())
-    assert (server.sent, server.reported) == ([b"earl"], []), (
-        "the rest of it is gone, and no error is reported"
-    )
-    asyncio.run(kept.upload_new_checkpoints())
 
+    assert server.sent == [b"earl", b"late", b"r   "], "the rest of it is gone"
     assert (server.stored, server.reported) == ([b"later   "], [])
 
 
@@ -179,6 +177,22 @@ def test_saves_are_in_the_order_in_which_they_were_put_in_place_whatever_the_clo
 
     assert sorted(server.saved_ns, key=lambda step: server.saved_ns[step]) == [3000, 20, 10, 7, 5]
     assert max(server.saved_ns.values()) < 2_000_000_000_000_001_000, "none is in the future"
+
+
+def test_a_save_that_is_put_in_place_while_others_wait_is_sent_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A halt's save must not wait until a backlog is sent, of which each may take minutes."""
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+    later = iter([4, 5])
+    server = Server(lambda: [saved(step, tmp_path) for step in islice(later, 1)])
+    for step in (1, 2, 3):
+        saved(step, tmp_path)
+
+    asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
+
+    assert list(server.saved_ns) == [3, 4, 5, 2, 1]
 
 
 def test_a_backlog_keeps_its_order_when_the_shipper_starts_again_in_the_middle_of_it(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from learner_agent.untrusted_files import now_ms
 from learner_agent.wire import number_out
-from learner_agent.wire_fields import MAX_OFFSET, Point
+from learner_agent.wire_fields import MAX_OFFSET, MAX_POINTS, Point
 
 Place = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 
@@ -97,6 +97,7 @@ FELL_BACK = (
 NOT_STORED = {
     "dropped": "Of {label}, {n} not stored, because there is another value at the same step.",
     "others": "Of {label}, {n} not stored, because another file, written at the same time, has the metric, too.",
+    "over": f"Of {{label}}, {{n}} not stored, because an event has more than {MAX_POINTS:,} metrics.",
 }
 """Why points are not stored, by the field of Axes that counts them."""
 
@@ -128,7 +129,7 @@ class Axes(Struct):
 
     falls: how often its steps began again. Metrics of one step fall back one after the other: that counts once.
     fell: what to say of the first time. dropped: points that are not stored, because of another value at their step;
-    others: because another writer's are.
+    others: because another writer's are; over: because too many were reported at once.
     """
 
     of: dict[str, MetricAxis] = {}
@@ -136,10 +137,11 @@ class Axes(Struct):
     fell: str = ""
     dropped: Place = 0
     others: Place = 0
+    over: Place = 0
 
     def copy(self) -> Axes:
         """Independent of this one: place() replaces what is in it."""
-        return Axes(dict(self.of), self.falls, self.fell, self.dropped, self.others)
+        return Axes(dict(self.of), self.falls, self.fell, self.dropped, self.others, self.over)
 
     def place(
         self, line: Sequence[Point], into: Placed, ends: Mapping[str, int], label: str, by: Writer = ALONE

@@ -39,6 +39,8 @@ points. The last drawing is always read."""
 NEWLINE = 10
 TOGETHER_MS = 1_000
 """Processes of one learner print a step within this time of each other; epochs take longer."""
+OTHERS_WAIT_MS = 2_000
+"""Epochs that are as short as TOGETHER_MS print their step again within this time: then others' lines wait no more."""
 HELD_VALUES = 500
 """At most so many values wait until it is known whose they are."""
 FELL_BACK = (
@@ -239,7 +241,8 @@ class LogRules:
         if not self.patterns:
             return None
         found = self.reader.read(self.state.off)
-        if found is None and (not self._at_end or self.state.ended):
+        others_waited = found is None and self._others_waited(self.state, now_ms())
+        if found is None and not others_waited and (not self._at_end or self.state.ended):
             return None
         state = self._next = self.state.copy()
         out = _Found()
@@ -249,6 +252,8 @@ class LogRules:
                 state.off, state.tail = found.to, ""
             elif found is not None:
                 self._read_piece(found, state, out)
+            elif others_waited:
+                self._release(state, out, once=None)
             else:
                 self._read_line(bytes.fromhex(state.tail), state, state.drawn_ms or now_ms(), out)
                 while state.held:
@@ -320,11 +325,12 @@ class LogRules:
         """Give the points of a line or drawing, or let it wait.
 
         The first step again, with another value, is the next epoch's where a line is printed at the end of each, and
-        another process's where several print every step. What is printed next says which: until then all waits.
+        another process's where several print every step. What is printed next says which: until then all waits, but
+        lines of other metrics not for long.
         """
         if state.held:
             once = self._is_once(matches, state, at_ms)
-            if once is None:
+            if once is None and not self._others_waited(state, at_ms):
                 state.held.append((matches, at_ms, drawn))
                 if sum(len(groups) for line, _, _ in state.held for _, groups in line) > HELD_VALUES:
                     self._release(state, out, once=True)
@@ -361,12 +367,22 @@ class LogRules:
                 return True
         return None
 
-    def _release(self, state: _State, out: _Found, *, once: bool) -> None:
-        """Give what waited. Of it, lines may wait for another axis."""
+    def _others_waited(self, state: _State, at_ms: int) -> bool:
+        """Whether lines of other metrics have waited for long enough: since the last one of the axis."""
+        own = [at for matches, at, _ in state.held if self._has_step_of(matches, state.held_for)]
+        return 0 < len(own) < len(state.held) and not 0 <= at_ms - own[-1] < OTHERS_WAIT_MS
+
+    def _has_step_of(self, matches: list[Match], axis: int) -> bool:
+        return any(self.axis_of[n] == axis and groups.get("step") for n, groups in matches)
+
+    def _release(self, state: _State, out: _Found, *, once: bool | None) -> None:
+        """Give what waited. Of it, lines may wait for another axis. None: as of several processes, but what is printed
+        next may still say that they are epochs."""
         held, state.held = state.held, []
         state.axes[min(state.held_for, len(state.axes) - 1)].once = once
+        give = self._give if once is None else self._hold
         for matches, at_ms, drawn in held:
-            self._hold(matches, state, at_ms, out, drawn=drawn)
+            give(matches, state, at_ms, out, drawn=drawn)
 
     def _give(self, matches: list[Match], state: _State, at_ms: int, out: _Found, *, drawn: bool) -> None:
         """The points of one line or drawing."""
@@ -377,7 +393,8 @@ class LogRules:
             axis = state.axes[self.axis_of[n]]
             before, is_first = axis.place, self.axis_of[n] not in placed
             placed.add(self.axis_of[n])
-            again = is_first and not drawn and axis.once is not False and self._has_again(n, groups, state)
+            is_apart = axis.once or (axis.once is None and at_ms - axis.printed_ms >= TOGETHER_MS)
+            again = is_first and not drawn and bool(is_apart) and self._has_again(n, groups, state)
             place = self._place(n, groups.get("step"), state, len(values), again=again)
             if place is None:
                 continue

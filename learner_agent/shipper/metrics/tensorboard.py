@@ -130,10 +130,12 @@ class TensorBoard:
         by = Writer(zlib.crc32(os.fsencode(path)), time_ms(began_s(head)))
         try:
             for end, event in records(data):
+                points = [point for scalar in scalars(event) if (point := _point(run, scalar))]
+                if placed.points and len(placed.points) + len(points) > MAX_POINTS:
+                    break  # it begins the next frame
                 used = end
-                points = [_point(run, scalar) for scalar in scalars(event)]
-                room = MAX_POINTS - len(placed.points)
-                axes.place([one for one in points if one][:room], placed, self.ends, self.label, by)
+                axes.over += max(0, len(points) - MAX_POINTS)
+                axes.place(points[:MAX_POINTS], placed, self.ends, self.label, by)
                 if len(placed.points) >= BATCH_POINTS:
                     break
         except NotAnEventFile:

@@ -71,6 +71,22 @@ def test_a_save_that_gave_way_to_the_next_one_holds_no_room(own: None) -> None:
     assert [has_bytes(job, blob) for blob in sent] == [False, False, True]
 
 
+def test_what_has_arrived_of_a_file_that_the_next_save_has_too_is_not_sent_again(own: None) -> None:
+    """Else a program that saves faster than its largest file is sent, which stays the same, would never store one."""
+    job = factories.job(state=State.PROCESSING)
+    same = os.urandom(KIB)
+    half_sent(job, 1, same)
+
+    again = offered(2, same, b"another")
+    need = checkpoints.offer(grant(job), again).need
+
+    assert [received for _, _, received in need] == [KIB // 2, 0]
+    for (_, blob, received), content in zip(need, (same, b"another"), strict=True):
+        blobs.append(blob, received, content[received:])
+    assert checkpoints.offer(grant(job), again).state == "COMMITTED"
+    assert states(job) == {1: "DROPPED", 2: "COMMITTED"}
+
+
 def test_files_that_arrived_whole_or_are_asked_for_elsewhere_go_with_the_sweep(own: None) -> None:
     tenant = factories.tenant()
     job, other = (factories.job(of=tenant, state=State.PROCESSING) for _ in range(2))
@@ -121,6 +137,21 @@ def test_a_save_that_would_be_dropped_at_once_is_not_asked_for_again(own: None) 
     answer = checkpoints.offer(grant(job), offered(1, older))
 
     assert (answer.state, answer.need, states(job)[1]) == ("COMMITTED", [], "DROPPED")
+
+
+def test_a_save_of_a_backlog_that_would_be_dropped_at_once_is_not_asked_for() -> None:
+    """The newest is sent first. A job that ends holds its devices until all that is asked for is stored."""
+    job = factories.job(state=State.PROCESSING)  # keeps 3
+    for step in (9, 8):
+        send(grant(job), *at(step, step))
+    assert checkpoints.offer(grant(job), offered(1, b"older")).state == "UPLOADING"
+    send(grant(job), *at(7, 7))
+
+    answer = checkpoints.offer(grant(job), offered(2, b"older, too"))
+
+    assert (answer.state, answer.need) == ("COMMITTED", [])
+    assert set(states(job)) == {1, 7, 8, 9}
+    assert send(grant(job), *at(10, 10)).state == "COMMITTED"
 
 
 def test_a_save_of_parts_is_given_up_once_as_many_later_ones_are_stored_as_the_job_keeps(own: None) -> None:

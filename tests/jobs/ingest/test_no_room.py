@@ -57,8 +57,8 @@ def gang() -> Job:
     return factories.job(of=factories.tenant(storage_limit=10 * MIB), state=State.PROCESSING, learners=2)
 
 
-def grant(job: Job) -> Grant:
-    found = grant_of(factories.secret(job, 1, 0))
+def grant(job: Job, rank: int = 0) -> Grant:
+    found = grant_of(factories.secret(job, 1, rank))
     assert found is not None
     return found
 
@@ -311,6 +311,7 @@ def test_a_job_has_so_many_files_under_way_and_no_more(
     room: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(promised_module, "MOST_FILES", 3)
+    monkeypatch.setattr(promised_module, "FILES_OF_A_LEARNER", 1)
     job, other = (factories.job(state=State.PROCESSING, learners=2) for _ in range(2))
     files = [(f"f{n}", 3, hashlib.sha256(f"{n}".encode()).hexdigest()) for n in range(4)]
     refused = checkpoints.offer(grant(job), Ckpt("many", step=1, files=files))
@@ -323,6 +324,19 @@ def test_a_job_has_so_many_files_under_way_and_no_more(
     assert checkpoints.offer(grant(other), offered(3)).state == "UPLOADING"
     blobs.append(Blob.objects.get(sha256=sent[2]).pk, 0, content)
     assert checkpoints.offer(grant(job), Ckpt("one", step=3, files=files[2:3])).state == "UPLOADING"
+
+
+def test_learners_that_end_at_once_may_each_have_as_many_results_as_one_may(
+    room: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal of them is for good: a job that had done its work would fail."""
+    monkeypatch.setattr(promised_module, "MOST_FILES", 3)
+    job = factories.job(state=State.PROCESSING, learners=3)
+    for rank in range(3):
+        digests = [hashlib.sha256(f"{rank}-{n}".encode()).hexdigest() for n in range(3)]
+        results = Ckpt("results", what="results", files=[(f"f{n}", 3, one) for n, one in enumerate(digests)])
+        assert checkpoints.offer(grant(job, rank), results).state == "UPLOADING"
+    assert Promise.objects.get(job=job).files == 9
 
 
 def test_pieces_of_accepted_files_do_not_take_the_minimum_of_free_space(room: dict[str, int]) -> None:

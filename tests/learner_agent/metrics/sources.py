@@ -107,7 +107,11 @@ def field(number: int, content: bytes | int) -> bytes:
 
 
 def simple(tag: str, value: float) -> bytes:
-    return field(5, field(1, field(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)))
+    return field(5, field(1, scalar(tag, value)))
+
+
+def scalar(tag: str, value: float) -> bytes:
+    return field(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
 
 
 def tensor(tag: str, kind: int, content: bytes, number: int = 4) -> bytes:

@@ -14,11 +14,15 @@ from learner_agent.shipper.metrics.event_files import NotAnEventFile, Scalar, re
 from learner_agent.shipper.metrics.tensorboard import TensorBoard
 from learner_agent.spool import Spool
 from tests.learner_agent.metrics.sources import (
+    Notes,
     drain,
     event,
+    event_files,
+    field,
     log,
     record,
     rules,
+    scalar,
     simple,
     tensor,
     varint,
@@ -71,6 +75,22 @@ def test_pictures_among_the_scalars_are_stepped_over(spool: Spool, tmp_path: Pat
     path.write_bytes(record(b"\x00" * 3_000_000) + record(event(5, simple("loss", 1.0))))
 
     assert [point[1] for point in drain(TensorBoard(spool, [path.parent], scan_every_s=0.0))] == [5]
+
+
+def test_an_event_with_many_scalars_gives_all_of_them(spool: Spool, tmp_path: Path) -> None:
+    """As one that sums up all layers of a model: each frame holds 2,000 points."""
+    notes: Notes = []
+    (tmp_path / "tb").mkdir()
+    many = [b"".join(field(1, scalar(f"w{n}", n)) for n in range(count)) for count in (900, 1_500, 2_012)]
+    path = tmp_path / "tb" / "events.out.tfevents.1"
+    path.write_bytes(b"".join(record(event(step, field(5, one))) for step, one in enumerate(many)))
+
+    found = drain(event_files(spool, notes))
+
+    assert [step for _, step, _, _ in found] == [0] * 900 + [1] * 1_500 + [2] * 2_000
+    assert [(code, "12 points were not stored" in said) for code, said in notes] == [
+        ("points_not_stored", True)
+    ]
 
 
 def test_a_file_that_only_looks_like_one_is_left_alone(spool: Spool, tmp_path: Path) -> None:

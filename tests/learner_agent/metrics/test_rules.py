@@ -7,6 +7,7 @@ import time
 import pytest
 
 from learner_agent.log_segments import LogWriter
+from learner_agent.shipper.metrics import log_rules
 from learner_agent.shipper.metrics.log_rules import NOT_STORED, LogRules
 from learner_agent.spool import Spool
 from learner_agent.wire import Metric
@@ -336,3 +337,60 @@ def test_lines_that_are_many_do_not_switch_a_rule_off(spool: Spool) -> None:
 
     assert len(drain(LogRules(spool, [r"loss (?P<loss>\S+)"], reported.append))) == 20_000
     assert reported == []
+
+
+BEGAN_MS = 1_700_000_000_000
+RANKS = b"".join(b"epoch 1 acc=0.%d\n" % rank for rank in (5, 6))
+"""What two processes of a learner print at once."""
+TWO_AXES = (
+    r"epoch (?P<step>\d+) acc=(?P<acc>\S+)",
+    r"iter (?P<step>\d+) loss=(?P<loss>\S+)",
+    r"lr=(?P<lr>\S+)",
+)
+
+
+@pytest.mark.parametrize("line", [b"iter %d loss=1\n", b"lr=1e-%d\n", b"iter %d loss=1\r"])
+def test_other_metrics_do_not_wait_until_it_is_known_whose_a_step_is(spool: Spool, line: bytes) -> None:
+    """Of several processes that print the step of an epoch, one prints more. An epoch may take hours."""
+    notes: Notes = []
+    writer = LogWriter(spool)
+    writer.write(RANKS, BEGAN_MS)
+    for number in range(1, 10):
+        writer.write(line % number, BEGAN_MS + 1_000 * number)
+    found = drain(rules(spool, *TWO_AXES, notes=notes))
+    shown = [value for name, _, _, value in found if name != "acc"]
+    assert len(shown) == {b"i": 9, b"l": 1}[line[:1]] - 2 * line.endswith(b"\r"), "of a bar the last two wait"
+
+    for epoch in (2, 3):
+        writer.write(RANKS.replace(b"epoch 1", b"epoch %d" % epoch), BEGAN_MS + epoch * 3_600_000)
+    writer.close()
+    frames = list(iter_frames(rules(spool, *TWO_AXES, notes=notes)))
+    found += [point for frame in frames for point in frame.points]
+    assert places(found, "acc") == [1, 2, 3]
+    assert not any("acc" in frame.in_order for frame in frames)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_other_metrics_do_not_wait_in_a_program_that_prints_no_more(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, *, restart: bool
+) -> None:
+    writer = LogWriter(spool)
+    writer.write(RANKS + b"lr=1e-1\n", BEGAN_MS)
+    source = rules(spool, *TWO_AXES)
+    monkeypatch.setattr(log_rules, "now_ms", lambda: BEGAN_MS + 500)
+    assert places(drain(source), "lr") == []
+    if restart:
+        source = rules(spool, *TWO_AXES)
+    monkeypatch.setattr(log_rules, "now_ms", lambda: BEGAN_MS + 5_000)
+    assert places(drain(source), "lr") == [1]
+    assert source.read() is None
+
+
+def test_short_epochs_that_were_taken_for_processes_are_epochs_once_they_are_longer(spool: Spool) -> None:
+    writer = LogWriter(spool)
+    writer.write(RANKS + b"lr=1e-1\n", BEGAN_MS)
+    for number in (1, 2, 3):
+        writer.write(b"lr=1e-%d\nepoch 1 acc=0.%d\n" % (number, number), BEGAN_MS + 60_000 * number)
+    writer.close()
+    found = drain(rules(spool, *TWO_AXES))
+    assert [value for name, _, _, value in found if name == "acc"] == [0.5, 0.1, 0.2, 0.3]
