@@ -8,11 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from gpu_scheduler.clusters.base import LearnerPhase, Removal
-from gpu_scheduler.clusters.kubernetes.manifests import GANG
+from gpu_scheduler.clusters.base import LearnerPhase
 from tests.cluster.conftest import AddNodes
 from tests.cluster.kubernetes_harness import KubernetesHarness
-from tests.gpu_scheduler.clusters.harness import all_in, eventually, launch
+from tests.gpu_scheduler.clusters.harness import all_in, eventually, launch, remove
 from tools.kube import fake
 from tools.kube.client import Api, Object
 from tools.kube.cluster import Cluster
@@ -37,8 +36,10 @@ def harness(cluster: Cluster, tmp_path: Path) -> Iterator[KubernetesHarness]:
 
 
 @pytest.fixture
-def silent(api: Api) -> Iterator[str]:
-    """The name of a node that no program plays. It says what `say` writes."""
+def silent(api: Api, add_nodes: AddNodes) -> Iterator[str]:
+    """The name of a node that no program plays. It says what `say` writes, and after NODE_GRACE_S it is unreachable by
+    itself: what takes long comes before it."""
+    add_nodes(fake.node())  # where all are silent, Kubernetes itself evicts none
     node = fake.node(gpus=0, cpus=4)
     del node["metadata"]["annotations"]
     name = api.create(fake.NODES, node)["metadata"]["name"]
@@ -57,15 +58,15 @@ def is_bound(pod: Object | None) -> bool:
 
 
 def test_a_silent_node_keeps_its_learners_when_others_are_evicted(
-    api: Api, pods: str, harness: KubernetesHarness, silent: str, add_nodes: AddNodes
+    api: Api, pods: str, harness: KubernetesHarness, silent: str
 ) -> None:
-    add_nodes(fake.node())  # where all are silent, Kubernetes itself evicts none
     other = fake.pod("other")
     other["spec"] |= {"nodeName": silent, "tolerations": [SHORTLY]}
     api.create(pods, other)
     harness.cluster.launch(launch("job-x-1", "runs", nodes=(silent,)))
-    [pod] = api.get("/api/v1/pods", labelSelector=f"{GANG}=job-x-1")["items"]
-    space = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
+    # Gangs of other tests have this name, too, and their pods' finalizers outlive their namespaces' deletion.
+    space = f"/api/v1/namespaces/{harness.settings.namespace('red')}/pods"
+    [pod] = api.get(space)["items"]
     api.wait_for(space, pod["metadata"]["name"], is_bound)
 
     say(api, silent, "Unknown")
@@ -73,6 +74,5 @@ def test_a_silent_node_keeps_its_learners_when_others_are_evicted(
     assert "deletionTimestamp" not in api.get(f"{space}/{pod['metadata']['name']}")["metadata"]
     eventually(harness, "job-x-1", all_in(LearnerPhase.UNKNOWN))
     # Its end is the platform's decision alone.
-    while harness.cluster.remove("job-x-1") is not Removal.GONE:
-        pass
+    remove(harness, "job-x-1")
     assert api.get(space)["items"] == []

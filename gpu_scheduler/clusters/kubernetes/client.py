@@ -33,6 +33,8 @@ MERGE_PATCH = "application/merge-patch+json"
 WATCH_SLACK_S = 2.0
 """Seconds that a watch may be silent beyond its own end; then its connection is dead."""
 RETRY_AFTER_MAX_S = 30.0
+EXISTS = "AlreadyExists"
+"""The reason of a 409 that says so; without it nothing was created."""
 BUSY = frozenset({401, 408, 429})
 """Answers that say nothing about the request: a token that is being renewed, a time limit, too many requests."""
 
@@ -87,7 +89,14 @@ class Api:
         return self.request("GET", path, query=query)
 
     def create(self, path: str, body: Object) -> Object:
-        return self.request("POST", path, body)
+        """Raises Conflict only if the object exists already. The API server answers 409 as well where it created
+        nothing, because a quota that counts the object was changed meanwhile: that raises ClusterBusy."""
+        try:
+            return self.request("POST", path, body)
+        except Conflict as error:
+            if error.reason == EXISTS:
+                raise
+            raise ClusterBusy(str(error)) from error
 
     def patch(self, path: str, body: Object) -> Object:
         """Merge this into the object. With metadata.uid in it, another object of that name raises Conflict."""
