@@ -36,6 +36,7 @@ from gpu_scheduler.rooms import (
     Rooms,
     learners_in,
     minus,
+    none_of,
     plus,
     times,
 )
@@ -91,7 +92,7 @@ class Pool:
                     free[name] = minus(free[name], need)
         for node in nodes:
             if node.full and node.name in free:
-                free[node.name] = NO_ROOM
+                free[node.name] = none_of(free[node.name])
         self.free = Rooms(free)
         # One object until something is reserved: most plans then count each start once.
         self.unreserved = self.passable = self.free
