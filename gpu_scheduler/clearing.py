@@ -15,7 +15,7 @@ from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import UNCOUNTED, Need, Placement, Room, Running, Snapshot, Start, Stop
 from gpu_scheduler.places import is_stuck
 from gpu_scheduler.policies.orders import can_be_ordered
-from gpu_scheduler.rooms import Rooms
+from gpu_scheduler.rooms import Rooms, none_of
 
 YIELDED = "preempted"
 """Reason of the stops."""
@@ -65,12 +65,15 @@ class Clearing:
         """By job, the nodes of runs that leave for it already."""
         self._leaving: set[str] = set()
         runs = [run for run in snapshot.running if run.gang.opportunistic and not is_stuck(run, snapshot.now)]
+        full = {node.name for node in snapshot.nodes if node.full}
         for slot_type in {run.slot_type for run in runs} & self._pools.keys():
             pool = self._pools[slot_type]
             self._now[slot_type] = Free(pool.idle.of)
             for run in snapshot.running:
                 if run.slot_type == slot_type:
                     _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
+            for name in full & self._now[slot_type].keys():  # whatever else is free: until a learner leaves
+                self._now[slot_type][name] = none_of(self._now[slot_type][name])
             self._then[slot_type] = Free(self._now[slot_type])
             self._planned[slot_type] = dict(self._now[slot_type])
             self._left[slot_type] = dict(pool.free.of)
@@ -90,9 +93,8 @@ class Clearing:
         already, or for some to leave its own.
         """
         found, taken = Cleared(), dict[str, Start]()
-        alike: defaultdict[Hashable, list[Start]] = defaultdict(
-            list
-        )  # of one kind that take place, the last at the end
+        # Of one kind that take place, the last at the end.
+        alike: defaultdict[Hashable, list[Start]] = defaultdict(list)
         unfit = []
         for start in starts:
             if start.placement.slot_type not in self._now:

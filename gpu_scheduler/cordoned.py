@@ -1,8 +1,9 @@
-"""Nodes that are up and take no more learners: cordoned, to be drained, or with a notice that they are taken away."""
+"""Nodes that are up and take no more learners: cordoned, to be drained, soon to be taken away, or full."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from gpu_scheduler.model import Node, Resize, Running, Snapshot
 
@@ -15,6 +16,14 @@ def names(nodes: Iterable[Node]) -> frozenset[str]:
 def usable(nodes: Iterable[Node]) -> frozenset[str]:
     """Those on which a run that starts again can be."""
     return frozenset(node.name for node in nodes if node.takes_learners)
+
+
+def with_room(nodes: tuple[Node, ...], left: Iterable[Running]) -> tuple[Node, ...]:
+    """The nodes when these runs have left: full ones are no longer, once a learner has."""
+    if not any(node.full for node in nodes):
+        return nodes
+    names = {name for run in left for name in run.nodes}
+    return tuple([replace(node, full=False) if node.full and node.name in names else node for node in nodes])
 
 
 def elsewhere(run: Running, learners: int, usable: Collection[str]) -> int:

@@ -33,13 +33,15 @@ def without(snapshot: Snapshot) -> Snapshot:
     already: slots are promised to it, so it keeps its place."""
     leaving = [run for run in snapshot.running if run.gang.opportunistic]
     stuck = [run for run in leaving if is_stuck(run, snapshot.now)]
-    orders = [run.order for run in leaving if run.order is not None and run not in stuck]
+    gone = [run for run in leaving if not is_stuck(run, snapshot.now)]
+    orders = [run.order for run in gone if run.order is not None]
     awaited: dict[str, datetime | None] = {
         order.for_job: None for order in orders if order.for_job is not None
     }
     others = [run for run in snapshot.running if not run.gang.opportunistic]
     return replace(
         snapshot,
+        nodes=cordoned.with_room(snapshot.nodes, gone),
         promised={**snapshot.promised, **awaited},
         waiting=tuple(gang for gang in snapshot.waiting if not gang.opportunistic),
         running=(*others, *map(_holder, stuck)),

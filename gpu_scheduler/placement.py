@@ -36,6 +36,9 @@ from gpu_scheduler.rooms import (
     Rooms,
     learners_in,
     minus,
+    none_of,
+    plus,
+    times,
 )
 
 
@@ -44,7 +47,8 @@ class Pool:
 
     idle: what is free if none of our learners runs. free: what nothing runs on. unreserved: what is free and no gang
     has reserved. reserved_for: the gang that has. reserved_until: when all of it will be free, so that it starts; None
-    unless every run on it has a known end in sight, and if runs leave for it by order.
+    unless every run on it has a known end in sight, and if runs leave for it by order. passable: what is free for gangs
+    that end before that: all but what other gangs have reserved since, for which runs leave by order.
     avoided: nodes that take learners only if these fit on no others.
     withheld: free slots that are offered to no gang of this plan.
     counts_cpus, counts_memory: a node reports them. only_slots: none does, so whether slots fit is whether learners do;
@@ -88,15 +92,15 @@ class Pool:
                     free[name] = minus(free[name], need)
         for node in nodes:
             if node.full and node.name in free:
-                free[node.name] = NO_ROOM
+                free[node.name] = none_of(free[node.name])
         self.free = Rooms(free)
-        self.unreserved = (
-            self.free
-        )  # one object until something is reserved: most plans then count each start once
+        # One object until something is reserved: most plans then count each start once.
+        self.unreserved = self.passable = self.free
         self.withheld = 0
         self.reserved_for: Gang | None = None
         self.reserved_until: datetime | None = None
         self._reserved: dict[str, Room] = {}
+        self._awaited: dict[str, Room] = {}  # the part of it that gangs may not pass, beside reserved_until
         self._kept: frozenset[str] = frozenset()
         self._numbers: tuple[tuple[int, int], dict[str, int]] | None = None
 
@@ -242,7 +246,7 @@ class Pool:
         need = gang.need if self._adds_nothing else self.need(gang)
         if self.capacity(self.unreserved, gang, need) >= gang.learners.min:
             return True
-        return self._ends_in_time(gang, now) and self.fits_on_free(gang, need)
+        return self._ends_in_time(gang, now) and self.capacity(self.passable, gang, need) >= gang.learners.min
 
     def fits_on_free(self, gang: Gang, need: Room) -> bool:
         """Say whether the gang fits into what is free, reserved or not."""
@@ -257,13 +261,15 @@ class Pool:
         """
         need, offer, least = self.need(gang), self.unreserved, gang.learners.min
         if self.capacity(offer, gang, need) < least:
-            offer = self.free.copy()
+            offer = self.passable.copy()
         chosen = self.choose(gang, offer)
         for name, learners in chosen:
             left = minus(self.free.of[name], need, learners)
             self.free.lower(name, left)
             if self.unreserved is not self.free:
                 self.unreserved.lower(name, minus(left, self._reserved.get(name, NO_ROOM)))
+            if self.passable is not self.free:
+                self.passable.lower(name, minus(left, self._awaited.get(name, NO_ROOM)))
         return tuple(name for name, learners in chosen for _ in range(learners))
 
     def choose(self, gang: Gang, offer: Rooms) -> list[tuple[str, int]]:
@@ -416,7 +422,7 @@ class Pool:
         if not mine:
             return
         before = self.free.total
-        self.free = self.unreserved = self.free.copy()
+        self.free = self.unreserved = self.passable = self.free.copy()
         for name in mine:
             self.free.lower(name, NO_ROOM)
         self.withheld += before - self.free.total
@@ -426,7 +432,7 @@ class Pool:
         nodes first. Of one that requires a domain and finds too little in its own: what all of them will take in
         another one. Before anything is reserved or placed."""
         before, need = self.free.total, self.need(run.gang)
-        self.free = self.unreserved = self.free.copy()
+        self.free = self.unreserved = self.passable = self.free.copy()
         names = self.names_beside(run, self.free, learners)
         if names is not None and set(names).isdisjoint(run.nodes):
             learners += sum(name in self.free.of for name in run.nodes)
@@ -449,16 +455,14 @@ class Pool:
     def reserve_nodes(self, gang: Gang, learners: Mapping[str, int]) -> None:
         """Reserve for this gang what so many of its learners take by node, beside what is reserved there already. No
         other one passes it because it ends in time: runs leave for it by order, long before their time limits."""
-        need = self.need(gang)
-        rooms: dict[str, Room] = {}
-        for name, count in learners.items():
-            before = self._reserved.get(name, NO_ROOM)
-            rooms[name] = (
-                before[0] + count * need[0],
-                before[1] + count * need[1],
-                before[2] + count * need[2],
-            )
-        self._reserve(gang, rooms)
+        more = {name: times(self.need(gang), count) for name, count in learners.items()}
+        if self.reserved_until is not None:
+            self._awaited |= _beside(self._awaited, more)
+            if self.passable is self.free:
+                self.passable = self.free.copy()
+            for name in more:
+                self.passable.lower(name, minus(self.free.of[name], self._awaited[name]))
+        self._reserve(gang, _beside(self._reserved, more))
 
     def _reserve(self, gang: Gang, rooms: Mapping[str, Room]) -> None:
         self._reserved |= rooms
@@ -475,7 +479,8 @@ class Pool:
         return gang.runs_at_most_s <= (self.reserved_until - now).total_seconds()
 
     def _all_free_at(self, rooms: Mapping[str, Room]) -> datetime | None:
-        """When so much of these nodes will all be free; None unless all runs there have known ends, and one has one."""
+        """When so much of these nodes will all be free; None unless all runs there have known ends, and if nothing is
+        awaited but runs that leave now: they take as long as they save."""
         ends = self._known_ends()
         latest: datetime | None = None
         for name, reserved in rooms.items():
@@ -487,7 +492,7 @@ class Pool:
                 latest = end if latest is None else max(latest, end)
             if missing != NO_ROOM:
                 return None
-        return latest
+        return latest if latest is not None and latest > self._now else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +504,11 @@ class Shortage:
     have: int
     fitting: int
     by_others: bool = False
+
+
+def _beside(rooms: Mapping[str, Room], more: Mapping[str, Room]) -> dict[str, Room]:
+    """Of the nodes of more: both together."""
+    return {name: plus(rooms.get(name, NO_ROOM), room) for name, room in more.items()}
 
 
 def _largest(nodes: Iterable[Node], slot_type: str) -> Room:

@@ -45,6 +45,11 @@ def minus(room: Room, need: Room, times: int = 1) -> Room:
     return (slots if slots > 0 else 0, cpus, memory)
 
 
+def none_of(room: Room) -> Room:
+    """Nothing of what it counts."""
+    return minus(room, room)
+
+
 def times(need: Room, learners: int) -> Room:
     return need[0] * learners, need[1] * learners, need[2] * learners
 

@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpu_scheduler import rests
+from gpu_scheduler import cordoned, rests
 from gpu_scheduler.model import (
     Gang,
-    Node,
     Plan,
     QuotaUse,
     Resize,
@@ -55,7 +54,7 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
     quotas, tenants = _use(snapshot, began, released)
     return replace(
         snapshot,
-        nodes=_with_room(snapshot.nodes, released),
+        nodes=cordoned.with_room(snapshot.nodes, released),
         waiting=waiting,
         running=running,
         quotas=quotas,
@@ -64,14 +63,6 @@ def apply(snapshot: Snapshot, plan: Plan | None = None, ended: Collection[str] =
         promised=_promised(snapshot, running, released, {run.job for run in began}),
         yielded=rests.after(snapshot, released),
     )
-
-
-def _with_room(nodes: tuple[Node, ...], released: Iterable[Running]) -> tuple[Node, ...]:
-    """Full ones are no longer, once a learner has left."""
-    left = {name for run in released for name in run.nodes}
-    if not left or not any(node.full for node in nodes):
-        return nodes
-    return tuple([replace(node, full=False) if node.full and node.name in left else node for node in nodes])
 
 
 def started(snapshot: Snapshot, gang: Gang, start: Start) -> Running:
@@ -128,11 +119,8 @@ def _promised(
     """Until when the policy has freed slots offered first to the job that they were freed for (Policy.promise_s)."""
     freed_for = [run.order.for_job for run in released if run.order is not None]
     resized = [run.job for run in released if isinstance(run.order, Resize)]
-    orders = ((run.job, run.order) for run in released if isinstance(run.order, Stop))
-    past = {
-        *began,
-        *(job for job, order in orders if order.for_job is not None),
-    }  # the latter wait for another one
+    stopped = [run for run in released if isinstance(run.order, Stop) and run.order.for_job is not None]
+    past = {*began, *(run.job for run in stopped)}  # the latter wait for another one
     kept = {
         job: until
         for job, until in snapshot.promised.items()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, StartForecast, suggest
+from gpu_scheduler.cycle import plan
+from gpu_scheduler.forecast import FORECAST_JOBS, REQUEST_WORK, RunTime, StartForecast, suggest
 from gpu_scheduler.ledger import Ledger
 from gpu_scheduler.model import CPU_TYPE, Gang, Level, Priority, Snapshot, Topology
 from jobs.models import Job
@@ -17,12 +19,14 @@ from jobs.selectors.throughput import run_times
 from jobs.selectors.wait_reasons import is_idle_backoff
 from jobs.selectors.what_if import NEW
 from jobs.spec.definition import MAX_OPPORTUNISTIC_GRACE
-from jobs.spec.quantities import parse_duration
+from jobs.spec.quantities import parse_duration, print_duration
 from jobs.states import State
 
-KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "priority", "opportunistic")
-SIZES = 3
-"""Smaller sizes tried of each kind: a half, a quarter, one."""
+KINDS = ("topology", "learners", "gpus", "cpus", "gpu_type", "time_limit", "priority", "opportunistic")
+ONLY_AT_ONCE = frozenset({"time_limit", "opportunistic"})
+"""Kinds that are worth their while only if the job then starts now: it may be ended early."""
+TO_SUBMIT_S = 60
+"""A time limit is so much shorter than the time that there is: so long it may take to submit the clone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,8 @@ class Suggestion:
     @property
     def changes(self) -> dict[str, Any]:
         """The change as fields of the spec, for a clone."""
-        if self.kind == "priority":
-            return {"priority": self.value}
+        if self.kind in {"priority", "time_limit"}:
+            return {self.kind: self.value}
         if self.kind == "opportunistic":
             return {"opportunistic": True}
         if self.kind == "topology":
@@ -50,8 +54,8 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     """Clones with one change, each in place of this job: of each kind of change the one that starts first, if it
     starts sooner than the job does.
 
-    At most eight queries and REQUEST_WORK units of work, however long the queue is. Each variant takes at least one
-    plan; run times are read only where a later start can be predicted.
+    At most eight queries, one plan, and REQUEST_WORK units of work, however long the queue is. Each variant takes at
+    least one plan of these; run times are read only where a later start can be predicted.
     """
     if job.state != State.QUEUED or is_idle_backoff(job.reason_code):
         return []  # of one that backs off, any clone would start sooner, whatever is changed
@@ -60,17 +64,17 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     own = next((gang for gang in seen.waiting if gang.job == job.pk), None)
     if own is None:
         return []
-    variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen)}
-    named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
     # In a long queue, jobs beyond the snapshot can be ahead of the clone: then only an immediate start is certain.
     until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
+    variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen, runs)}
+    named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
     found = suggest(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
     best: dict[str, tuple[str, StartForecast]] = {}
     for kind, value in variants:
         new = found.get(f"{kind}={value}")
-        if kind == "opportunistic" and (new is None or new.p90 != now):
-            continue  # it can be stopped at any time, so it is worth its while only at once
+        if kind in ONLY_AT_ONCE and (new is None or new.p90 != now):
+            continue
         if new is not None and (kind not in best or _starts(new) < _starts(best[kind][1])):
             best[kind] = (value, new)
     ways = [(new, Suggestion(kind, value, forecast_view(new, now))) for kind, (value, new) in best.items()]
@@ -81,12 +85,15 @@ def _starts(estimate: StartForecast) -> Any:
     return (estimate.p50, estimate.p90)
 
 
-def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, Gang]]:
-    """The smallest change of each kind first: it wins among equals."""
-    new = replace(own, job=NEW, queued_at=seen.now)
+def _variants(
+    job: Job, own: Gang, seen: Snapshot, runs: Mapping[str, RunTime]
+) -> Iterator[tuple[str, str, Gang]]:
+    """The smallest change of each kind first: it wins among equals. The clone has its whole time limit."""
+    new = replace(own, job=NEW, queued_at=seen.now, runs_at_most_s=job.time_limit_s)
+    numbers = next((wait.numbers for wait in plan(seen).waits if wait.job == own.job), {})
     for topology in _looser(own.required_level):
         yield "topology", str(topology), replace(new, topology=topology)
-    for learners in _smaller(own.learners.min):
+    for learners in _smaller(own.learners.min, *_fitting(own, numbers)):
         yield "learners", str(learners), new.resized(learners=learners)
     for slots in _smaller(own.slots):
         yield "gpus" if job.gpus else "cpus", str(slots), new.resized(slots=slots)
@@ -97,6 +104,8 @@ def _variants(job: Job, own: Gang, seen: Snapshot) -> Iterator[tuple[str, str, G
             fits = own.opportunistic or account(own.tenant, slot_type).most >= asked
             if own.slot_type is not None and fits:
                 yield "gpu_type", slot_type, replace(new, slot_type=slot_type)
+    if (limit_s := _passing_s(new, numbers, seen.now, runs.get(job.pk))) is not None:
+        yield "time_limit", print_duration(limit_s), replace(new, runs_at_most_s=limit_s)
     for level in Priority:
         if own.opportunistic and level is Priority.URGENT:
             continue
@@ -117,6 +126,34 @@ def _looser(required: Level | None) -> list[Topology]:
     ]
 
 
-def _smaller(size: int) -> list[int]:
-    sizes = [size // 2, size // 4, 1]
-    return [each for index, each in enumerate(sizes) if 0 < each < size and each not in sizes[:index]][:SIZES]
+def _smaller(size: int, *more: int) -> list[int]:
+    """The smaller sizes to try, the largest first: a half, a quarter, one, and these."""
+    return sorted({each for each in (size // 2, size // 4, 1, *more) if 0 < each < size}, reverse=True)
+
+
+def _fitting(own: Gang, numbers: Mapping[str, Any]) -> tuple[int, ...]:
+    """How many of its learners may start now: what the nodes hold, and what is left of that by reservations, limits and
+    the domain that it requires. A plan proves which of them do."""
+    if "learners_fitting" not in numbers:
+        return ()
+    on_nodes = numbers["learners_fitting"]
+    slots = [numbers["free"] - numbers["reserved"], numbers.get("most", numbers["limit"]) - numbers["used"]]
+    if "cohort_room" in numbers:
+        slots.append(numbers["cohort_room"])
+    left = [on_nodes, *(each // own.slots for each in slots if not own.opportunistic)]
+    if "domain" in numbers:
+        left.append(numbers["have"])
+    return on_nodes, min(left)
+
+
+def _passing_s(new: Gang, numbers: Mapping[str, Any], now: datetime, known: RunTime | None) -> int | None:
+    """With which time limit, in seconds, it has ended before the job can start for which the nodes are kept; None: that
+    is not known, it has such a limit already, or nothing known says that it can get on that fast."""
+    if not numbers.get("until"):
+        return None
+    left_s = (datetime.fromisoformat(numbers["until"]) - now).total_seconds()
+    limit_s = int(left_s - TO_SUBMIT_S) // 60 * 60
+    takes_s = min(known.seconds) if known is not None and known.seconds else 0.0
+    if limit_s <= takes_s or (new.runs_at_most_s is not None and new.runs_at_most_s <= limit_s):
+        return None
+    return limit_s

@@ -193,6 +193,7 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
         "gpus": f"Use {learners} × {count} {unit}{_s(count)}",
         "cpus": f"Use {learners} × {count} {unit}{_s(count)}",
         "gpu_type": f"Use {count}",
+        "time_limit": f"Use a time limit of {count}",
         "priority": f"Use {count} priority",
         "topology": _topology_title(way.value),
         "opportunistic": "Make it opportunistic",
@@ -201,6 +202,8 @@ def offer(way: Suggestion, job: View, now: datetime) -> SuggestionCard:
     text = f"Starts in {approximately(foreseen(way.estimate, now))}."
     if way.kind == "opportunistic":
         text = f"{text} It uses no quota, and is stopped when another job can start on its devices."
+    if way.kind == "time_limit":
+        text = f"{text} It then ends before the job can start for which devices are kept."
     return SuggestionCard(titles[way.kind], text, "Edit and resubmit", f"/t/{job['tenant']}/jobs/new?{query}")
 
 

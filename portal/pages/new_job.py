@@ -28,6 +28,7 @@ from jobs.services.submit import parse_spec
 from jobs.spec import to_yaml
 from jobs.spec.definition import DEFAULTS, MAX_OPPORTUNISTIC_GRACE, PRIORITIES, PYTHON_VERSIONS, TOPOLOGIES
 from jobs.spec.paths import page_rules
+from jobs.spec.quantities import DURATION_PATTERN
 from jobs.states import State
 from jobs.steps import fell_since
 from portal import submissions
@@ -42,6 +43,7 @@ from tenants.roles import Permission
 SAID_AFTERWARD = ("env_looks_secret", "checkpoints_not_found")
 """Warnings that are said of a submitted job, too: it can still be canceled before something is lost or known."""
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+DURATION = re.compile(DURATION_PATTERN)
 
 
 @require_http_methods(["GET", "POST"])
@@ -141,6 +143,8 @@ def _changes(request: HttpRequest) -> dict[str, Any]:
     if (topology := request.GET.get("topology", "")) in TOPOLOGIES:
         how, level = topology.split()
         found["topology"] = {how: level}
+    if DURATION.fullmatch(limit := request.GET.get("time_limit", "")):
+        found["time_limit"] = limit
     if request.GET.get("opportunistic", "") == "true":
         found["opportunistic"] = True
     return found
@@ -149,9 +153,9 @@ def _changes(request: HttpRequest) -> dict[str, Any]:
 def _changed_fields(request: HttpRequest) -> str:
     """The same in words, for the heading of the clone."""
     changes = _changes(request)
-    fields = changes.get("resources", {}) | (
-        {"priority": changes["priority"]} if "priority" in changes else {}
-    )
+    fields = changes.get("resources", {}) | {
+        name: changes[name] for name in ("priority", "time_limit") if name in changes
+    }
     fields |= {f"{how} topology": level for how, level in changes.get("topology", {}).items()}
     fields |= {"opportunistic": "true"} if "opportunistic" in changes else {}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())

@@ -80,6 +80,42 @@ def test_a_run_that_was_stopped_for_another_job_is_not_waited_for_until_its_limi
         assert [start.job for start in plan(made).starts] == ["j2"] * passes
 
 
+@pytest.mark.parametrize("slots", [2, 3])
+def test_nor_does_it_where_slots_are_kept_for_another_one_until_a_known_end(slots: int) -> None:
+    """The gang waits for r0, so what ends before that passes it on its own node, but not on that of r1, which leaves
+    for j1."""
+    quotas = (
+        *(QuotaUse(tenant, "a100", 32, 0) for tenant in ("blue", "pink")),
+        QuotaUse("green", "a100", 8, 0, "lab"),
+        QuotaUse("red", "a100", 0, 6, "lab"),
+    )
+    busy = [
+        running("r0", "a1", slots=13, tenant="blue", ends_by=NOON + timedelta(hours=6)),
+        running("r1", "a2", slots=6, tenant="red", order=Stop("r1", "reclaimed", "j1")),
+    ]
+    waiting = [
+        gang("j0", 1, 16, tenant="blue", queued_at=NOON - timedelta(hours=2)),
+        gang("j1", 1, 8, tenant="green"),
+        gang("j2", 1, slots, tenant="pink", runs_at_most_s=5 * HOUR),
+        gang("j3", 1, 2, tenant="pink", runs_at_most_s=5 * HOUR),
+    ]
+    since = {"j0": NOON - timedelta(hours=1)}
+    made = snapshot(nodes(a1=16, a2=8), waiting, busy, quotas=quotas, policy_state=since)
+    found = plan(made)
+    assert [(start.job, start.placement.nodes) for start in found.starts] == [("j2", ("a1",))]
+    assert {wait.job: wait.code for wait in found.waits}["j3"] == WaitReason.FAIR_SHARE
+
+
+def test_slots_are_not_said_to_be_kept_until_now_while_runs_save() -> None:
+    head = gang("j1", 1, 8, tenant="green", queued_at=NOON - timedelta(hours=2))
+    leaves = running("r1", "a1", slots=6, stopping=True, stopping_since=NOON)
+    late = gang("j2", 1, 2, tenant="blue")
+    made = snapshot(nodes(a1=8), [head, late], [leaves], policy_state={"j1": NOON - timedelta(hours=1)})
+    wait = plan(made).waits[1]
+    assert (wait.job, wait.code, wait.numbers["until"]) == ("j2", WaitReason.FAIR_SHARE, None)
+    assert wait.message.endswith(" The reservation holds until that job starts.")
+
+
 @pytest.mark.parametrize(
     "stays",
     [

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +135,28 @@ def test_a_start_is_not_moved_onto_nodes_that_are_avoided() -> None:
     assert (started(made), [stop.job for stop in stopped(made)]) == ({}, ["r1"])
     two = replace(made, waiting=(*made.waiting, gang("j2", slots=8)))
     assert (started(two), [stop.for_job for stop in stopped(two)]) == ({"j2": "guaranteed"}, ["j1"])
+
+
+def test_a_start_is_not_moved_onto_a_full_node() -> None:
+    free, full = nodes(a1=8, a2=8)
+    made = snapshot(
+        [free, replace(full, full=True)],
+        [gang("j1", 1, 6)],
+        [idle_run("r1", "a1", slots=8), running("r2", "a2")],
+    )
+    assert (started(made), stopped(made)) == ({}, [Stop("r1", "preempted", "j1")])
+
+
+@pytest.mark.parametrize("memory_mib", [None, 64])
+def test_runs_leave_a_full_node_for_a_job_that_starts_there_when_one_has(memory_mib: int | None) -> None:
+    """Two of its slots are free, and of no use before that."""
+    [node] = nodes(a1=8)
+    needy = gang("j1", 1, 2, memory_mib=memory_mib)
+    busy = [idle_run("r1", "a1", slots=3), idle_run("r2", "a1", slots=3)]
+    made = snapshot([replace(node, full=True)], [needy], busy)
+    assert (started(made), len(stopped(made))) == ({}, 1)
+    later = world.apply(world.apply(made, plan(made)), ended=[stopped(made)[0].job])
+    assert started(later)["j1"] == "nominated"
 
 
 def test_a_start_is_not_moved_out_of_the_domain_that_it_prefers() -> None:

@@ -14,13 +14,22 @@ from django.utils import timezone
 from guardian.shortcuts import assign_perm
 
 from gpu_scheduler.checks import check_of
-from jobs.models import ClusterNode, Estimate, Job, JobEvent, PeriodicTask, Runtime, SchedulingLease
+from jobs.models import (
+    ClusterNode,
+    Estimate,
+    Job,
+    JobEvent,
+    PeriodicTask,
+    Runtime,
+    SchedulerState,
+    SchedulingLease,
+)
 from jobs.selectors import suggestions
 from jobs.selectors.jobs import job_get
 from jobs.selectors.queue_places import around
 from jobs.selectors.serializers import JobSerializer
 from jobs.selectors.suggestions import suggestions_for
-from jobs.states import EventCode, State
+from jobs.states import EventCode, Intent, State
 from portal.pages.cells import detail
 from portal.pages.job_waiting import hindsight
 from portal.templatetags.ui import span
@@ -205,6 +214,77 @@ def test_a_way_to_start_sooner_leads_to_a_clone_with_the_change(alice: User, lab
     assert "learners 1" in markup(answer)
 
 
+def other_lab(slots: int = 8) -> Tenant:
+    return factories.tenant("other-lab", quotas={"cpu": slots})
+
+
+def test_as_many_learners_are_offered_as_fit_now(alice: User) -> None:
+    factories.job(of=other_lab(), state=State.PROCESSING, slots=1)
+    job = waits(owner=alice, learners=8, slots=1)
+    [way] = suggestions_for(job)
+    assert (way.kind, way.value) == ("learners", "7"), "and no half of it"
+
+
+def test_of_the_learners_that_fit_those_are_offered_that_the_quota_has_left(alice: User) -> None:
+    factories.job(owner=alice, state=State.PROCESSING, slots=3)
+    job = waits("QUOTA_GPUS", owner=alice, learners=8, slots=1)
+    assert {way.kind: way.value for way in suggestions_for(job)} == {"learners": "5"}
+
+
+@pytest.fixture
+def kept(alice: User) -> Job:
+    """The job of another tenant that has waited for both nodes for an hour. One is half used for two hours more."""
+    other = other_lab(16)
+    factories.job(of=other, state=State.PROCESSING, slots=2, time_limit_s=7200)
+    head = waits(of=other, learners=2, slots=4)
+    since = timezone.now() - timedelta(hours=1)
+    SchedulerState.objects.create(policy="fair_share", state={head.pk: since.isoformat()})
+    return head
+
+
+def test_a_time_limit_is_offered_with_which_it_ends_before_the_job_for_which_nodes_are_kept(
+    alice: User, kept: Job
+) -> None:
+    job = waits("FAIR_SHARE", owner=alice, slots=4)
+    [way] = suggestions_for(job)
+    assert (way.kind, way.value, way.changes) == ("time_limit", "118m", {"time_limit": "118m"})
+    assert way.estimate["from"] == way.estimate["to"]
+    page = page_of(alice, job)
+    assert "Use a time limit of 118m" in page
+    assert "Starts in under 1 min. It then ends before the job can start for which devices are kept." in page
+    client = Client()
+    client.force_login(alice)
+    href = f"/t/vision-lab/jobs/new?from={job.pk}&time_limit="
+    answer = client.get(f"{href}118m")
+    assert "time_limit: 118m" in answer.context["text"]
+    assert "time limit 118m" in markup(answer)
+    assert "time_limit" not in client.get(f"{href}1%0A").context["text"]
+    Job.objects.filter(pk=kept.pk).update(state=State.HALTED, intent=Intent.HALT)
+    assert suggestions_for(job) == []
+
+
+@pytest.mark.parametrize(
+    ("limit_h", "others_s", "offered"),
+    [(3, None, True), (1.9, None, False), (3, 7000, True), (3, 7100, False)],
+)
+def test_no_time_limit_is_offered_that_it_has_or_that_would_end_it_early(
+    alice: User, kept: Job, limit_h: float, others_s: int | None, offered: bool
+) -> None:
+    """Others like it took so long, each of them."""
+    for _ in range(2) if others_s else ():
+        factories.job(owner=alice, state=State.COMPLETED, running_s=others_s)
+    job = waits("FAIR_SHARE", owner=alice, slots=4, time_limit_s=int(limit_h * 3600))
+    assert [way.kind for way in suggestions_for(job)] == ["time_limit"] * offered
+
+
+def test_a_clone_counts_with_its_whole_time_limit(alice: User, kept: Job) -> None:
+    """The job itself has ten minutes of it left, and would end in time with fewer learners."""
+    job = waits(owner=alice, learners=8, slots=1, time_limit_s=36000, running_s=35400)
+    assert suggestions_for(job) == []
+    Job.objects.filter(pk=job.pk).update(time_limit_s=600, running_s=0)
+    assert [way.value for way in suggestions_for(Job.objects.get(pk=job.pk))] == ["6"]
+
+
 def test_a_looser_topology_is_offered_where_it_starts_sooner_and_leads_to_its_clone(alice: User) -> None:
     ClusterNode.objects.update(rack="r1", block="b1")
     ClusterNode.objects.filter(name="node-b").update(rack="r2")
@@ -255,6 +335,7 @@ def test_the_api_has_the_same_suggestions_with_the_change_for_a_clone(alice: Use
         ("gpus", "2", {"resources": {"gpus": 2}}),
         ("gpu_type", "a100", {"resources": {"gpu_type": "a100"}}),
         ("priority", "high", {"priority": "high"}),
+        ("time_limit", "90m", {"time_limit": "90m"}),
         ("topology", "preferred rack", {"topology": {"preferred": "rack"}}),
     ],
 )
