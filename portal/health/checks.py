@@ -1,12 +1,13 @@
 """Health checks of the database, the workers, the scheduler, the cluster and the store of files, for /readyz and
 `manage.py doctor`."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TypeVar
 
 from django.conf import settings
@@ -238,13 +239,28 @@ def proxies_that_programs_are() -> tuple[str, ...]:
     """Programs that a daemon of this machine starts share its network, so each is a proxy that is trusted here."""
     if not clusters.capabilities().node_daemon:
         return ()
-    here = [str(each) for each in settings.LUTHIER_TRUSTED_PROXIES if each.overlaps(LOOPBACK[each.version])]
+    here = [str(each) for each in settings.LUTHIER_TRUSTED_PROXIES if _has_this_machine(each)]
     if not here:
         return ()
     return (
         f"LUTHIER_TRUSTED_PROXIES names this machine ({', '.join(here)}), on which programs of jobs run: each can"
         " choose the address that budgets, limits and the audit log see. Give the proxy an address of its own.",
     )
+
+
+def _has_this_machine(network: IPv4Network | IPv6Network) -> bool:
+    """Whether a program here can come from an address of the network: by loopback, or from the address by which this
+    machine reaches the network, which is also that of its connections to itself there."""
+    if network.overlaps(LOOPBACK[network.version]):
+        return True
+    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+    inside = network[1] if network.num_addresses > 2 else network[0]  # the first may be that of a broadcast
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as unsent:
+            unsent.connect((str(inside), 9))
+            return ip_address(unsent.getsockname()[0]) in network
+    except OSError:
+        return False  # no way there
 
 
 def _probed(driver: CanBeProbed) -> HealthCheck:

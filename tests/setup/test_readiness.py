@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from io import StringIO
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -303,6 +303,20 @@ def test_a_proxy_that_each_program_of_the_machine_is_is_warned_of(
     assert [trusted in warning and "LUTHIER_TRUSTED_PROXIES" in warning for warning in warnings] == [
         True
     ] * warned
+
+
+def test_a_network_that_this_machine_is_in_names_it_too(settings: Settings) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine is in no network")
+        here = ip_interface(f"{unsent.getsockname()[0]}/24")
+    beside = next(each for each in here.network.hosts() if each != here.ip)
+    settings.LUTHIER_TRUSTED_PROXIES = (here.network, ip_network(here.ip), ip_network(beside))
+    with mock.patch.object(checks, "clusters"):
+        (warning,) = checks.proxies_that_programs_are()
+    assert f"({here.network}, {here.ip}/32)" in warning
 
 
 class LargeCluster:
