@@ -69,8 +69,9 @@ class CheckpointUploader:
         return any(":" in key for key in self._done) or bool(self._seen)
 
     async def upload_new_checkpoints(self) -> None:
-        """Upload every checkpoint that the server does not have yet, the newest first: of a backlog, each may take
-        minutes, and what is saved meanwhile counts more."""
+        """Upload every checkpoint that the server does not have yet, the newest first. Of a backlog, each may take
+        minutes, and what is saved meanwhile counts more; not of parts: learners that always send their newest one next
+        may never send all parts of one."""
         async with self._busy:
             more = True
             while more:
@@ -116,7 +117,7 @@ class CheckpointUploader:
         return _at(files, self._saved_ns(files.key, max(written, default=time.time_ns())))
 
     async def _upload_checkpoint(self, manifest: Path) -> bool:
-        """Whether it was sent, or was to be: that took time."""
+        """Whether it was sent, or was to be, and is a whole one."""
         mark = _mark(manifest)
         if mark in self._seen or not manifest.exists():
             return False  # the latter: removed when a newer one was uploaded
@@ -135,7 +136,7 @@ class CheckpointUploader:
         dated = _at(found, self._saved_ns(found.key, mark[1]))
         await self.upload(dated, is_unchanged=lambda: _mark(manifest) == mark)
         prune(self.base, [key for key, state in self._done.items() if state == "COMMITTED"], keep=KEEP_LOCAL)
-        return True
+        return found.offer.of == 1
 
     async def upload(self, files: FileSet, is_unchanged: Callable[[], bool] = lambda: True) -> bool:
         """Upload one set. Return False if it can never be stored, which has then been reported.

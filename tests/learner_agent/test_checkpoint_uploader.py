@@ -148,8 +148,8 @@ def uploader(server: Server, tmp_path: Path) -> checkpoint_uploader.CheckpointUp
     return checkpoint_uploader.CheckpointUploader(server, server, spool, tmp_path / "checkpoints")  # type: ignore[arg-type]
 
 
-def saved(step: int, tmp_path: Path, *, at_ns: int | None = None) -> None:
-    with training.checkpoint(step) as folder:
+def saved(step: int, tmp_path: Path, *, at_ns: int | None = None, of: int = 1) -> None:
+    with training.checkpoint(step, part=0, of=of) as folder:
         (folder / "model").write_bytes(b"%d" % step)
     if at_ns is not None:
         os.utime(tmp_path / "checkpoints" / f"step-{step}" / "manifest.json", ns=(at_ns, at_ns))
@@ -179,20 +179,22 @@ def test_saves_are_in_the_order_in_which_they_were_put_in_place_whatever_the_clo
     assert max(server.saved_ns.values()) < 2_000_000_000_000_001_000, "none is in the future"
 
 
-def test_a_save_that_is_put_in_place_while_others_wait_is_sent_before_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("of", "order"), [(1, [3, 4, 5, 2, 1]), (2, [3, 2, 1])])
+def test_a_save_that_is_put_in_place_while_others_wait_is_sent_before_them_unless_it_is_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: int, order: list[int]
 ) -> None:
-    """A halt's save must not wait until a backlog is sent, of which each may take minutes."""
+    """A halt's save must not wait until a backlog is sent, of which each may take minutes. But two learners that always
+    send what is newest may send parts of different saves for as long as they run."""
     monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
 
     later = iter([4, 5])
-    server = Server(lambda: [saved(step, tmp_path) for step in islice(later, 1)])
+    server = Server(lambda: [saved(step, tmp_path, of=of) for step in islice(later, 1)])
     for step in (1, 2, 3):
-        saved(step, tmp_path)
+        saved(step, tmp_path, of=of)
 
     asyncio.run(uploader(server, tmp_path).upload_new_checkpoints())
 
-    assert list(server.saved_ns) == [3, 4, 5, 2, 1]
+    assert list(server.saved_ns) == order
 
 
 def test_a_backlog_keeps_its_order_when_the_shipper_starts_again_in_the_middle_of_it(
