@@ -106,8 +106,9 @@ class KubernetesCluster:
         self._forget_gone(spec.name)
         if _is_marked(service, manifests.PARTLY_REMOVED):
             return
+        there = frozenset[str]() if is_new else self._pod_names(spec.name)
         try:
-            launch.create_rest(service, frozenset() if is_new else self._pod_names(spec.name))
+            launch.create_rest(service, there)
         except RequestRejected as error:
             with suppress(NoPermission):
                 if launch.pod_names() <= self._pod_names(spec.name):

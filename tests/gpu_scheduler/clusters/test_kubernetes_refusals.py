@@ -289,6 +289,18 @@ def test_a_launch_that_is_blocked_says_so_although_its_service_cannot_be_looked_
     assert refused.value.node == "node-a"
 
 
+def test_a_repeated_launch_waits_while_pods_may_not_be_listed(
+    driver: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> frozenset[str]:
+        raise NoPermission(403, "Forbidden", "pods is forbidden")
+
+    driver.launch(launch(GANG, "runs"))
+    monkeypatch.setattr(driver, "_pod_names", forbidden)
+    with pytest.raises(NoPermission, match="pods is forbidden"):  # LaunchRefused would end the job for good
+        driver.launch(launch(GANG, "runs"))
+
+
 def test_a_launch_of_a_tenant_that_is_not_provisioned_names_the_remedy_whatever_else_is_forbidden(
     driver: KubernetesCluster, api: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
