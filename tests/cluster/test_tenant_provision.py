@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django import Settings
 
-from gpu_scheduler.clusters.base import LaunchRefused, ProvisionOutdated
+from gpu_scheduler.clusters.base import GangBlocked, GangSpec, LaunchRefused, ProvisionOutdated, Removal
 from gpu_scheduler.clusters.kubernetes import client, driver, manifests
 from gpu_scheduler.clusters.kubernetes.provisioning import COLLECTIONS
 from gpu_scheduler.clusters.kubernetes.settings import KubernetesSettings
@@ -284,3 +284,43 @@ def test_an_opportunistic_gang_before_its_class_is_there_names_the_remedy(
         pytest.raises(ProvisionOutdated, match=r"no PriorityClass .*manage\.py tenant_provision red$"),
     ):
         cluster.launch(replace(gang, opportunistic=True))
+
+
+def test_a_launch_is_repeated_at_the_limit_and_one_refused_half_way_is_launched_anew(
+    red: str, api: Api, add_nodes: AddNodes, settings: Settings
+) -> None:
+    """A quota is asked before the API server sees that a pod exists."""
+    settings.KUBE_RUNTIME_IMAGE = "test.invalid/{runtime}:1"
+    Quota.objects.filter(tenant__slug="red").exclude(gpu_type="cpu").delete()
+    provision("red")
+    gang = launch("job-x-1", "runs", "runs", nodes=add_nodes(fake.node(gpus=0, cpus=32)))
+    gang = replace(gang, memory_mib=64)
+
+    def uids() -> set[str]:
+        """Of pods that nothing ends."""
+        found = api.get(f"/api/v1/namespaces/{red}/pods")["items"]
+        return {each["metadata"]["uid"] for each in found if "deletionTimestamp" not in each["metadata"]}
+
+    with closing(driver.KubernetesCluster.connect(DriverSettings())) as cluster:
+        cluster.launch(replace(gang, slots=2))
+        made = uids()
+        cluster.launch(replace(gang, slots=2))
+        assert len(made) == 2
+        assert uids() == made
+        larger = replace(gang, name="job-y-1", slots=4)
+        with pytest.raises(ProvisionOutdated):
+            cluster.launch(larger)
+        wait_for(lambda: cluster.remove("job-x-1") is Removal.GONE, within_s=30)
+        with pytest.raises(GangBlocked):  # one of its two pods has room
+            cluster.launch(larger)
+        api.patch(path("ResourceQuota", red, JOBS_QUOTA), {"spec": {"hard": {"requests.cpu": "8"}}})
+        wait_for(lambda: is_launched(cluster, larger), within_s=30)
+        assert len(uids()) == 2
+
+
+def is_launched(cluster: driver.KubernetesCluster, gang: GangSpec) -> bool:
+    try:
+        cluster.launch(gang)
+    except GangBlocked:
+        return False
+    return True

@@ -98,10 +98,24 @@ class KubernetesCluster:
 
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, self._threads, spec)
-        service = self._begin(launch)
+        service, is_new = self._begin(launch)
+        if _is_marked(service, manifests.REFUSED):
+            if self.remove(spec.name) is Removal.TERMINATING:
+                raise GangBlocked(f"What there is of {spec.name}, which was refused, is being removed.")
+            service, is_new = self._begin(launch)
         self._forget_gone(spec.name)
-        if manifests.PARTLY_REMOVED not in service["metadata"].get("annotations", {}):
-            launch.create_rest(service)
+        if _is_marked(service, manifests.PARTLY_REMOVED):
+            return
+        there = frozenset[str]() if is_new else self._pod_names(spec.name)
+        try:
+            launch.create_rest(service, there)
+        except RequestRejected as error:
+            with suppress(NoPermission):
+                if launch.pod_names() <= self._pod_names(spec.name):
+                    return  # another process has created the others at the same time
+                self._mark([service], manifests.REFUSED)
+                self.remove(spec.name)
+            raise launch.refused(error) from error
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
         if (cached := self._watcher.observation(names)) is not None:
@@ -126,7 +140,7 @@ class KubernetesCluster:
             return Removal.GONE
         services = self._api.get(SERVICES, labelSelector=manifests.selector(self._settings, name))["items"]
         if others:
-            self._keep_from_being_launched_again(services)
+            self._mark(services, manifests.PARTLY_REMOVED)
         left = [pod for pod in chosen if not self._remove_pod(pod)]
         if left:
             return Removal.TERMINATING
@@ -152,8 +166,9 @@ class KubernetesCluster:
 
     # How it works
 
-    def _begin(self, launch: _Launch) -> Object:
-        """The gang's Service. Most gangs are new, so it is asked for only where it cannot be made."""
+    def _begin(self, launch: _Launch) -> tuple[Object, bool]:
+        """The gang's Service, and whether it was made now. Most gangs are new, so it is asked for only where it cannot
+        be made."""
         launch.require_name()
         try:
             launch.require_data()
@@ -168,7 +183,7 @@ class KubernetesCluster:
                     raise  # it may have been launched before, and then runs
                 raise refused from None
             if service is not None:
-                return service
+                return service, False
             if isinstance(refused, LaunchRefused):  # for good, where otherwise another process may launch it
                 self._note_gone(launch.spec.name)
             raise
@@ -193,6 +208,9 @@ class KubernetesCluster:
     def _pods_of(self, gang: str) -> list[Object]:
         """In every namespace: its name does not say whose it is. Never from the cache."""
         return self._watcher.listed(PODS, labelSelector=manifests.selector(self._settings, gang))
+
+    def _pod_names(self, gang: str) -> frozenset[str]:
+        return frozenset(pod["metadata"]["name"] for pod in self._pods_of(gang))
 
     def _note_gone(self, gang: str) -> None:
         with self._gone_lock:
@@ -244,9 +262,9 @@ class KubernetesCluster:
             return True
         return not resources.is_ready(node)
 
-    def _keep_from_being_launched_again(self, services: Sequence[Object]) -> None:
+    def _mark(self, services: Sequence[Object], annotation: str) -> None:
         for service in services:
-            change = {"metadata": {"annotations": {manifests.PARTLY_REMOVED: "true"}}}
+            change = {"metadata": {"annotations": {annotation: "true"}}}
             with suppress(NotFound):
                 self._api.patch(_path(service, "services"), change)
 
@@ -314,18 +332,19 @@ class _Launch:
                 raise GangBlocked(message, node=learner.node)
             free[learner.node] = before - needed
 
-    def create_service(self) -> Object:
+    def create_service(self) -> tuple[Object, bool]:
+        """The Service, and whether it was not there before."""
         try:
-            return self._create("services", manifests.service(self.spec, self.settings))
+            return self._create("services", manifests.service(self.spec, self.settings)), True
         except Conflict:  # at the same time, by another process
             service = self.existing()
             if service is None:
                 raise ClusterBusy(f"Gang {self.spec.name} is being removed.") from None
-            return service
+            return service, False
         except RequestRejected as error:
-            raise self._refused(error) from error
+            raise self.refused(error) from error
 
-    def _refused(self, error: RequestRejected) -> ClusterError:
+    def refused(self, error: RequestRejected) -> ClusterError:
         """Why a request to create something failed. A namespace that someone deletes loses the platform's Role before
         it says itself that it is being terminated."""
         if isinstance(error, NoPermission | NotFound):
@@ -353,22 +372,21 @@ class _Launch:
             f" platform may not use it. An administrator must run: manage.py tenant_provision {tenant}"
         )
 
-    def create_rest(self, service: Object) -> None:
-        """Everything that the Service owns, as far as it is missing. Leaves nothing of a gang that is refused."""
+    def pod_names(self) -> frozenset[str]:
+        return frozenset(manifests.pod_name(self.spec.name, learner.rank) for learner in self.spec.learners)
+
+    def create_rest(self, service: Object, there: frozenset[str]) -> None:
+        """Everything that the Service owns, as far as it is missing. there: names of pods that are not: a quota that is
+        full refuses a pod before the API server sees that it exists already."""
         if reports.is_deleted(service):
             raise ClusterBusy(f"Gang {self.spec.name} is being removed.")
         owner = manifests.owner(service)
-        try:
-            pods = [("pods", self._pod(learner.rank, owner)) for learner in self.spec.learners]
-            needed = [("secrets", manifests.secret(self.spec, self.settings, owner))]
-            if len(pods) > 1:
-                needed.append((POLICIES, manifests.policy(self.spec, self.settings, owner)))
-            self._create_all(needed)  # first: without its Secret a kubelet lets a pod wait
-            self._create_all(pods)
-        except RequestRejected as error:
-            with suppress(NoPermission):
-                KubernetesCluster(self.settings, self.api, self.watcher).remove(self.spec.name)
-            raise self._refused(error) from error
+        pods = [("pods", self._pod(learner.rank, owner)) for learner in self.spec.learners]
+        needed = [("secrets", manifests.secret(self.spec, self.settings, owner))]
+        if len(pods) > 1:
+            needed.append((POLICIES, manifests.policy(self.spec, self.settings, owner)))
+        self._create_all(needed)  # first: without its Secret a kubelet lets a pod wait
+        self._create_all([each for each in pods if each[1]["metadata"]["name"] not in there])
 
     def _create_all(self, objects: Sequence[tuple[str, Object]]) -> None:
         """At the same time; raises the first one's error once all have ended, so that what follows meets them all."""
@@ -403,6 +421,10 @@ class _Launch:
             )
             raise LaunchRefused(message, code=RefusalCode.IMAGE_ERROR)
         return image
+
+
+def _is_marked(service: Object, annotation: str) -> bool:
+    return annotation in service["metadata"].get("annotations", {})
 
 
 def _path(found: Object, kind: str) -> str:

@@ -27,6 +27,9 @@ NODE = "luthier.dev/node"
 """Annotation of a pod: the node that the scheduler chose. A pod has no other trace of it before it is bound."""
 PARTLY_REMOVED = "luthier.dev/partly-removed"
 """Annotation of a Service: some learners were removed on purpose, so a repeated launch must not create them again."""
+REFUSED = "luthier.dev/refused"
+"""Annotation of a Service: the cluster refused a part of its gang. What there is of it must be gone before the gang is
+launched again: an ended pod would be one of its learners."""
 FINALIZER = "luthier.dev/observed"
 """Keeps an ended pod, and so its exit code, until ``remove``: a stop is a deletion, the only way to send SIGTERM."""
 

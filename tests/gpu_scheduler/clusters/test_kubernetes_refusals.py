@@ -29,6 +29,10 @@ SETTINGS = KubernetesSettings(
     installation="here", agent_image="test.invalid/agent:1", runtime_image="test.invalid/{runtime}:1"
 )
 GANG = "job-x-1"
+EXCEEDED = (
+    'pods "job-x-1-1" is forbidden: exceeded quota: luthier-jobs, requested: pods=1,requests.nvidia.com/gpu=2, used:'
+    " pods=0,requests.nvidia.com/gpu=0, limited: pods=0,requests.nvidia.com/gpu=0"
+)
 INVALID = RequestRejected(422, "Invalid", "spec.nodeName: Invalid value")
 NODE = {
     "metadata": {"name": "node-a"},
@@ -41,12 +45,16 @@ NODE = {
 
 
 class Refusing:
-    """An API server that takes each object but the second pod. Its watches report nothing."""
+    """An API server that takes each object but the second pod, and no pod once it is full. Its watches report
+    nothing."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.version, self.lock = 5, threading.Lock()
-        self.error = INVALID
+        self.error: RequestRejected | None = INVALID
+        """Of the second pod."""
+        self.is_full = False
+        """As with a quota: that is asked first, also about a pod that exists."""
         self.ends_at_once = True
         """A pod whose deletion is requested ends with it, as one that no kubelet has seen yet."""
         self.role = True
@@ -68,8 +76,11 @@ class Refusing:
 
     def create(self, path: str, manifest: Object) -> Object:
         name = manifest["metadata"]["name"]
-        if path.endswith("/pods") and name.endswith("-1"):
-            raise self.error
+        if path.endswith("/pods"):
+            if self.is_full:
+                raise RequestRejected(403, "Forbidden", EXCEEDED)
+            if name.endswith("-1") and self.error is not None:
+                raise self.error
         if f"{path}/{name}" in self.objects:
             raise Conflict(409, "AlreadyExists", "")
         space = path.split("/namespaces/")[1].partition("/")[0]
@@ -87,6 +98,8 @@ class Refusing:
         return self._write(path, found, deletionTimestamp="2026-01-01T00:00:00Z")
 
     def patch(self, path: str, body: Object) -> Object:
+        if "/services/" in path:
+            return self._write(path, self._found(path), **body["metadata"])
         return self.objects.pop(path)  # without its finalizer
 
     def request(self, method: str, path: str) -> Object:
@@ -172,10 +185,45 @@ def test_pods_that_take_a_while_to_end_are_shown_as_stopping_until_they_are_remo
     assert (api.objects, shown(driver)) == ({}, [])
 
 
-EXCEEDED = (
-    'pods "job-x-1-1" is forbidden: exceeded quota: luthier-jobs, requested: pods=1,requests.nvidia.com/gpu=2, used:'
-    " pods=0,requests.nvidia.com/gpu=0, limited: pods=0,requests.nvidia.com/gpu=0"
-)
+def test_a_gang_that_is_there_is_launched_again_although_the_quota_is_full(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    api.error = None
+    gang = launch(GANG, "runs", "runs")
+    driver.launch(gang)
+    made, api.is_full = dict(api.objects), True
+    driver.launch(gang)
+    assert api.objects == made
+
+
+def test_a_gang_that_another_process_launches_at_the_same_time_is_not_removed_for_a_quota_that_is_full(
+    driver: KubernetesCluster, api: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.error = None
+    gang, look = launch(GANG, "runs"), driver._pod_names
+    driver.launch(gang)
+    made, looks = dict(api.objects), iter([lambda name: frozenset[str](), look])
+    api.is_full = True
+    monkeypatch.setattr(driver, "_pod_names", lambda name: next(looks)(name))
+    driver.launch(gang)
+    assert api.objects == made
+
+
+def test_what_was_refused_half_way_is_gone_before_it_is_launched_again(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    gang = launch(GANG, "runs", "runs")
+    api.ends_at_once = False
+    with pytest.raises(LaunchRefused):
+        driver.launch(gang)
+    api.error = None
+    with pytest.raises(GangBlocked, match="is being removed"):
+        driver.launch(gang)
+    api.ends_at_once = True
+    driver.launch(gang)
+    pods = [each for path, each in api.objects.items() if "/pods/" in path]
+    assert len(pods) == 2
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +287,18 @@ def test_a_launch_that_is_blocked_says_so_although_its_service_cannot_be_looked_
     with pytest.raises(GangBlocked, match="full") as refused:
         driver.launch(launch(GANG, "runs"))
     assert refused.value.node == "node-a"
+
+
+def test_a_repeated_launch_waits_while_pods_may_not_be_listed(
+    driver: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> frozenset[str]:
+        raise NoPermission(403, "Forbidden", "pods is forbidden")
+
+    driver.launch(launch(GANG, "runs"))
+    monkeypatch.setattr(driver, "_pod_names", forbidden)
+    with pytest.raises(NoPermission, match="pods is forbidden"):  # LaunchRefused would end the job for good
+        driver.launch(launch(GANG, "runs"))
 
 
 def test_a_launch_of_a_tenant_that_is_not_provisioned_names_the_remedy_whatever_else_is_forbidden(
