@@ -163,6 +163,7 @@ class FairShareRound(Round):
         for gang in self._in_order():
             if gang.job not in self._promised and self._would_borrow(gang):
                 self._borrowing.append((self._level(gang), gang))
+                self._keep_own(gang)
             else:
                 yield gang
         self._keep_for_lenders()
@@ -178,6 +179,12 @@ class FairShareRound(Round):
         types = [gang.slot_type] if gang.slot_type is not None else self._draft.gpu_types
         account = self._draft.ledger.account
         return all(account(gang.tenant, slot_type).borrows(gang.asked) for slot_type in types)
+
+    def _keep_own(self, gang: Gang) -> None:
+        """If runs leave already for a job that comes after all covered ones, jobs of its tenant that come after it in
+        the tenant's own order leave it what it needs of the tenant's limit."""
+        for run, _ in self._orders.given_for.get(gang.job, ()):
+            self._draft.reserve(gang, run.slot_type, gang.asked, on_nodes=False)
 
     def _keep_for_lenders(self) -> None:
         """What a job waits for that its own tenant's limit covers is not lent: neither the slots of the cohort, nor

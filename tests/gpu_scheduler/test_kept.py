@@ -172,6 +172,26 @@ def test_a_borrower_whose_timeout_is_over_does_not_pass_one_for_which_runs_leave
     assert plan(made).starts == ()
 
 
+@pytest.mark.parametrize("limit", [8, 6], ids=["its limit covers it then", "it borrows then, too"])
+@pytest.mark.parametrize("tenant", ["blue", "red"])
+def test_who_comes_before_borrowers_takes_nothing_of_its_own_tenants_job_for_which_a_run_leaves(
+    limit: int, tenant: str
+) -> None:
+    """While r1 saves, j1 is beyond its tenant's limit, and j2 of the same tenant is within it. Nor does red borrow."""
+    quotas = (
+        QuotaUse("blue", "a100", limit, 3, "lab"),
+        QuotaUse("red", "a100", 0, 0, "lab"),
+        QuotaUse("green", "a100", 8 - limit, 0, "lab"),
+    )
+    leaves = running("r1", "a1", slots=3, tenant="blue", order=Stop("r1", "preempted", "j1"), stopping=True)
+    first = gang("j1", 1, 8, tenant="blue", priority=Priority.URGENT)
+    low = gang("j2", 1, 2, tenant=tenant, priority=Priority.LOW)
+    made = snapshot(nodes(a1=8, a2=8), [first, low], [leaves], quotas=quotas)
+    assert plan(made).starts == ()
+    left = world.apply(made, plan(made), ["r1"])
+    assert [start.job for start in plan(left).starts] == ["j1"]
+
+
 def test_of_jobs_that_wait_for_opportunistic_runs_a_covered_one_still_comes_before_a_borrower() -> None:
     racks = {"a0": "r0", "a1": "r1", "a2": "r0", "a3": "r1", "a4": "r0"}
     on = [replace(node, rack=racks[node.name], block="b") for node in nodes(**dict.fromkeys(racks, 2))]
