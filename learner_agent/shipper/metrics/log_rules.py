@@ -241,7 +241,8 @@ class LogRules:
         if not self.patterns:
             return None
         found = self.reader.read(self.state.off)
-        others_waited = found is None and self._others_waited(self.state, now_ms())
+        quiet = found is None and not self._at_end
+        others_waited = quiet and self._others_waited(self.state, now_ms())
         if found is None and not others_waited and (not self._at_end or self.state.ended):
             return None
         state = self._next = self.state.copy()

@@ -386,6 +386,14 @@ def test_other_metrics_do_not_wait_in_a_program_that_prints_no_more(
     assert source.read() is None
 
 
+def test_what_waits_at_the_end_is_of_epochs_however_late_that_is_read(spool: Spool) -> None:
+    """A program of a second, on a busy machine."""
+    log(spool, RANKS + b"lr=1e-1\n")
+    source = rules(spool, *TWO_AXES)
+    source.end()
+    assert [value for name, _, _, value in drain(source) if name == "acc"] == [0.5, 0.6]
+
+
 def test_short_epochs_that_were_taken_for_processes_are_epochs_once_they_are_longer(spool: Spool) -> None:
     writer = LogWriter(spool)
     writer.write(RANKS + b"lr=1e-1\n", BEGAN_MS)
