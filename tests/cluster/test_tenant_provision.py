@@ -286,7 +286,7 @@ def test_an_opportunistic_gang_before_its_class_is_there_names_the_remedy(
         cluster.launch(replace(gang, opportunistic=True))
 
 
-def test_a_launch_is_repeated_at_the_limit_and_one_refused_half_way_is_launched_anew(
+def test_a_launch_is_repeated_at_the_limit_and_one_refused_half_way_is_launched_later(
     red: str, api: Api, add_nodes: AddNodes, settings: Settings
 ) -> None:
     """A quota is asked before the API server sees that a pod exists."""
