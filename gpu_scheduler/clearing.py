@@ -15,7 +15,7 @@ from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import UNCOUNTED, Need, Placement, Room, Running, Snapshot, Start, Stop
 from gpu_scheduler.places import is_stuck
 from gpu_scheduler.policies.orders import can_be_ordered
-from gpu_scheduler.rooms import Rooms, none_of
+from gpu_scheduler.rooms import NO_ROOM, Rooms, none_of
 
 YIELDED = "preempted"
 """Reason of the stops."""
@@ -61,6 +61,10 @@ class Clearing:
         """What the plan leaves: with its starts where they are now to be, and without opportunistic runs."""
         self._on: dict[str, list[Running]] = {}
         """Opportunistic runs by node, the first to leave first; none that is stuck."""
+        self._full: dict[str, tuple[Room, int]] = {}
+        """By node that is full: what is free there for a start once a learner has left, and how many leave."""
+        self._starting: Counter[str] = Counter()
+        """By node, the learners of starts that wait: on a full one as many have to leave."""
         self._cleared_for: defaultdict[str, set[str]] = defaultdict(set)
         """By job, the nodes of runs that leave for it already."""
         self._leaving: set[str] = set()
@@ -73,7 +77,9 @@ class Clearing:
                 if run.slot_type == slot_type:
                     _change(self._now[slot_type], run.nodes, pool.need(run.gang), -1)
             for name in full & self._now[slot_type].keys():  # whatever else is free: until a learner leaves
-                self._now[slot_type][name] = none_of(self._now[slot_type][name])
+                room = self._now[slot_type][name]
+                self._now[slot_type][name] = none = _less(room, none_of(room))
+                self._full[name] = (room[0] - none[0], room[1] - none[1], room[2] - none[2]), 0
             self._then[slot_type] = Free(self._now[slot_type])
             self._planned[slot_type] = dict(self._now[slot_type])
             self._left[slot_type] = dict(pool.free.of)
@@ -123,6 +129,7 @@ class Clearing:
                 continue
             self._put(start, -1)
             _change(self._then[slot_type], nodes, self._need(start), -1)
+            self._starting.update(nodes)
             victims = self._victims(self._then[slot_type], nodes)
             found.stops += [Stop(run.job, YIELDED, start.job, run.generation) for run in victims]
             found.waiting.append((start, self._count_leaving(nodes)))
@@ -171,18 +178,22 @@ class Clearing:
         chosen: list[Running] = []
         for name in dict.fromkeys(nodes):
             for run in self._on.get(name, ()):
-                if min(then[name]) >= 0:
+                if self._has_room(then, name):
                     break
                 if run.job not in self._leaving:
                     self._leave(run)
                     chosen.append(run)
         for run in sorted(chosen, key=self._cost, reverse=True):
             self._stay(run)
-            if all(min(then[name]) >= 0 for name in run.nodes if name in then):
+            if all(self._has_room(then, name) for name in run.nodes if name in then):
                 chosen.remove(run)
             else:
                 self._leave(run)
         return chosen
+
+    def _has_room(self, then: ByNode, name: str) -> bool:
+        _, leave = self._full.get(name, (NO_ROOM, self._starting[name]))
+        return min(then[name]) >= 0 and leave >= self._starting[name]
 
     def _count_leaving(self, nodes: Sequence[str]) -> int:
         on = {run.job for name in nodes for run in self._on.get(name, ())}
@@ -245,6 +256,13 @@ class Clearing:
             need = self._pools[run.slot_type].need(run.gang)
             for view in (self._then, self._planned):
                 _change(view[run.slot_type], run.nodes, need, sign)
+            for name in self._full.keys() & run.nodes:
+                hidden, leave = self._full[name]
+                after = leave + sign * run.nodes.count(name)
+                self._full[name] = hidden, after
+                if 0 in (leave, after):
+                    for view in (self._then, self._planned):
+                        _change(view[run.slot_type], (name,), hidden, sign)
 
     def _cost(self, run: Running) -> tuple[float, float, str]:
         """The least work lost first, then the newest."""

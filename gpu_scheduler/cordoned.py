@@ -20,9 +20,9 @@ def usable(nodes: Iterable[Node]) -> frozenset[str]:
 
 def with_room(nodes: tuple[Node, ...], left: Iterable[Running]) -> tuple[Node, ...]:
     """The nodes when these runs have left: full ones are no longer, once a learner has."""
-    if not any(node.full for node in nodes):
-        return nodes
     names = {name for run in left for name in run.nodes}
+    if not names or not any(node.full for node in nodes):
+        return nodes
     return tuple([replace(node, full=False) if node.full and node.name in names else node for node in nodes])
 
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from gpu_scheduler.checks import Finding, Scope
 from gpu_scheduler.draft import PREEMPTS, Draft, promised_now
 from gpu_scheduler.model import Gang, Growth, Resize, Snapshot, Stop, WaitReason, timestamp
+from gpu_scheduler.places import is_stuck
 from gpu_scheduler.policies.base import Policy, PolicyState, Round, Window, reservations_move_at
 from gpu_scheduler.policies.departing import Departing
 from gpu_scheduler.policies.orders import Orders
@@ -184,7 +185,8 @@ class FairShareRound(Round):
         """If runs leave already for a job that comes after all covered ones, jobs of its tenant that come after it in
         the tenant's own order leave it what it needs of the tenant's limit."""
         for run, _ in self._orders.given_for.get(gang.job, ()):
-            self._draft.reserve(gang, run.slot_type, gang.asked, on_nodes=False)
+            if not is_stuck(run, self._now) and self._draft.may_start(gang):
+                self._draft.reserve(gang, run.slot_type, gang.asked, on_nodes=False)
 
     def _keep_for_lenders(self) -> None:
         """What a job waits for that its own tenant's limit covers is not lent: neither the slots of the cohort, nor

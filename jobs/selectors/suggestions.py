@@ -67,7 +67,8 @@ def suggestions_for(job: Job) -> list[Suggestion]:
     # In a long queue, jobs beyond the snapshot can be ahead of the clone: then only an immediate start is certain.
     until = now if len(seen.waiting) >= FORECAST_JOBS else None
     runs = {} if until else run_times(seen)
-    variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen, runs)}
+    known = (run_times(replace(seen, waiting=(own,), running=())) if until else runs).get(job.pk)
+    variants = {(kind, value): gang for kind, value, gang in _variants(job, own, seen, known)}
     named = {f"{kind}={value}": gang for (kind, value), gang in variants.items()}
     found = suggest(seen, runs, job.pk, named, until=until, work=REQUEST_WORK)
     best: dict[str, tuple[str, StartForecast]] = {}
@@ -85,10 +86,9 @@ def _starts(estimate: StartForecast) -> Any:
     return (estimate.p50, estimate.p90)
 
 
-def _variants(
-    job: Job, own: Gang, seen: Snapshot, runs: Mapping[str, RunTime]
-) -> Iterator[tuple[str, str, Gang]]:
-    """The smallest change of each kind first: it wins among equals. The clone has its whole time limit."""
+def _variants(job: Job, own: Gang, seen: Snapshot, known: RunTime | None) -> Iterator[tuple[str, str, Gang]]:
+    """The smallest change of each kind first: it wins among equals. The clone has its whole time limit. known: of what
+    is left of the job."""
     new = replace(own, job=NEW, queued_at=seen.now, runs_at_most_s=job.time_limit_s)
     numbers = next((wait.numbers for wait in plan(seen).waits if wait.job == own.job), {})
     for topology in _looser(own.required_level):
@@ -104,7 +104,7 @@ def _variants(
             fits = own.opportunistic or account(own.tenant, slot_type).most >= asked
             if own.slot_type is not None and fits:
                 yield "gpu_type", slot_type, replace(new, slot_type=slot_type)
-    if (limit_s := _passing_s(new, numbers, seen.now, runs.get(job.pk))) is not None:
+    if (limit_s := _passing_s(new, numbers, seen.now, known, job.running_s)) is not None:
         yield "time_limit", print_duration(limit_s), replace(new, runs_at_most_s=limit_s)
     for level in Priority:
         if own.opportunistic and level is Priority.URGENT:
@@ -146,14 +146,16 @@ def _fitting(own: Gang, numbers: Mapping[str, Any]) -> tuple[int, ...]:
     return on_nodes, min(left)
 
 
-def _passing_s(new: Gang, numbers: Mapping[str, Any], now: datetime, known: RunTime | None) -> int | None:
+def _passing_s(
+    new: Gang, numbers: Mapping[str, Any], now: datetime, known: RunTime | None, ran_s: float
+) -> int | None:
     """With which time limit, in seconds, it has ended before the job can start for which the nodes are kept; None: that
     is not known, it has such a limit already, or nothing known says that it can get on that fast."""
     if not numbers.get("until"):
         return None
     left_s = (datetime.fromisoformat(numbers["until"]) - now).total_seconds()
     limit_s = int(left_s - TO_SUBMIT_S) // 60 * 60
-    takes_s = min(known.seconds) if known is not None and known.seconds else 0.0
+    takes_s = ran_s + min(known.seconds) if known is not None and known.seconds else 0.0  # it begins again
     if limit_s <= takes_s or (new.runs_at_most_s is not None and new.runs_at_most_s <= limit_s):
         return None
     return limit_s

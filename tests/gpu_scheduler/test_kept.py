@@ -190,6 +190,9 @@ def test_who_comes_before_borrowers_takes_nothing_of_its_own_tenants_job_for_whi
     assert plan(made).starts == ()
     left = world.apply(made, plan(made), ["r1"])
     assert [start.job for start in plan(left).starts] == ["j1"]
+    stuck = replace(leaves, stopping_since=NOON - timedelta(hours=3))
+    found = plan(replace(made, running=(stuck,)))
+    assert [start.job for start in found.starts] == ["j2"] * (tenant == "blue"), "no end of it is in sight"
 
 
 def test_of_jobs_that_wait_for_opportunistic_runs_a_covered_one_still_comes_before_a_borrower() -> None:

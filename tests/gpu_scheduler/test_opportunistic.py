@@ -148,10 +148,13 @@ def test_a_start_is_not_moved_onto_a_full_node() -> None:
 
 
 @pytest.mark.parametrize("memory_mib", [None, 64])
-def test_runs_leave_a_full_node_for_a_job_that_starts_there_when_one_has(memory_mib: int | None) -> None:
-    """Two of its slots are free, and of no use before that."""
+@pytest.mark.parametrize("slots", [2, 5])
+def test_a_run_leaves_a_full_node_for_a_job_that_starts_there_when_it_has(
+    slots: int, memory_mib: int | None
+) -> None:
+    """Two of its slots are free, and of no use before that, but then: no second run has to leave."""
     [node] = nodes(a1=8)
-    needy = gang("j1", 1, 2, memory_mib=memory_mib)
+    needy = gang("j1", 1, slots, memory_mib=memory_mib)
     busy = [idle_run("r1", "a1", slots=3), idle_run("r2", "a1", slots=3)]
     made = snapshot([replace(node, full=True)], [needy], busy)
     assert (started(made), len(stopped(made))) == ({}, 1)

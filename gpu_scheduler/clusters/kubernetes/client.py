@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import orjson
 import urllib3
 
-from gpu_scheduler.clusters.base import ClusterBusy, ClusterError
+from gpu_scheduler.clusters.base import ClusterBusy, ClusterError, GangBlocked
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -90,13 +90,14 @@ class Api:
 
     def create(self, path: str, body: Object) -> Object:
         """Raises Conflict only if the object exists already. The API server answers 409 as well where it created
-        nothing, because a quota that counts the object was changed meanwhile: that raises ClusterBusy."""
+        nothing, because a quota that counts the object was changed meanwhile, or because of an admission webhook: that
+        raises GangBlocked, since it may last."""
         try:
             return self.request("POST", path, body)
         except Conflict as error:
             if error.reason == EXISTS:
                 raise
-            raise ClusterBusy(str(error)) from error
+            raise GangBlocked(str(error)) from error
 
     def patch(self, path: str, body: Object) -> Object:
         """Merge this into the object. With metadata.uid in it, another object of that name raises Conflict."""

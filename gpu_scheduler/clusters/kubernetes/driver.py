@@ -99,10 +99,13 @@ class KubernetesCluster:
     def launch(self, spec: GangSpec) -> None:
         launch = _Launch(self._api, self._settings, self._watcher, self._threads, spec)
         service, is_new = self._begin(launch)
-        if _is_marked(service, manifests.REFUSED):
+        if _is_marked(service, manifests.REFUSED) or reports.is_deleted(service):
             if self.remove(spec.name) is Removal.TERMINATING:
-                raise GangBlocked(f"What there is of {spec.name}, which was refused, is being removed.")
+                raise launch.is_being_removed()
+            self._forget_gone(spec.name)  # another process may launch it
             service, is_new = self._begin(launch)
+            if _is_marked(service, manifests.REFUSED):  # another process was refused meanwhile
+                raise launch.is_being_removed()
         self._forget_gone(spec.name)
         if _is_marked(service, manifests.PARTLY_REMOVED):
             return
@@ -115,6 +118,7 @@ class KubernetesCluster:
                     return  # another process has created the others at the same time
                 self._mark([service], manifests.REFUSED)
                 self.remove(spec.name)
+                self._forget_gone(spec.name)  # another process may launch it
             raise launch.refused(error) from error
 
     def observe(self, names: Sequence[str] | None = None) -> Observation:
@@ -339,10 +343,13 @@ class _Launch:
         except Conflict:  # at the same time, by another process
             service = self.existing()
             if service is None:
-                raise ClusterBusy(f"Gang {self.spec.name} is being removed.") from None
+                raise self.is_being_removed() from None
             return service, False
         except RequestRejected as error:
             raise self.refused(error) from error
+
+    def is_being_removed(self) -> GangBlocked:
+        return GangBlocked(f"What there is of {self.spec.name} is being removed.")
 
     def refused(self, error: RequestRejected) -> ClusterError:
         """Why a request to create something failed. A namespace that someone deletes loses the platform's Role before
@@ -379,7 +386,7 @@ class _Launch:
         """Everything that the Service owns, as far as it is missing. there: names of pods that are not: a quota that is
         full refuses a pod before the API server sees that it exists already."""
         if reports.is_deleted(service):
-            raise ClusterBusy(f"Gang {self.spec.name} is being removed.")
+            raise self.is_being_removed()
         owner = manifests.owner(service)
         pods = [("pods", self._pod(learner.rank, owner)) for learner in self.spec.learners]
         needed = [("secrets", manifests.secret(self.spec, self.settings, owner))]

@@ -13,7 +13,7 @@ import pytest
 from kubernetes import config
 from kubernetes.config import incluster_config, kube_config
 
-from gpu_scheduler.clusters.base import ClusterBusy, ClusterError
+from gpu_scheduler.clusters.base import ClusterError, GangBlocked
 from gpu_scheduler.clusters.kubernetes import client
 from gpu_scheduler.clusters.kubernetes.client import Api, Conflict
 
@@ -79,7 +79,7 @@ def refused(tmp_path: Path) -> Iterator[Api]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("reason", "error"), [("AlreadyExists", Conflict), ("Conflict", ClusterBusy)])
+@pytest.mark.parametrize(("reason", "error"), [("AlreadyExists", Conflict), ("Conflict", GangBlocked)])
 def test_what_a_quota_could_not_count_was_not_created(
     refused: Api, reason: str, error: type[ClusterError]
 ) -> None:

@@ -264,16 +264,26 @@ def test_a_time_limit_is_offered_with_which_it_ends_before_the_job_for_which_nod
 
 
 @pytest.mark.parametrize(
-    ("limit_h", "others_s", "offered"),
-    [(3, None, True), (1.9, None, False), (3, 7000, True), (3, 7100, False)],
+    ("limit_h", "others_s", "ran_s", "offered"),
+    [
+        (3, None, 0, True),
+        (1.9, None, 0, False),
+        (3, 7000, 0, True),
+        (3, 7100, 0, False),
+        (4, 7000, 6000, True),
+        (4, 7100, 6000, False),
+    ],
 )
+@pytest.mark.parametrize("queue", [300, 1], ids=["a queue", "a longer queue than is run forward"])
 def test_no_time_limit_is_offered_that_it_has_or_that_would_end_it_early(
-    alice: User, kept: Job, limit_h: float, others_s: int | None, offered: bool
-) -> None:
-    """Others like it took so long, each of them."""
+    alice: User, kept: Job, monkeypatch: pytest.MonkeyPatch,
+    queue: int, limit_h: float, others_s: int | None, ran_s: int, offered: bool,
+) -> None:  # fmt: skip
+    """Others like it took so long, each of them. What it ran itself, a clone has to run again."""
+    monkeypatch.setattr(suggestions, "FORECAST_JOBS", queue)
     for _ in range(2) if others_s else ():
         factories.job(owner=alice, state=State.COMPLETED, running_s=others_s)
-    job = waits("FAIR_SHARE", owner=alice, slots=4, time_limit_s=int(limit_h * 3600))
+    job = waits("FAIR_SHARE", owner=alice, slots=4, time_limit_s=int(limit_h * 3600), running_s=ran_s)
     assert [way.kind for way in suggestions_for(job)] == ["time_limit"] * offered
 
 
