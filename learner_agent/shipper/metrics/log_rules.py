@@ -342,7 +342,7 @@ class LogRules:
         for n, groups in () if drawn else matches:
             axis = state.axes[self.axis_of[n]]
             is_again = axis.once is None and self._has_again(n, groups, state)
-            if is_again and at_ms - axis.printed_ms < TOGETHER_MS:
+            if is_again and _between(at_ms, axis.printed_ms) < TOGETHER_MS:
                 state.held, state.held_for = [(matches, at_ms, drawn)], self.axis_of[n]
                 return
         self._give(matches, state, at_ms, out, drawn=drawn)
@@ -364,14 +364,14 @@ class LogRules:
                 continue
             if step != axis.printed:
                 return step < axis.printed
-            if at_ms - axis.printed_ms >= TOGETHER_MS:
+            if _between(at_ms, axis.printed_ms) >= TOGETHER_MS:
                 return True
         return None
 
     def _others_waited(self, state: _State, at_ms: int) -> bool:
         """Whether lines of other metrics have waited for long enough: since the last one of the axis."""
         own = [at for matches, at, _ in state.held if self._has_step_of(matches, state.held_for)]
-        return 0 < len(own) < len(state.held) and not 0 <= at_ms - own[-1] < OTHERS_WAIT_MS
+        return 0 < len(own) < len(state.held) and _between(at_ms, own[-1]) >= OTHERS_WAIT_MS
 
     def _has_step_of(self, matches: list[Match], axis: int) -> bool:
         return any(self.axis_of[n] == axis and groups.get("step") for n, groups in matches)
@@ -394,7 +394,7 @@ class LogRules:
             axis = state.axes[self.axis_of[n]]
             before, is_first = axis.place, self.axis_of[n] not in placed
             placed.add(self.axis_of[n])
-            is_apart = axis.once or (axis.once is None and at_ms - axis.printed_ms >= TOGETHER_MS)
+            is_apart = axis.once or (axis.once is None and _between(at_ms, axis.printed_ms) >= TOGETHER_MS)
             again = is_first and not drawn and bool(is_apart) and self._has_again(n, groups, state)
             place = self._place(n, groups.get("step"), state, len(values), again=again)
             if place is None:
@@ -523,3 +523,8 @@ def printed_number(text: str) -> float | str | None:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+
+
+def _between(now_ms: int, then_ms: int) -> int:
+    """The time that has passed; after a clock was set back, an unknown one: as much as it was set back by."""
+    return abs(now_ms - then_ms)

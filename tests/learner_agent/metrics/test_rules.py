@@ -402,3 +402,19 @@ def test_short_epochs_that_were_taken_for_processes_are_epochs_once_they_are_lon
     writer.close()
     found = drain(rules(spool, *TWO_AXES))
     assert [value for name, _, _, value in found if name == "acc"] == [0.5, 0.1, 0.2, 0.3]
+
+
+@pytest.mark.parametrize("back_ms", [5, 3_600_000])
+def test_epochs_are_epochs_after_the_clock_was_set_back(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, back_ms: int
+) -> None:
+    """Each prints the same step a minute later; the log is read as it is written."""
+    writer, source, found = LogWriter(spool), rules(spool, *TWO_AXES), []
+    for number in range(1, 6):
+        at_ms = BEGAN_MS + 60_000 * number - back_ms * (number > 1)
+        writer.write(b"lr=1e-%d\nepoch 1 acc=0.%d\n" % (number, number), at_ms)
+        monkeypatch.setattr(log_rules, "now_ms", lambda at_ms=at_ms: at_ms)
+        found += drain(source)
+    writer.close()
+    found += drain(source)
+    assert [value for name, _, _, value in found if name == "acc"] == [0.1, 0.2, 0.3, 0.4, 0.5]
