@@ -153,12 +153,21 @@ def _offer_checkpoint(grant: Grant, offered: Ckpt) -> Ckpt:
     if not offered.files:
         return _refuse(offered, "A checkpoint without files cannot be resumed.")
     whole = offered.of == 1 and _is_alone(grant)
-    if whole and not drops.would_stay(grant.job_id, grant.attempt, offered.saved_ns):
-        return _response(offered, "COMMITTED", [])  # of a backlog, which is sent from the newest save on
-    wanted = {sha256 for _, _, sha256 in offered.files}
+    stays = not whole or drops.would_stay(grant.job_id, grant.attempt, offered.saved_ns)
+    wanted = {sha256 for _, _, sha256 in offered.files} if stays else set[str]()
     # First: their room may be what this one needs.
     drops.give_up(grant.job_id, _not_under_way(grant, offered, whole=whole), wanted)
-    found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
+    if not stays:
+        return _response(offered, "COMMITTED", [])  # of a backlog, which is sent from the newest save on
+    try:
+        found = _begin_blobs(grant, offered.files, StorageKind.CHECKPOINTS)
+    except NoRoom:
+        if whole:  # it is not offered again, and what stayed for it holds room that is missing
+            stayed = Blob.objects.filter(
+                tenant=grant.tenant_id, sha256__in=wanted, verified=False, requested_from=[grant.job_id]
+            )
+            blobs.give_up(stayed.values_list("pk", flat=True), grant.job_id, ())
+        raise
     fp("checkpoint.after_blobs")
     with transaction.atomic():
         saved = _checkpoint_row(grant, offered, found)

@@ -21,7 +21,9 @@ BEGIN
   END IF;
   more := is_open::int - was_open::int;
   IF more > 0 THEN
-    INSERT INTO jobs_promise (job_id, bytes, files, measured_from) VALUES (job, 0, 0, 0) ON CONFLICT DO NOTHING;
+    -- One that is there is locked: it may be about to be deleted by the arrival of its last file.
+    INSERT INTO jobs_promise AS p (job_id, bytes, files, measured_from) VALUES (job, 0, 0, 0)
+      ON CONFLICT (job_id) DO UPDATE SET files = p.files;
   END IF;
   UPDATE jobs_promise p SET bytes = p.bytes + change, files = p.files + more,
     measured_from = CASE WHEN NOT arrived THEN p.measured_from + change

@@ -139,6 +139,19 @@ def test_a_save_that_would_be_dropped_at_once_is_not_asked_for_again(own: None) 
     assert (answer.state, answer.need, states(job)[1]) == ("COMMITTED", [], "DROPPED")
 
 
+def test_what_stayed_for_a_save_that_is_refused_holds_no_room(own: None) -> None:
+    """It is not offered again, and the results need the room."""
+    job = factories.job(of=factories.tenant(storage_limit=10 * KIB), state=State.PROCESSING)
+    same = os.urandom(8 * KIB)
+    blob = half_sent(job, 1, same)
+
+    assert checkpoints.offer(grant(job), offered(2, same, os.urandom(4 * KIB))).state == "REFUSED"
+
+    assert not Blob.objects.filter(pk=blob).exists()
+    assert not has_bytes(job, blob)
+    assert violations() == []
+
+
 def test_a_save_of_a_backlog_that_would_be_dropped_at_once_is_not_asked_for() -> None:
     """The newest is sent first. A job that ends holds its devices until all that is asked for is stored."""
     job = factories.job(state=State.PROCESSING)  # keeps 3
@@ -150,7 +163,7 @@ def test_a_save_of_a_backlog_that_would_be_dropped_at_once_is_not_asked_for() ->
     answer = checkpoints.offer(grant(job), offered(2, b"older, too"))
 
     assert (answer.state, answer.need) == ("COMMITTED", [])
-    assert set(states(job)) == {1, 7, 8, 9}
+    assert states(job) == {1: "DROPPED"} | dict.fromkeys((7, 8, 9), "COMMITTED")
     assert send(grant(job), *at(10, 10)).state == "COMMITTED"
 
 
