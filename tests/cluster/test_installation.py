@@ -41,6 +41,10 @@ try:
 except OSError as error:
     print(content, os.listdir(folder), error.errno, flush=True)
 """
+FIRST_SAVES = TRAINER.replace("training.report(", "training.rank() or training.report(").replace(
+    "def save(step):\n", "def save(step):\n    if training.rank():\n        return\n"
+)
+"""Its learners do not wait for each other: of the one that is ahead, a save of the other would lose steps."""
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_a_job_trains_halts_resumes_and_does_not_notice_that_every_process_is_re
         "resources": {"learners": 2},
         "data": [{"name": "digits", "path": "digits"}],
     }
-    program = READS_DATA + TRAINER
+    program = READS_DATA + FIRST_SAVES
     job = alice.submit(spec("lasting", program, command="python3 main.py 100000 0.1", **gang))["id"]
     alice.wait_step(job, 30, within_s=180)
     alice.post(f"/jobs/{job}/halt")
