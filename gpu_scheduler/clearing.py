@@ -15,7 +15,7 @@ from gpu_scheduler.losses import lost_work_s
 from gpu_scheduler.model import UNCOUNTED, Need, Placement, Room, Running, Snapshot, Start, Stop
 from gpu_scheduler.places import is_stuck
 from gpu_scheduler.policies.orders import can_be_ordered
-from gpu_scheduler.rooms import NO_ROOM, Rooms, none_of
+from gpu_scheduler.rooms import Rooms, none_of
 
 YIELDED = "preempted"
 """Reason of the stops."""
@@ -192,7 +192,7 @@ class Clearing:
         return chosen
 
     def _has_room(self, then: ByNode, name: str) -> bool:
-        _, leave = self._full.get(name, (NO_ROOM, self._starting[name]))
+        _, leave = self._full.get(name, (None, self._starting[name]))
         return min(then[name]) >= 0 and leave >= self._starting[name]
 
     def _count_leaving(self, nodes: Sequence[str]) -> int:
@@ -269,7 +269,7 @@ class Clearing:
         return lost_work_s(run, self._snapshot.now), -run.started_at.timestamp(), run.job
 
 
-def _change(rooms: ByNode, nodes: Iterable[str], need: Need, sign: int) -> None:
+def _change(rooms: ByNode, nodes: Iterable[str], need: Room, sign: int) -> None:
     """A learner more (-1) or less (1) on each of these nodes. Unlike rooms.minus, it can be below zero: what is
     missing has to be known."""
     for name in nodes:
