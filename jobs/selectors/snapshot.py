@@ -214,10 +214,8 @@ def _promised(running: Iterable[Running], now: datetime, promise: timedelta) -> 
     for job, freed_for, outcome, closed_at in latest:
         if closed_at is None:
             continue
-        if (
-            outcome != StopReason.RESCALED
-        ):  # it started since, and must not come back before the one it left for
-            promised.pop(job, None)
+        if outcome != StopReason.RESCALED:
+            promised.pop(job, None)  # it started since, and must not come back before the one it left for
         # A job whose owner halted it while it was being resized is promised nothing.
         for each in {freed_for, job} if outcome == StopReason.RESCALED else {freed_for} - {job}:
             promised[each] = None if each in leaving else closed_at + promise

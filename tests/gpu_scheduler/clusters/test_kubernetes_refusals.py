@@ -226,6 +226,35 @@ def test_what_was_refused_half_way_is_gone_before_it_is_launched_again(
     assert not any("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
+@pytest.mark.parametrize("ends_at_once", [True, False])
+def test_a_gang_whose_service_was_deleted_by_hand_is_gone_before_it_is_launched_again(
+    driver: KubernetesCluster, api: Refusing, *, ends_at_once: bool
+) -> None:
+    """Its pods keep the Service until they are removed, and a gang that is blocked for too long releases its slots."""
+    api.error, api.ends_at_once = None, ends_at_once
+    gang = launch(GANG, "runs", "runs")
+    driver.launch(gang)
+    [service] = [each for path, each in api.objects.items() if "/services/" in path]
+    service["metadata"]["deletionTimestamp"] = "2026-12-01T00:00:00Z"
+    if not ends_at_once:
+        with pytest.raises(GangBlocked, match="is being removed"):
+            driver.launch(gang)
+        api.ends_at_once = True
+    driver.launch(gang)
+    assert len([path for path in api.objects if "/pods/" in path]) == 2
+    assert not any("deletionTimestamp" in each["metadata"] for each in api.objects.values())
+
+
+def test_a_gang_that_may_be_accepted_later_is_not_said_to_be_gone(
+    driver: KubernetesCluster, api: Refusing
+) -> None:
+    """Another process may launch it next, and this one must look for it."""
+    api.error = RequestRejected(403, "Forbidden", EXCEEDED)
+    with pytest.raises(GangBlocked):
+        driver.launch(launch(GANG, "runs", "runs"))
+    assert GANG not in driver._gone
+
+
 @pytest.mark.parametrize(
     ("said", "what"),
     [
